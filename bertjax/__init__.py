@@ -1,0 +1,23 @@
+"""bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertjax.export import Model
+
+__version__ = "0.1.0"
+
+
+def load(name: str | os.PathLike) -> "Model":
+    """Opens a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
+
+    Args:
+      name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    from bertjax import export
+
+    return export.load(name)

@@ -1,0 +1,202 @@
+"""Configuration: a file of what differs from the defaults becomes one typed, frozen `Config`, checked at the door.
+
+`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` are what a run is: only the same ones resume a workdir.
+`eval` and `runtime` are how it is carried out, free to change.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from bertjax import typed
+from bertjax.data.config import DataConfig
+from bertjax.data.pairs import SegmentPairs
+from bertjax.errors import UserError
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.objectives import kind_of, objective_class
+from bertjax.objectives.base import Objective
+from bertjax.objectives.bert import BERT
+from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+
+# Where data comes from and lies; what was read is in the store's fingerprint.
+_PATHS = ("corpus", "heldout", "store")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An objective with the examples that it is trained on.
+
+    Attributes:
+      objective: by `kind`, see `bertjax.objectives`.
+      examples: how text becomes examples.
+    """
+
+    objective: Objective = BERT()
+    examples: SegmentPairs = SegmentPairs()
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All that a run follows from."""
+
+    seed: int = 0
+    model: EncoderConfig = EncoderConfig()
+    data: DataConfig = DataConfig()
+    tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
+    optimizer: OptimizerConfig = OptimizerConfig()
+    stages: tuple[Stage, ...] = (Stage(),)
+    eval: EvalConfig = EvalConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    def __post_init__(self):
+        if len(self.tasks) != 1:
+            raise UserError(f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}); this version trains one")
+        if len(self.stages) != 1:
+            raise UserError(f"stages has {len(self.stages)} entries; this version trains one")
+        for index, stage in enumerate(self.stages):
+            if stage.seq_len > self.model.max_positions:
+                raise UserError(
+                    f"stages.{index}.seq_len={stage.seq_len} is longer than the position table of "
+                    f"model.max_positions={self.model.max_positions}; raise that or shorten the rows"
+                )
+
+    @property
+    def task_name(self) -> str:
+        """Name of the one task."""
+        return next(iter(self.tasks))
+
+    @property
+    def task(self) -> Task:
+        """The one task."""
+        return self.tasks[self.task_name]
+
+    def encoder(self, vocab_size: int, backend: str) -> EncoderConfig:
+        """The encoder for a tokenizer's vocabulary, executed as `runtime` asks for on a backend.
+
+        Raises:
+          UserError: `model.vocab_size` is set and is not the tokenizer's.
+        """
+        if self.model.vocab_size not in (0, vocab_size):
+            raise UserError(
+                f"model.vocab_size={self.model.vocab_size} does not match the tokenizer's {vocab_size}; leave it 0"
+            )
+        dtype = self.runtime.dtype
+        if dtype == "auto":
+            dtype = "float32" if backend == "cpu" else "bfloat16"
+        execution = Execution(dtype, self.runtime.unroll, self.runtime.remat)
+        return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
+
+    def identity(self, store_fingerprint: str) -> dict[str, Any]:
+        """What a resumed run must share: all of the first half, the data by content and not by path."""
+        identity = to_dict(self)
+        for free in ("eval", "runtime"):
+            del identity[free]
+        for path in _PATHS:
+            del identity["data"][path]
+        identity["data"]["store_fingerprint"] = store_fingerprint
+        return identity
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Plain nested dicts and lists, as written to JSON and read again by `from_dict`."""
+    plain = _plain(config)
+    del plain["model"]["execution"]  # it follows from `runtime`
+    return plain
+
+
+def from_dict(mapping: dict[str, Any]) -> Config:
+    """The inverse of `to_dict`; keys that are left out take their defaults.
+
+    Raises:
+      UserError: an unknown key, a value of the wrong type, or a combination that cannot be.
+    """
+    mapping = dict(mapping)
+    model = dict(mapping.get("model", {}))
+    if "execution" in model:
+        raise UserError("model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat")
+    preset = model.pop("preset", None)
+    if preset is not None:
+        if preset not in PRESETS:
+            raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+        model = _plain(PRESETS[preset]) | model
+    mapping["model"] = model
+    return typed.build(Config, mapping, "", {Objective: objective_class})
+
+
+def load(config_path: str, overrides: list[str] = ()) -> Config:
+    """Reads `FILE[:variant]`, whose `get_config(variant)` gives a ConfigDict, and applies `a.b=value` overrides.
+
+    Raises:
+      UserError: the file is missing or broken, the variant unknown, or see `from_dict`.
+    """
+    path, _, variant = config_path.partition(":")
+    if not Path(path).is_file():
+        raise UserError(f"configuration file {path!r} does not exist; see the files in configs/")
+    spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        found = module.get_config(variant) if variant else module.get_config()
+    except (KeyError, ValueError) as error:
+        raise UserError(f"configuration {config_path!r}: {error.args[0]}") from error
+    except (SyntaxError, AttributeError, TypeError) as error:
+        raise UserError(f"configuration {config_path!r} cannot be read: {error}") from error
+    mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
+    for assignment in overrides:
+        typed.override(mapping, assignment)
+    return from_dict(mapping)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --config; the overrides --config.a.b=value are left to `parse`."""
+    parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]", help="for example configs/tiny.py:smoke")
+    parser.epilog = (parser.epilog or "") + (
+        "Any setting can be overridden: --config.a.b=value, for example --config.seed=1 "
+        "--config.data.corpus=my/texts --config.stages.0.steps=500 --config.optimizer.learning_rate=1e-3."
+    )
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Parses flags and collects the overrides (`a.b=value`, without the leading --config.).
+
+    Raises:
+      UserError: a flag that neither the parser nor the configuration knows.
+    """
+    args, rest = parser.parse_known_args(argv)
+    overrides = []
+    for flag in rest:
+        if not flag.startswith("--config."):
+            hint = f"; did you mean --config.{flag[2:]}?" if re.match(r"--[\w.]+=", flag) and "." in flag else ""
+            raise UserError(f"unknown flag {flag!r}{hint or '; see --help'}")
+        overrides.append(flag.removeprefix("--config."))
+    return args, overrides
+
+
+def short_name(config_path: str, overrides: list[str]) -> str:
+    """`tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1: the default name of a workdir."""
+    path, _, variant = config_path.partition(":")
+    parts = [Path(path).stem, variant, *(_short(assignment) for assignment in overrides)]
+    return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
+
+
+def _short(assignment: str) -> str:
+    key, _, value = assignment.partition("=")
+    return f"{key.rsplit('.', 1)[-1]}={value}"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Objective):
+            fields = {"kind": kind_of(value)} | fields
+        return fields
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value

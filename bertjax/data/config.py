@@ -1,0 +1,72 @@
+"""What the user says about data: plain frozen dataclasses, no behaviour but their own checks."""
+
+import dataclasses
+
+from bertjax.errors import UserError
+
+SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
+NORMALIZERS = ("nfc", "nfkc")
+SPLITTERS = ("punctuation", "line")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """A SentencePiece tokenizer to train on the corpus, or an existing `model` to take.
+
+    Attributes:
+      kind: `unigram`, `bpe` or `char`.
+      vocab_size: number of pieces, special symbols and byte pieces included; the most of them for `char`.
+      normalizer: `nfc` (NFC, then identity: what is written stays) or `nfkc` (SentencePiece's default, which turns
+        U+2460 into 1).
+      byte_fallback: characters outside the vocabulary become bytes instead of [UNK].
+      character_coverage: share of the characters of the sample that the vocabulary covers.
+      sample_characters: how much text the tokenizer trains on at most (seeded sample of sentences).
+      model: path of an existing SentencePiece `.model`; the other fields are then ignored.
+    """
+
+    kind: str = "unigram"
+    vocab_size: int = 8000
+    normalizer: str = "nfc"
+    byte_fallback: bool = True
+    character_coverage: float = 0.9995
+    sample_characters: int = 50_000_000
+    model: str = ""
+
+    def __post_init__(self):
+        for field, value, known in (
+            ("kind", self.kind, SENTENCEPIECE_KINDS),
+            ("normalizer", self.normalizer, NORMALIZERS),
+        ):
+            if value not in known:
+                raise UserError(f"data.tokenizer.{field}={value!r} is unknown; choose one of {', '.join(known)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """A corpus and how it becomes a token store.
+
+    Attributes:
+      corpus: `embedded:en`, `embedded:ko`, or a file, folder or glob of .txt, .txt.gz, .jsonl, .jsonl.gz.
+      text_field: the field of a JSON line that holds the text.
+      heldout: a file of held-out documents; empty holds out a share of the corpus instead.
+      heldout_share: share of the documents held out, by a threshold on the hash of their content.
+      splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
+      tokenizer: see `TokenizerConfig`.
+      store: folder under which token stores live, shared by all runs.
+      overfit: 1 repeats the first batch for ever (is the model able to learn at all?).
+    """
+
+    corpus: str = "embedded:en"
+    text_field: str = "text"
+    heldout: str = ""
+    heldout_share: float = 0.05
+    splitter: str = "punctuation"
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    store: str = "~/.cache/bertjax/stores"
+    overfit: int = 0
+
+    def __post_init__(self):
+        if self.splitter not in SPLITTERS:
+            raise UserError(f"data.splitter={self.splitter!r} is unknown; choose one of {', '.join(SPLITTERS)}")
+        if not 0.0 < self.heldout_share < 1.0:
+            raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")

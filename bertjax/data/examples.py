@@ -1,0 +1,98 @@
+"""The one thing that every source of examples gives: ragged `[CLS] ... [SEP]` sequences, by index."""
+
+import dataclasses
+import functools
+from typing import Protocol
+
+import numpy as np
+
+from bertjax.data.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """What batches need to know of a tokenizer.
+
+    Attributes:
+      size: number of ids.
+      pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
+      special_ids: all ids that stand for no text, those four among them.
+    """
+
+    size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
+        return cls(
+            size=tokenizer.vocab_size,
+            pad_id=tokenizer.pad_id,
+            cls_id=tokenizer.cls_id,
+            sep_id=tokenizer.sep_id,
+            mask_id=tokenizer.mask_id,
+            special_ids=tuple(sorted(tokenizer.special_ids)),
+        )
+
+    @functools.cached_property
+    def is_special(self) -> np.ndarray:
+        """For every id, whether it is special; bool [size]."""
+        is_special = np.zeros(self.size, bool)
+        is_special[list(self.special_ids)] = True
+        return is_special
+
+    @functools.cached_property
+    def ordinary(self) -> np.ndarray:
+        """The ids that stand for text, ascending; int32."""
+        return np.flatnonzero(~self.is_special).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """M examples of n tokens in all, laid end to end.
+
+    Attributes:
+      tokens: int32 [n], [CLS] and [SEP] included.
+      segments: int32 [n], 0 for segment A and 1 for segment B.
+      special: bool [n], tokens that are never masked ([CLS], [SEP] and every other special id).
+      offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
+      labels: name -> array [M].
+      ids: int64 [M], the same for the same example in every run with this store, format, T and seed.
+    """
+
+    tokens: np.ndarray
+    segments: np.ndarray
+    special: np.ndarray
+    offsets: np.ndarray
+    labels: dict[str, np.ndarray]
+    ids: np.ndarray
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example; int64 [M]."""
+        return np.diff(self.offsets)
+
+    @functools.cached_property
+    def token_examples(self) -> np.ndarray:
+        """Which example each token belongs to; int64 [n]."""
+        return np.repeat(np.arange(len(self.ids)), self.lengths)
+
+    @functools.cached_property
+    def token_index(self) -> np.ndarray:
+        """Place of each token within its example; int64 [n]."""
+        return np.arange(len(self.tokens)) - self.offsets[self.token_examples]
+
+
+class Examples(Protocol):
+    """Indexed examples, never longer than a row. Picklable, so that workers can open them again."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every example; int32 [len]."""
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        """The examples at `indices` (int64 [M]), in that order."""

@@ -1,0 +1,71 @@
+"""Randomness as a pure function: a hash of (seed, stream, epoch, example, token). No generator objects, no state.
+
+Each use has a named stream of its own, so a new use never shifts the numbers of another one. All inputs broadcast
+against each other as numpy arrays do.
+"""
+
+import functools
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FEISTEL_ROUNDS = 6
+_SMALLEST_HALF = 3  # bits; a smaller network gives some orders of few rows more often than others
+
+
+def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
+    """32 random bits for every (epoch, example, token), uint32 in the broadcast shape.
+
+    The words are absorbed one after the other, each by one step of SplitMix64 (Steele, Lea and Flood, "Fast
+    splittable pseudorandom number generators", OOPSLA 2014, fig. 17): one changed bit anywhere changes half of the
+    result.
+    """
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+        state = _start(seed % 2**64, stream)
+        for words in (epoch, example_ids, token_index):
+            state = _absorb(state, np.asarray(words).astype(np.uint64))
+        return (state >> np.uint64(32)).astype(np.uint32)
+
+
+def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
+    """Multiples of 2**-32 in [0, 1), float64, from `bits` of the same arguments."""
+    return bits(seed, stream, epoch, example_ids, token_index) * 2.0**-32
+
+
+def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, size: int) -> np.ndarray:
+    """Where a random permutation of range(size), one for each epoch, sends `positions`; int64.
+
+    A Feistel network permutes the smallest power of four (64 or more) that holds `size`, and whatever falls outside is
+    permuted again until it falls inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
+    CT-RSA 2002). So no table is held, and one position costs the same wherever it is.
+    """
+    epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions, np.int64)))
+    half = max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2)
+    places = _feistel(seed, stream, epoch, places, half)
+    while (outside := places >= size).any():
+        places[outside] = _feistel(seed, stream, epoch[outside], places[outside], half)
+    return places
+
+
+def _feistel(seed: int, stream: str, epoch: np.ndarray, places: np.ndarray, half: int) -> np.ndarray:
+    """A bijection of range(4**half)."""
+    mask = (1 << half) - 1
+    left, right = places >> half, places & mask
+    for step in range(_FEISTEL_ROUNDS):
+        left, right = right, left ^ (bits(seed, stream, epoch, step, right).astype(np.int64) & mask)
+    return (left << half) | right
+
+
+@functools.lru_cache
+def _start(seed: int, stream: str) -> np.uint64:
+    name = hashlib.blake2b(stream.encode(), digest_size=8).digest()
+    return _absorb(np.uint64(int.from_bytes(name, "little")), np.uint64(seed))
+
+
+def _absorb(state: np.ndarray | np.uint64, words: np.ndarray | np.uint64) -> np.ndarray:
+    state = state + _GOLDEN * (words + np.uint64(1))
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

@@ -1,0 +1,75 @@
+"""Documents become sentences: rules for English and Korean, or one sentence a line.
+
+Splitting never loses a character that is not white space; runs of white space become one space.
+"""
+
+import re
+
+CLOSERS = "\"'”’»)]}」』】〉》）］"
+OPENERS = "\"'“‘«([{「『【〈《（［"
+STOP = re.compile(rf"[.!?…。！？]+[{re.escape(CLOSERS)}]*")
+WHERE_NO_SPACE_FOLLOWS = ("。", "！", "？")
+# How far back the word before a full stop is looked for: keeps a line of ten million characters linear.
+WINDOW = 64
+BETWEEN_WORDS = re.compile(r"[^\w.]+")
+
+TITLES = "mr mrs ms messrs mme mlle dr prof rev hon st jr gen col capt lt sgt maj gov sen rep vs viz cf".split()
+BEFORE_NUMBER = "no nos p pp vol ch art sec fig ed jan feb aug sept oct nov dec".split()
+INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|[A-HJ-Z]")
+NUMBER = re.compile(r"\d+(?:\.\d+)*")
+LIST_MARKER = re.compile(r"\d+(?:\.\d+)*|[A-Za-z]|[IVXLC]+|[ivxlc]+")
+KOREAN_LIST_MARKERS = frozenset("가나다라마바사아자차카타파하ㄱㄴㄷㄹㅁㅂㅅㅇㅈㅊㅋㅌㅍㅎ")
+# Digits and Hangul or Hanja go on with "2014. 8. 14. 선고".
+GOES_ON_WITH_DATE = re.compile(r"[\d\u1100-\u11ff\u3400-\u9fff\uac00-\ud7a3]")
+# What a Korean sentence adds after the quotation that it reports.
+QUOTATIVE = re.compile(r"(?:이?라)?(?:고|는|며|면서)\s")
+
+
+def split(text: str, splitter: str) -> list[str]:
+    """Sentences of a document, none of them blank.
+
+    Args:
+      splitter: `line` (each line is a sentence) or `punctuation` (a sentence also ends at . ! ? … and their full-width
+        forms, where no abbreviation, initial, decimal, date or list number ends).
+    """
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    if splitter == "line":
+        return [line for line in lines if line]
+    return [sentence for line in lines if line for sentence in _sentences(line)]
+
+
+def _sentences(line: str) -> list[str]:
+    sentences, start = [], 0
+    for stop in STOP.finditer(line):
+        if stop.end() < len(line) and _ends(line, start, stop):
+            sentences.append(line[start : stop.end()])
+            start = stop.end() + (line[stop.end()] == " ")
+    if start < len(line):
+        sentences.append(line[start:])
+    return sentences
+
+
+def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
+    """Whether the sentence that began at `start` ends with `stop`, something following in the line."""
+    mark = stop[0].rstrip(CLOSERS)
+    if mark.endswith(WHERE_NO_SPACE_FOLLOWS):
+        return True
+    if line[stop.end()] != " ":
+        return False
+    following = line[stop.end() + 1 : stop.end() + WINDOW].lstrip(OPENERS)
+    if following[:1].islower() or (mark != stop[0] and QUOTATIVE.match(following)):
+        return False
+    return stop[0] != "." or not _is_no_full_stop(line, start, stop.start(), following)
+
+
+def _is_no_full_stop(line: str, start: int, end: int, following: str) -> bool:
+    """Whether the dot at `end` belongs to an abbreviation, an initial, a date or a list number."""
+    word = BETWEEN_WORDS.split(line[max(start, end - WINDOW) : end])[-1]
+    if word.lower() in TITLES or word in KOREAN_LIST_MARKERS or INITIALS.fullmatch(word):
+        return True
+    if word.lower() in BEFORE_NUMBER and following[:1].isdigit():
+        return True
+    if NUMBER.fullmatch(word) and GOES_ON_WITH_DATE.match(following):
+        return True
+    opens_sentence = end - start < WINDOW and not line[start : end - len(word)].strip(OPENERS)
+    return opens_sentence and bool(LIST_MARKER.fullmatch(word))

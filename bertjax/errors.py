@@ -1,0 +1,25 @@
+"""What a user did that bertjax cannot do, said in one line."""
+
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """Bad input: what is wrong, the value, the remedy, in one line."""
+
+    exit_code = 2
+
+
+class RunFailed(UserError):
+    """A run that had begun well cannot go on; what it saved stays."""
+
+    exit_code = 1
+
+
+def exit_code_of(main: Callable[[], int | None]) -> int:
+    """Runs an entry point; a `UserError` becomes one line on stderr and its exit code."""
+    try:
+        return main() or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code

@@ -1,0 +1,96 @@
+"""What an encoder is: an architecture as data, and the published sizes of BERT as presets."""
+
+import dataclasses
+
+from bertjax.errors import UserError
+
+DTYPES = ("float32", "bfloat16")
+REMAT_POLICIES = ("none", "dots", "full")
+
+# Matrix units read the vocabulary in tiles of 128 columns.
+VOCABULARY_MULTIPLE = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How an encoder is computed; none of this changes its parameters.
+
+    Attributes:
+      dtype: of activations and matrix products (`float32` or `bfloat16`); softmax, layer norm and losses stay float32.
+      unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
+      remat: what the backward pass recomputes: `none` of it, all but the matrix products (`dots`), or whole layers
+        (`full`).
+    """
+
+    dtype: str = "float32"
+    unroll: bool = False
+    remat: str = "none"
+
+    def __post_init__(self):
+        for field, value, known in (("dtype", self.dtype, DTYPES), ("remat", self.remat, REMAT_POLICIES)):
+            if value not in known:
+                raise UserError(f"{field}={value!r} is unknown; choose one of {', '.join(known)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """The Transformer encoder of BERT (Devlin et al., 2019, section 3; arXiv 1810.04805).
+
+    Attributes:
+      vocab_size: V, number of token ids; 0 takes it from the tokenizer.
+      layers: L.
+      width: D.
+      heads: H; the width of a head is D / H.
+      feedforward: F, width of the hidden layer between two layers' attention.
+      max_positions: rows of the position table, the longest example.
+      segments: rows of the segment table.
+      dropout: rate on embeddings and on the output of attention and feed-forward.
+      attention_dropout: rate on the attention probabilities.
+      norm_epsilon: of every layer norm.
+      init_stddev: of the truncated normal (cut at two deviations) that kernels and embeddings start from.
+      execution: how it is computed; not part of the architecture.
+    """
+
+    vocab_size: int = 0
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    feedforward: int = 3072
+    max_positions: int = 512
+    segments: int = 2
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    norm_epsilon: float = 1e-12
+    init_stddev: float = 0.02
+    execution: Execution = Execution()
+
+    def __post_init__(self):
+        for field in ("layers", "width", "heads", "feedforward", "max_positions", "segments"):
+            if getattr(self, field) < 1:
+                raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
+        if self.width % self.heads:
+            raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
+        for field in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """V rounded up to the multiple that the word table is stored with."""
+        return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def _bert(layers: int, width: int, heads: int) -> EncoderConfig:
+    return EncoderConfig(layers=layers, width=width, heads=heads, feedforward=4 * width)
+
+
+# base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
+PRESETS: dict[str, EncoderConfig] = {
+    "tiny": _bert(3, 256, 4),
+    "google_tiny": _bert(2, 128, 2),
+    "mini": _bert(4, 256, 4),
+    "small": _bert(4, 512, 8),
+    "medium": _bert(8, 512, 8),
+    "base": _bert(12, 768, 12),
+    "large": _bert(24, 1024, 16),
+}

@@ -1,0 +1,172 @@
+"""The encoder: embeddings, a stack of identical layers, a pooler.
+
+The stack keeps one parameter tree with a leading layer axis, and runs it as a scan, unrolled or not. Heads that read
+only a few positions say so (`read_BK`): the last layer then computes those positions alone, which is exact and saves
+most of one layer.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.attention import SelfAttention, Visibility
+from bertjax.models.config import EncoderConfig
+from bertjax.models.layers import Embeddings, dense, dropout, gelu, layer_norm
+
+TAPS = frozenset({"hidden", "attention"})
+
+_REMAT_POLICIES = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+
+
+class Encoded(NamedTuple):
+    """What an encoder gives.
+
+    Attributes:
+      hidden: [B, T, D], or [B, K, D] where only the positions `read_BK` were asked for.
+      pooled_BND: tanh of a dense layer on each example's [CLS].
+      captured: `hidden` [L + 1, B, T, D] (embeddings first) and `attention` [L, B, H, T, T], where asked for.
+    """
+
+    hidden: jax.Array
+    pooled_BND: jax.Array
+    captured: dict[str, jax.Array]
+
+
+class Layer(nn.Module):
+    """One post-layer-norm Transformer layer (Vaswani et al., 2017, section 3.1)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        hidden_BTD: jax.Array,
+        visibility: Visibility,
+        head_mask_H: jax.Array | None = None,
+        key: jax.Array | None = None,
+        read_BK: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the new hidden states, of all positions or of `read_BK`, and the attention probabilities."""
+        config = self.config
+        attention_key, output_key, feedforward_key = [None] * 3 if key is None else jax.random.split(key, 3)
+        queries = hidden_BTD if read_BK is None else jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
+
+        attended, probabilities = SelfAttention(config, name="attention")(
+            queries, hidden_BTD, visibility.mask_BQT(read_BK), head_mask_H, attention_key
+        )
+        attended = layer_norm(config, "attention_norm")(queries + dropout(attended, config.dropout, output_key))
+
+        expanded = gelu(dense(config, config.feedforward, "intermediate")(attended))
+        output = dropout(dense(config, config.width, "output")(expanded), config.dropout, feedforward_key)
+        return layer_norm(config, "output_norm")(attended + output), probabilities
+
+
+class Encoder(nn.Module):
+    """BERT's encoder (Devlin et al., 2019, section 3)."""
+
+    config: EncoderConfig
+
+    def setup(self):
+        self.embeddings = Embeddings(self.config)
+        self.layers = self.param("layers", self._init_layers)
+        self.pooler = dense(self.config, self.config.width)
+
+    def _init_layers(self, key: jax.Array) -> dict:
+        layer = Layer(self.config, parent=None)
+        hidden_BTD = jnp.zeros((1, 1, self.config.width))
+        visibility = Visibility(jnp.ones((1, 1), jnp.int32))
+        return jax.vmap(lambda layer_key: layer.init(layer_key, hidden_BTD, visibility)["params"])(
+            jax.random.split(key, self.config.layers)
+        )
+
+    def __call__(
+        self,
+        tokens_BT: jax.Array,
+        segments_BT: jax.Array | None = None,
+        positions_BT: jax.Array | None = None,
+        examples_BT: jax.Array | None = None,
+        summary_positions_BN: jax.Array | None = None,
+        *,
+        read_BK: jax.Array | None = None,
+        key: jax.Array | None = None,
+        capture: Collection[str] = (),
+        head_mask_LH: jax.Array | None = None,
+    ) -> Encoded:
+        """Encodes a batch.
+
+        Args:
+          tokens_BT: int token ids.
+          segments_BT: int; all 0 by default.
+          positions_BT: int, restarting in each example; 0..T-1 by default.
+          examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` where there is padding).
+          summary_positions_BN: int, where each example's [CLS] is; column 0 by default.
+          read_BK: int, the only positions whose hidden states are wanted.
+          key: dropout key; None means no dropout.
+          capture: names of per-layer outputs to return: "hidden", "attention". It needs every position: no `read_BK`.
+          head_mask_LH: float, scales the output of each head.
+
+        Raises:
+          ValueError: `capture` names no tap, or comes together with `read_BK`.
+        """
+        if not TAPS.issuperset(capture):
+            raise ValueError(f"capture={sorted(capture)} must be among {sorted(TAPS)}")
+        if capture and read_BK is not None:
+            raise ValueError("capture looks at every position, read_BK skips most of them: pass one of the two")
+        segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
+        columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
+        positions_BT = columns_BT if positions_BT is None else positions_BT
+        visibility = Visibility(jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32))
+        if summary_positions_BN is None:
+            summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
+        # An absent example's summary position may be any placeholder: no weight ever reads it.
+        summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
+
+        embedding_key, *layer_keys = [None] if key is None else jax.random.split(key, self.config.layers + 1)
+        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
+        per_layer = (self.layers, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None)
+
+        if read_BK is None:
+            hidden, captured = self._run(hidden_BTD, visibility, per_layer, capture)
+            summary_BND = jnp.take_along_axis(hidden, summary_positions_BN[..., None], axis=1)
+        else:
+            earlier, last = (jax.tree.map(lambda x, s=s: x[s], per_layer) for s in (slice(None, -1), -1))
+            hidden_BTD, captured = self._run(hidden_BTD, visibility, earlier, capture)
+            read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
+            hidden, _ = self._layer(hidden_BTD, visibility, last, read)
+            summary_BND, hidden = jnp.split(hidden, [summary_positions_BN.shape[1]], axis=1)
+        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)), captured)
+
+    def _run(self, hidden_BTD, visibility, per_layer, capture):
+        """Scans layers; returns the last hidden states and what was captured, stacked on the layer axis."""
+
+        def body(hidden_BTD, of_layer):
+            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, visibility, of_layer)
+            taps = {"hidden": output_BTD, "attention": probabilities_BHTT}
+            return output_BTD, {name: taps[name] for name in capture}
+
+        count = jax.tree.leaves(per_layer)[0].shape[0]
+        output_BTD, captured = jax.lax.scan(
+            body, hidden_BTD, per_layer, unroll=max(count, 1) if self.config.execution.unroll else 1
+        )
+        if "hidden" in captured:
+            captured["hidden"] = jnp.concatenate([hidden_BTD[None], captured["hidden"]])
+        return output_BTD, captured
+
+    def _layer(self, hidden_BTD, visibility, of_layer, read_BK=None):
+        """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
+        layer = Layer(self.config, parent=None)
+
+        def apply(hidden_BTD, of_layer, visibility, read_BK):
+            params, head_mask_H, key = of_layer
+            return layer.apply({"params": params}, hidden_BTD, visibility, head_mask_H, key, read_BK)
+
+        remat = self.config.execution.remat
+        if remat != "none":
+            apply = jax.checkpoint(apply, policy=_REMAT_POLICIES[remat], prevent_cse=self.config.execution.unroll)
+        return apply(hidden_BTD, of_layer, visibility, read_BK)

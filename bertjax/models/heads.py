@@ -1,0 +1,39 @@
+"""Heads: what turns hidden states into logits."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.layers import dense, gelu, layer_norm
+
+
+class MaskedLMHead(nn.Module):
+    """Transform, then a product with the word embeddings themselves (Devlin et al., 2019, section 3.1, task 1)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, hidden_BKD: jax.Array, word_VD: jax.Array) -> jax.Array:
+        """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        config = self.config
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
+        is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
+        bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
+        transformed_BKD = layer_norm(config, "norm")(gelu(dense(config, config.width, "transform")(hidden_BKD)))
+        logits_BKV = jnp.einsum(
+            "bkd,vd->bkv", transformed_BKD, word_VD.astype(transformed_BKD.dtype), preferred_element_type=jnp.float32
+        )
+        return logits_BKV + bias_V
+
+
+class PairHead(nn.Module):
+    """Classifies the relation of two segments from the pooled [CLS] (Devlin et al., 2019, section 3.1, task 2)."""
+
+    config: EncoderConfig
+    classes: int = 2
+
+    @nn.compact
+    def __call__(self, pooled_BND: jax.Array) -> jax.Array:
+        """Returns float32 logits, [B, N, classes]."""
+        return dense(self.config, self.classes, "classifier")(pooled_BND).astype(jnp.float32)

@@ -1,0 +1,72 @@
+"""The parts that encoder and heads are built of: dense layers, layer norm, dropout, embeddings.
+
+A parameter whose name begins with `word` has the padded vocabulary as its first axis; `vocabulary.py` cuts it by that
+name wherever the padding must not show.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.config import EncoderConfig
+
+# Dropout decides by one byte, so that one 32-bit draw serves four elements.
+_BYTE_VALUES = 256
+
+
+def dense(config: EncoderConfig, features: int, name: str | None = None) -> nn.Dense:
+    """A dense layer with BERT's initialisation: truncated normal kernel, zero bias."""
+    return nn.Dense(
+        features,
+        dtype=jnp.dtype(config.execution.dtype),
+        kernel_init=nn.initializers.truncated_normal(config.init_stddev),
+        name=name,
+    )
+
+
+def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
+    """Layer norm over the last axis (Ba et al., 2016), its statistics in float32."""
+    return nn.LayerNorm(
+        epsilon=config.norm_epsilon, dtype=jnp.dtype(config.execution.dtype), use_fast_variance=False, name=name
+    )
+
+
+def gelu(x: jax.Array) -> jax.Array:
+    """The exact, erf form of GELU (Hendrycks & Gimpel, 2016), as published in BERT."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zeroes a share of `x` and scales the rest so that its mean stays; without a key, `x` itself.
+
+    The share is `rate` rounded to a multiple of 1/256 and the scale is its exact inverse, since each element is decided
+    by one byte of threefry's 32-bit words: a quarter of the hashing of a word per element.
+    """
+    if key is None or rate == 0.0:
+        return x
+    threshold = round((1.0 - rate) * _BYTE_VALUES)
+    *leading, last = x.shape
+    words = jax.random.bits(key, (*leading, -(-last // 4)), jnp.uint32)
+    decisions = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
+    return jnp.where(decisions < threshold, x * (_BYTE_VALUES / threshold), 0.0).astype(x.dtype)
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2)."""
+
+    config: EncoderConfig
+
+    def setup(self):
+        config = self.config
+        init = nn.initializers.truncated_normal(config.init_stddev)
+        self.word = self.param("word", init, (config.padded_vocab_size, config.width))
+        self.position = self.param("position", init, (config.max_positions, config.width))
+        self.segment = self.param("segment", init, (config.segments, config.width))
+        self.norm = layer_norm(config)
+
+    def __call__(
+        self, tokens_BT: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array, key: jax.Array | None
+    ) -> jax.Array:
+        """Returns hidden_BTD; `key` None means no dropout."""
+        summed_BTD = self.word[tokens_BT] + self.position[positions_BT] + self.segment[segments_BT]
+        return dropout(self.norm(summed_BTD), self.config.dropout, key)

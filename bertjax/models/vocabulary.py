@@ -1,0 +1,40 @@
+"""The padding of the vocabulary, which is inside only: not counted, not exported."""
+
+import math
+
+import jax
+import numpy as np
+
+from bertjax.models.config import EncoderConfig
+
+
+def _has_vocabulary_axis(path: tuple) -> bool:
+    return path[-1].key.startswith("word")
+
+
+def cut(params: dict, config: EncoderConfig) -> dict:
+    """Params without the rows that pad the vocabulary."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf[: config.vocab_size] if _has_vocabulary_axis(path) else leaf, params
+    )
+
+
+def pad(params: dict, config: EncoderConfig) -> dict:
+    """The inverse of `cut`, with rows of zeros (numpy arrays in, numpy arrays out)."""
+    rows = config.padded_vocab_size - config.vocab_size
+
+    def pad_leaf(path, leaf):
+        if not _has_vocabulary_axis(path):
+            return leaf
+        return np.pad(leaf, [(0, rows)] + [(0, 0)] * (leaf.ndim - 1))
+
+    return jax.tree_util.tree_map_with_path(pad_leaf, params)
+
+
+def count_parameters(params: dict, config: EncoderConfig) -> int:
+    """Number of parameters, the padding of the vocabulary left out."""
+
+    def count(path, leaf):
+        return math.prod((config.vocab_size, *leaf.shape[1:]) if _has_vocabulary_axis(path) else leaf.shape)
+
+    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(count, params)))

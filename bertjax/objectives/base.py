@@ -1,0 +1,100 @@
+"""The contract of an objective: what is predicted, and how it is scored.
+
+The one training loop, evaluation and prediction know only what stands here. An objective is a frozen dataclass whose
+fields are its configuration; everything it computes is a pure function of its arguments.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.examples import Ragged
+from bertjax.models.config import EncoderConfig
+
+Arrays = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One example as a person reads it: the text shown, and for each question the answer and the guesses for it."""
+
+    text: str
+    answers: tuple[str, ...]
+    guesses: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What every objective gives. `module`, `features`, `weights` and `terms` are its own; the rest has defaults."""
+
+    def module(self, encoder: EncoderConfig) -> nn.Module:
+        """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
+        raise TypeError(f"{type(self).__name__} has no module()")
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Host: the arrays of fixed shape that the objective adds to the core batch, or replaces in it."""
+        raise TypeError(f"{type(self).__name__} has no features()")
+
+    def weights(self, batch: Arrays) -> Arrays:
+        """Device: {term: W}, the scalar that a term's sum is divided by; from the batch alone, never from params."""
+        raise TypeError(f"{type(self).__name__} has no weights()")
+
+    def terms(
+        self, module: nn.Module, params: dict, frozen: dict | None, batch: Arrays, key: jax.Array, train: bool
+    ) -> tuple[Arrays, dict[str, tuple[jax.Array, jax.Array]]]:
+        """Device: ({term: S}, {metric: (sum, weight)}), scalars; the loss is the sum of coefficient * S / W.
+
+        Args:
+          module: what `module` gave.
+          params: trained, as initialised by `module`.
+          frozen: what `frozen_params` gave; never updated.
+          batch: the core batch and the features, each with the batch axis first.
+          key: for dropout and any other drawing on the device.
+          train: whether dropout applies.
+        """
+        raise TypeError(f"{type(self).__name__} has no terms()")
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """{term: its factor in the loss}; a term that is not named has the factor 1."""
+        return {}
+
+    def frozen_params(self, encoder: EncoderConfig) -> dict | None:
+        """Params that the terms read and nothing trains (a teacher); their fingerprint is part of the run."""
+        return None
+
+    @property
+    def sharding_rules(self) -> Sequence[tuple[str, PartitionSpec]]:
+        """(regex on the path, spec) for params outside of `encoder`; heads that no rule names are replicated."""
+        return ()
+
+    def outputs(self, module: nn.Module, params: dict, batch: Arrays) -> Arrays:
+        """Device: what the model says, as `<name>_BN...` (per example) or `<name>_BT...` (per token)."""
+        return {}
+
+    def score(self, outputs: dict[str, np.ndarray], examples: Ragged) -> dict[str, float]:
+        """Host: metrics that are no sums (F1, correlations), over all the examples of an evaluation at once.
+
+        Args:
+          outputs: those of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
+          examples: the M examples, in the same order.
+        """
+        return {}
+
+    def baselines(self, batch: dict[str, np.ndarray], token_counts: np.ndarray) -> dict[str, tuple[float, float]]:
+        """Host: {metric: (sum, weight)} of what needs no model, on the same batch as an evaluation.
+
+        Args:
+          batch: core batch and features.
+          token_counts: int64 [vocabulary], of the training split.
+        """
+        return {}
+
+    def samples(self, outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray], tokenizer) -> list[Sample]:
+        """Host: the rows of a batch with what the model says of them, for a person to read."""
+        return []

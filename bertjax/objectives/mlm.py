@@ -1,0 +1,138 @@
+"""Masked language modelling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.heads import MaskedLMHead
+from bertjax.objectives.base import Arrays, Objective, Sample
+
+GUESSES = 5
+
+
+class _Heads(nn.Module):
+    config: EncoderConfig
+
+    def setup(self):
+        self.mlm = MaskedLMHead(self.config)
+
+
+class MaskedLMModule(nn.Module):
+    """Encoder and the masked-LM head that shares its word embeddings."""
+
+    config: EncoderConfig
+
+    def setup(self):
+        self.encoder = Encoder(self.config)
+        self.heads = _Heads(self.config)
+
+    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Returns {`mlm`: logits_BKV at the predicted positions}."""
+        encoded = encode(self.encoder, batch, key)
+        return {"mlm": self.heads.mlm(encoded.hidden, self.encoder.embeddings.word)}
+
+
+def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None) -> Encoded:
+    """Runs the encoder on a core batch, reading the predicted positions alone."""
+    return encoder(
+        batch["tokens_BT"],
+        batch["segments_BT"],
+        batch["positions_BT"],
+        batch["examples_BT"],
+        batch["summary_positions_BN"],
+        read_BK=batch["mlm_positions_BK"],
+        key=key,
+    )
+
+
+def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Weighted sums of the cross-entropy in nats and of the right answers (the first of the largest logits).
+
+    Comparisons with the label, not gathers and argmax, since their forward and backward passes fuse with the softmax.
+
+    Args:
+      logits: float32, [..., classes].
+      labels: int, [...].
+      weights: float32, [...].
+    """
+    classes = jnp.arange(logits.shape[-1])
+    true = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
+    loss = jax.nn.logsumexp(logits, axis=-1) - true
+    better = (logits > true[..., None]) | ((logits == true[..., None]) & (classes < labels[..., None]))
+    right = 1.0 - jnp.any(better, axis=-1)
+    return jnp.sum(loss * weights), jnp.sum(right * weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLM(Objective):
+    """Predicts masked tokens from both sides. Terms: `mlm`."""
+
+    masking: TokenMasking = TokenMasking()
+
+    def module(self, encoder: EncoderConfig) -> nn.Module:
+        return MaskedLMModule(encoder)
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        masked = mask(examples, draw, self.masking)
+        capacity = self.masking.capacity(examples.seq_len)
+        return {
+            "tokens_BT": examples.tokens_to_rows(masked.tokens, fill=examples.vocabulary.pad_id),
+            **{f"mlm_{name}": array for name, array in predictions(examples, masked.chosen, capacity).items()},
+        }
+
+    def weights(self, batch: Arrays) -> Arrays:
+        return {"mlm": jnp.sum(batch["mlm_weights_BK"])}
+
+    def terms(self, module, params, frozen, batch, key, train):
+        logits = module.apply({"params": params}, batch, key if train else None)
+        return self.terms_of(logits, batch)
+
+    def terms_of(self, logits: Arrays, batch: Arrays):
+        """Terms and metrics from the heads' logits."""
+        weights_BK = batch["mlm_weights_BK"]
+        loss, right = classification_term(logits["mlm"], batch["mlm_labels_BK"], weights_BK)
+        predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch["mlm_dropped_B"]).astype(jnp.float32)
+        return {"mlm": loss}, {"mlm_accuracy": (right, predicted), "mlm_dropped": (dropped, predicted + dropped)}
+
+    def outputs(self, module, params, batch):
+        """`mlm_guesses_BK5`: the best token ids at each predicted position, best first."""
+        logits = module.apply({"params": params}, batch)
+        return {"mlm_guesses_BK5": jax.lax.top_k(logits["mlm"], GUESSES)[1]}
+
+    def baselines(self, batch, token_counts):
+        """The unigram distribution (counts + 1), and always guessing the most frequent token."""
+        labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
+        smoothed = token_counts + 1
+        losses = np.log(smoothed.sum()) - np.log(smoothed[labels])
+        return {
+            "unigram_loss": (float(losses.sum()), len(labels)),
+            "majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels)),
+        }
+
+    def samples(self, outputs, batch, tokenizer):
+        rows = zip(
+            batch["tokens_BT"],
+            batch["examples_BT"],
+            batch["mlm_positions_BK"],
+            batch["mlm_labels_BK"],
+            batch["mlm_weights_BK"],
+            outputs["mlm_guesses_BK5"],
+            strict=True,
+        )
+        return [_sample(*row, tokenizer) for row in rows]
+
+
+def _sample(tokens_T, examples_T, positions_K, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:
+    real_K = weights_K > 0
+    return Sample(
+        text=tokenizer.decode(tokens_T[examples_T > 0].tolist(), keep_special=True),
+        answers=tuple(tokenizer.piece(int(label)) for label in labels_K[real_K]),
+        guesses=tuple(tuple(tokenizer.piece(int(guess)) for guess in guesses) for guesses in guesses_K5[real_K]),
+    )

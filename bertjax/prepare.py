@@ -1,0 +1,35 @@
+"""python -m bertjax.prepare: from a corpus to a tokenizer and a token store.
+
+Examples:
+  python -m bertjax.prepare --config=configs/tiny.py
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=embedded:ko
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus='books/*.txt.gz' --config.data.splitter=line
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.tokenizer.vocab_size=16000 --verify
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bertjax import config
+from bertjax.data.preparation import prepare
+from bertjax.data.store import TokenStore
+from bertjax.errors import exit_code_of
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bertjax.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
+    config.add_flags(parser)
+    args, overrides = config.parse(parser, argv)
+    store = prepare(config.load(args.config, overrides).data)
+    if args.verify:
+        TokenStore.open(store.path, verify=True)
+        print("every file is as it was written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

@@ -1,0 +1,168 @@
+"""python -m bertjax.train: pretrains an encoder from one configuration, and goes on where it was stopped."""
+
+import argparse
+import dataclasses
+import logging
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bertjax import config as configuration
+from bertjax import errors, export
+from bertjax.config import Config
+from bertjax.data.preparation import open_or_prepare
+from bertjax.training import curves, platform, report, restoring
+from bertjax.training.checkpoint import fingerprints
+from bertjax.training.files import Workdir, append_jsonl, write_json
+from bertjax.training.loop import Trained, train
+from bertjax.training.program import Program
+
+_RECORDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What a call of `run` came to.
+
+    Attributes:
+      step: steps done.
+      finished: whether that is all of them.
+      figures: as in `summary.json`; empty where the run is not finished.
+      workdir: where everything was written.
+    """
+
+    step: int
+    finished: bool
+    figures: dict[str, Any]
+    workdir: Path
+
+
+def run(
+    config: Config,
+    workdir: str | Path,
+    *,
+    name: str = "",
+    extend: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Trains in a workdir, from its newest checkpoint if it has one, and exports the result.
+
+    Args:
+      config: what to train.
+      workdir: where everything is written; the same call on it resumes.
+      name: of the configuration file, for its reference curve.
+      extend: allows the last stage to be longer than when the workdir was begun.
+      should_stop: asked between steps; when it says yes, the state is saved and the call returns.
+
+    Raises:
+      UserError: bad input; nothing that was there is lost.
+      RunFailed: the run began and cannot go on.
+    """
+    files = Workdir.at(workdir)
+    store = open_or_prepare(config.data, may_prepare=jax.process_count() == 1)
+    program = Program.of(config, store)
+    with files.locked():
+        trained = _train_in(files, program, extend, should_stop)
+        if trained.evaluation is None:
+            return Summary(trained.step, False, {}, Path(files.root))
+        figures = report.summary_of(trained.evaluation, trained.totals, trained.step)
+        _write_results(files, program, trained, figures, name)
+        return Summary(trained.step, True, figures, Path(files.root))
+
+
+def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Callable[[], bool]) -> Trained:
+    plan = program.plan("train", program.config.stages[0].seq_len)
+    identity = program.config.identity(program.store.fingerprint) | {"plan": plan.fingerprint}
+    if program.frozen is not None:
+        identity["frozen"] = fingerprints(program.frozen)
+    resumes = restoring.check_identity(files, identity, extend)
+    tokenizer = program.store.tokenizer
+    restoring.write_record(files, restoring.RunRecord(program.config, identity, tokenizer.vocab_size), tokenizer)
+    append_jsonl(files.starts, _start_record(resumes, extend))
+    print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
+    print(
+        f"{len(plan.rows_RN):,} rows an epoch, {plan.real_share(program.config.stages[0].seq_len):.1%} real tokens; "
+        f"{program.mesh.devices.size} {jax.default_backend()} device(s), {program.encoder.execution.dtype}",
+        flush=True,
+    )
+    meta = {
+        "config": configuration.to_dict(program.config),
+        "tokenizer": tokenizer.fingerprint,
+        "plan": plan.fingerprint,
+    }
+    return train(program, files, meta, should_stop)
+
+
+def _write_results(files: Workdir, program: Program, trained: Trained, figures: dict, name: str) -> None:
+    params = jax.device_get(trained.state["params"])
+    export.write(files.export, export.Export(program.config, program.encoder, params, program.store.tokenizer, figures))
+    write_json(files.summary, figures)
+    curves.draw(files.metrics, files.curves, name)
+
+
+def _start_record(resumes: bool, extend: bool) -> dict[str, Any]:
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "resumes": resumes,
+        "extend": extend,
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "git": git.stdout.strip(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "processes": jax.process_count(),
+        "python": sys.version.split()[0],
+        "versions": {package: metadata.version(package) for package in _RECORDED_PACKAGES},
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bertjax.train",
+        description="Pretrains an encoder: text in, checkpoints and an exported encoder out. The same command resumes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    configuration.add_flags(parser)
+    parser.add_argument("--workdir", help="where everything is written (default: runs/<config and overrides>)")
+    parser.add_argument(
+        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
+    )
+    parser.add_argument(
+        "--extend", action="store_true", help="train a run longer than it was begun: more stages.0.steps"
+    )
+    args, overrides = configuration.parse(parser, argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.getLogger("bertjax").setLevel(logging.INFO)
+
+    config = configuration.load(args.config, overrides)
+    platform.configure(args.platform)
+    workdir = args.workdir or f"runs/{configuration.short_name(args.config, overrides)}"
+    name = configuration.short_name(args.config, [])
+    stop = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: stop.set())
+    summary = run(config, workdir, name=name, extend=args.extend, should_stop=stop.is_set)
+
+    command = shlex.join(["python", "-m", "bertjax.train", *(sys.argv[1:] if argv is None else argv)])
+    if not summary.finished:
+        print(f"stopped and saved at step {summary.step}; to go on: {command}")
+        return 0
+    report.print_summary(summary.figures)
+    root = summary.workdir
+    print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
+    print(f"next      python -m bertjax.evaluate {root / 'export'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.exit_code_of(main))

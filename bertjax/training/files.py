@@ -1,0 +1,130 @@
+"""The workdir: everything that a run writes, and the only code that knows how files are written, cut and locked."""
+
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+    """Paths of a run."""
+
+    root: epath.Path
+
+    @classmethod
+    def at(cls, path: epath.PathLike) -> "Workdir":
+        """The workdir at a path, which need not exist."""
+        return cls(epath.Path(path).expanduser())
+
+    @property
+    def config(self) -> epath.Path:
+        return self.root / "config.json"
+
+    @property
+    def tokenizer(self) -> epath.Path:
+        return self.root / "tokenizer"
+
+    @property
+    def starts(self) -> epath.Path:
+        return self.root / "starts.jsonl"
+
+    @property
+    def metrics(self) -> epath.Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> epath.Path:
+        return self.root / "events"
+
+    @property
+    def samples(self) -> epath.Path:
+        return self.root / "samples.jsonl"
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.root / "checkpoints"
+
+    @property
+    def export(self) -> epath.Path:
+        return self.root / "export"
+
+    @property
+    def summary(self) -> epath.Path:
+        return self.root / "summary.json"
+
+    @property
+    def curves(self) -> epath.Path:
+        return self.root / "curves.png"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Creates the workdir and holds it for this process alone.
+
+        Raises:
+          UserError: another process holds it, or it cannot be written.
+        """
+        if "://" in os.fspath(self.root):
+            raise UserError(
+                f"workdir {self.root} is on an object store; train in a local folder and copy it afterwards"
+            )
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = open(self.root / ".lock", "w")
+        except OSError as error:
+            raise UserError(
+                f"workdir {self.root} cannot be written: {error.strerror}; choose another --workdir"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
+                ) from error
+            yield
+
+
+def read_json(path: epath.Path) -> Any:
+    """Raises UserError where the file is no JSON."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, or delete its folder and start anew") from error
+
+
+def write_json(path: epath.Path, value: Any) -> None:
+    """Writes all of it or nothing."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    draft.replace(path)
+
+
+def append_jsonl(path: epath.Path, record: dict) -> None:
+    """Appends one line."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def read_jsonl(path: epath.Path) -> list[dict]:
+    """The records of a file, a last line that a kill cut short left out; empty where there is no file."""
+    if not path.exists():
+        return []
+    *whole, _ = path.read_text().split("\n")
+    return [json.loads(line) for line in whole]
+
+
+def cut_jsonl(path: epath.Path, last_step: int) -> None:
+    """Drops the records after a step, which a resumed run writes again."""
+    if path.exists():
+        kept = [record for record in read_jsonl(path) if record["step"] <= last_step]
+        draft = path.with_name(f".{path.name}.draft")
+        draft.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+        draft.replace(path)

@@ -1,0 +1,82 @@
+"""What a run shows a person: its parameters at the start, guesses on the way, a table at the end."""
+
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.vocabulary import count_parameters
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.paths import path_of
+
+_FOLDED_DEPTH = 3
+
+
+def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
+    """The parameter tree, folded: one line a module with its number of parameters and the shapes of its leaves."""
+    folded: dict[str, list[tuple[str, Any]]] = {}
+    for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        parts = path_of(key_path).split("/")
+        depth = min(_FOLDED_DEPTH, len(parts) - 1)
+        folded.setdefault("/".join(parts[:depth]), []).append(("/".join(parts[depth:]), key_path, leaf))
+    total = count_parameters(params, encoder)
+    lines = [f"{total:,} parameters (the padding of the vocabulary not counted)"]
+    width = max(map(len, folded))
+    for module, leaves in folded.items():
+        count = sum(leaf.size for _, _, leaf in leaves)
+        shapes = "  ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, _, leaf in leaves)
+        lines.append(f"  {module:<{width}}  {count:>12,}  {shapes}")
+    return lines
+
+
+def show_samples(step: int, evaluation: Evaluation) -> str:
+    """An evaluation as a person reads it: the metrics, and masked sentences with the best guesses."""
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
+    lines = [f"step {step}, held out: {metrics}"]
+    for sample in evaluation.samples:
+        lines.append(f"  {sample.text}")
+        lines += [
+            f"    {answer:>16} <- {'  '.join(guesses)}" + ("  (right)" if guesses[0] == answer else "")
+            for answer, guesses in zip(sample.answers, sample.guesses, strict=True)
+        ]
+    return "\n".join(lines)
+
+
+def summary_of(evaluation: Evaluation, totals: Any, steps: int) -> dict[str, Any]:
+    """The figures of a finished run, as `summary.json` holds them."""
+    return {
+        "eval": evaluation.metrics,
+        "baseline": evaluation.baselines,
+        "tokens": totals.tokens,
+        "steps": steps,
+        "seconds": totals.seconds,
+        "tokens_per_second": totals.tokens / totals.seconds,
+    }
+
+
+def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
+    """Prints `summary_of` as a table."""
+    table = Table(title="held out, the same masked tokens for model and baselines")
+    table.add_column("")
+    table.add_column("model", justify="right")
+    table.add_column("unigram", justify="right")
+    table.add_column("most frequent token", justify="right")
+    evaluation, baseline = summary["eval"], summary["baseline"]
+    beside = {
+        "mlm_loss": (_number(baseline.get("unigram_loss")), ""),
+        "mlm_accuracy": ("", _number(baseline.get("majority_accuracy"))),
+    }
+    for name, value in evaluation.items():
+        table.add_row(name, _number(value), *beside.get(name, ("", "")))
+    if "seconds" in summary:
+        table.caption = (
+            f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
+            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)"
+        )
+    (console or Console()).print(table)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"

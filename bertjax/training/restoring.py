@@ -1,0 +1,105 @@
+"""A run as something to read: its configuration, tokenizer and checkpoints, for whoever does not train it."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.config import Config, from_dict, to_dict
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.export import Export
+from bertjax.training.checkpoint import Checkpoints
+from bertjax.training.files import Workdir, read_json, write_json
+from bertjax.typed import differences
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """What `config.json` of a workdir says: the configuration, what identifies the run, the size of the vocabulary."""
+
+    config: Config
+    identity: dict
+    vocab_size: int
+
+
+def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
+    """Writes `config.json` and the tokenizer."""
+    folder = Path(workdir.tokenizer)
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(folder)
+    write_json(
+        workdir.config,
+        {
+            "format_version": FORMAT_VERSION,
+            "config": to_dict(record.config),
+            "identity": record.identity,
+            "vocab_size": record.vocab_size,
+        },
+    )
+
+
+def read_record(workdir: Workdir) -> RunRecord:
+    """Raises UserError where `config.json` is damaged or of a newer format."""
+    record = read_json(workdir.config)
+    if record["format_version"] > FORMAT_VERSION:
+        raise UserError(
+            f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
+            "upgrade bertjax"
+        )
+    return RunRecord(from_dict(record["config"]), record["identity"], record["vocab_size"])
+
+
+def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
+    """Whether the workdir holds a run that may go on with this identity; False where it holds none.
+
+    Args:
+      workdir: which.
+      identity: of the run that is asked for.
+      extend: the last stage may have become longer.
+
+    Raises:
+      UserError: it holds a run of another identity; the differences are named.
+    """
+    if not workdir.config.exists():
+        return False
+    before = read_record(workdir).identity
+    changed = differences(before, identity)
+    last = f"stages.{len(identity['stages']) - 1}.steps: "
+    longer = [line for line in changed if line.startswith(last)]
+    if extend and changed == longer and (not longer or identity["stages"][-1]["steps"] > before["stages"][-1]["steps"]):
+        return True
+    if changed:
+        remedy = "use another --workdir, or the old settings"
+        if changed == longer:
+            remedy = "add --extend to train it longer, or use another --workdir"
+        raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
+    return True
+
+
+def read_checkpoint(path: Path, step: str) -> Export:
+    """The params of a checkpoint of a run; the newest where `step` is empty.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged.
+    """
+    workdir = Workdir.at(path)
+    record = read_record(workdir)
+    if not workdir.checkpoints.exists():
+        raise UserError(f"run {path} has no checkpoints; train it first")
+    checkpoints = Checkpoints(workdir.checkpoints)
+    steps = checkpoints.steps()
+    wanted = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
+    if wanted not in steps:
+        raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}")
+    restored = checkpoints.restore(wanted)
+    return Export(
+        config=record.config,
+        encoder=record.config.encoder(record.vocab_size, backend="cpu"),
+        params=jax.tree.map(np.asarray, restored.tree["params"]),
+        tokenizer=Tokenizer.load(Path(workdir.tokenizer)),
+        numbers={"steps": wanted, **restored.meta["totals"]},
+    )

@@ -1,0 +1,125 @@
+"""A nested mapping becomes typed, frozen dataclasses, once, at the door; every slip is named with its remedy."""
+
+import ast
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+
+# A union: the field's declared type -> (kind, or None where none is said -> the class that is built).
+Unions = Mapping[type, Callable[[str | None], type]]
+
+
+def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
+    """Converts `value` to the type `expected`.
+
+    Args:
+      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, or a key of `unions`.
+      value: mappings, sequences and scalars.
+      path: how the user names this value.
+      unions: which class a mapping's `kind` stands for.
+
+    Raises:
+      UserError: an unknown key (with the nearest known one) or a value of the wrong type.
+    """
+    origin = typing.get_origin(expected)
+    if expected in unions or dataclasses.is_dataclass(expected):
+        return _build_dataclass(expected, value, path, unions)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, (list, tuple)):
+            raise _wrong_type(path, value, "a list")
+        item = typing.get_args(expected)[0]
+        return tuple(build(item, entry, _join(path, str(i)), unions) for i, entry in enumerate(value))
+    if origin is dict:
+        item = typing.get_args(expected)[1]
+        return {key: build(item, entry, _join(path, key), unions) for key, entry in _mapping(path, value).items()}
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise _wrong_type(
+            path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, "text")
+        )
+    return value
+
+
+def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
+    fields = dict(_mapping(path, value))
+    if expected in unions:
+        expected = unions[expected](fields.get("kind"))
+    known = {field.name for field in dataclasses.fields(expected)}
+    if "kind" not in known:
+        fields.pop("kind", None)
+    for key in fields:
+        if key not in known:
+            raise UserError(f"unknown configuration key {_join(path, key)!r}{_nearest(key, known)}")
+    hints = typing.get_type_hints(expected)
+    return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
+
+
+def override(mapping: dict, assignment: str) -> None:
+    """Applies `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
+
+    The value is read as a Python literal, and as text where it is none.
+
+    Raises:
+      UserError: no `=`, or an index that a list does not have.
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise UserError(f"override {assignment!r} has no value; write --config.{path or 'KEY'}=VALUE")
+    *parents, last = path.split(".")
+    target: Any = mapping
+    for key in parents:
+        target = target[_index(target, key, path)] if isinstance(target, list) else target.setdefault(key, {})
+        if not isinstance(target, (dict, list)):
+            raise UserError(
+                f"override {assignment!r}: {key!r} holds a value, not settings; see the names in config.json"
+            )
+    target[_index(target, last, path) if isinstance(target, list) else last] = _literal(text)
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The leaves in which two nested structures differ, as `a.b: old -> new`."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [line for key in keys for line in differences(old.get(key), new.get(key), _join(path, key))]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [line for i, pair in enumerate(zip(old, new)) for line in differences(*pair, _join(path, str(i)))]
+    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _nearest(key: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+
+
+def _mapping(path: str, value: Any) -> Mapping:
+    if not isinstance(value, Mapping):
+        raise _wrong_type(path, value, "settings by name")
+    return value
+
+
+def _wrong_type(path: str, value: Any, wanted: str) -> UserError:
+    kind = "nothing" if isinstance(value, types.NoneType) else type(value).__name__
+    return UserError(f"{path}={value!r} is {kind}; it must be {wanted}")
+
+
+def _index(items: list, key: str, path: str) -> int:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise UserError(f"override {path!r}: {key!r} is no index of a list of {len(items)}; use 0 to {len(items) - 1}")
+    return int(key)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

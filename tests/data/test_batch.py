@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from bertjax.data.batch import core, place
+from bertjax.data.examples import Ragged, Vocabulary
+
+PAD, UNK, SEP, CLS, MASK = range(5)
+VOCABULARY = Vocabulary(20, PAD, CLS, SEP, MASK, (PAD, UNK, SEP, CLS, MASK))
+
+
+@pytest.fixture
+def ragged() -> Ragged:
+    """[CLS] 10 [SEP] 11 [SEP], [CLS] 12 [SEP] 13 14 [SEP] and [CLS] 15 [SEP] 16 [SEP]."""
+    tokens = np.array([CLS, 10, SEP, 11, SEP, CLS, 12, SEP, 13, 14, SEP, CLS, 15, SEP, 16, SEP], np.int32)
+    return Ragged(
+        tokens=tokens,
+        segments=np.array([0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1], np.int32),
+        special=VOCABULARY.is_special[tokens],
+        offsets=np.array([0, 5, 11, 16]),
+        labels={"is_random": np.array([0, 1, 1], np.int32)},
+        ids=np.array([70, 80, 90]),
+    )
+
+
+def test_two_examples_a_row(ragged):
+    placed = place(ragged, np.array([[2, 0], [-1, -1], [-1, 1]]), 12, VOCABULARY)
+    expected = {
+        "tokens_BT": [
+            [CLS, 15, SEP, 16, SEP, CLS, 10, SEP, 11, SEP, PAD, PAD],
+            [PAD] * 12,
+            [CLS, 12, SEP, 13, 14, SEP, PAD, PAD, PAD, PAD, PAD, PAD],
+        ],
+        "segments_BT": [[0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0], [0] * 12, [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]],
+        "positions_BT": [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 0], [0] * 12, [0, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0]],
+        "examples_BT": [[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 0, 0], [0] * 12, [2, 2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0]],
+        "example_ids_BN": [[90, 70], [-1, -1], [-1, 80]],
+        "summary_positions_BN": [[0, 5], [0, 0], [0, 0]],
+    }
+    batch = core(placed)
+    assert batch.keys() == expected.keys()
+    for name, array in batch.items():
+        assert array.dtype == np.int32
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    np.testing.assert_array_equal(
+        placed.examples_to_rows(ragged.labels["is_random"], fill=-1), [[1, 0], [-1, -1], [-1, 1]]
+    )
+
+
+def test_padding_takes_the_pad_id_of_the_vocabulary(ragged):
+    placed = place(ragged, np.array([[0], [1], [2]]), 8, Vocabulary(20, 9, CLS, SEP, MASK, (CLS, SEP, MASK, 9)))
+    np.testing.assert_array_equal(core(placed)["tokens_BT"][0], [CLS, 10, SEP, 11, SEP, 9, 9, 9])
+
+
+def test_a_row_that_is_too_short_is_loud(ragged):
+    with pytest.raises(ValueError, match="have 11 tokens and the row has 10"):
+        place(ragged, np.array([[0, 1], [2, -1]]), 10, VOCABULARY)
+
+
+def test_values_keep_their_type(ragged):
+    placed = place(ragged, np.array([[0], [1], [2]]), 6, VOCABULARY)
+    assert placed.tokens_to_rows(ragged.special).dtype == bool
+    assert placed.examples_to_rows(np.ones(3, np.float32)).dtype == np.float32

@@ -1,0 +1,154 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.batch import Draw, PlacedExamples, place
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.errors import UserError
+
+PAD, SEP, CLS, MASK = 0, 4, 5, 6
+VOCABULARY = Vocabulary(500, PAD, CLS, SEP, MASK, (0, 1, 2, 3, 4, 5, 6))
+
+
+def examples(lengths: np.ndarray, ids: np.ndarray) -> Ragged:
+    """[CLS] text [SEP], whose text depends on the id alone."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    texts = [np.random.default_rng(id).integers(7, 500, length) for id, length in zip(ids, lengths, strict=True)]
+    tokens = np.concatenate(texts).astype(np.int32)
+    tokens[offsets[:-1]], tokens[offsets[1:] - 1] = CLS, SEP
+    return Ragged(tokens, np.zeros_like(tokens), VOCABULARY.is_special[tokens], offsets, {}, np.asarray(ids))
+
+
+def one_a_row(ragged: Ragged) -> PlacedExamples:
+    return place(ragged, np.arange(len(ragged.ids))[:, None], int(ragged.lengths.max()), VOCABULARY)
+
+
+def first_epoch(ragged: Ragged, seed: int = 0) -> Draw:
+    return Draw(seed, np.zeros(len(ragged.ids), np.int64))
+
+
+@pytest.fixture(scope="module")
+def million() -> PlacedExamples:
+    return one_a_row(examples(np.full(8_000, 128), np.arange(8_000)))
+
+
+def test_statistics_over_a_million_tokens(million):
+    masked = mask(million, first_epoch(million.ragged), TokenMasking())
+    originals, seen = million.ragged.tokens[masked.chosen], masked.tokens[masked.chosen]
+    assert masked.tokens.dtype == np.int32
+    assert not million.ragged.special[masked.chosen].any()
+    np.testing.assert_array_equal(masked.tokens[~masked.chosen], million.ragged.tokens[~masked.chosen])
+    assert masked.chosen.sum() / (~million.ragged.special).sum() == pytest.approx(0.15, abs=0.002)
+
+    became_mask, kept = seen == MASK, seen == originals
+    assert became_mask.mean() == pytest.approx(0.8, abs=0.005)
+    assert kept.mean() == pytest.approx(0.1, abs=0.005)  # a random token is never the original: it would count here
+    replacements = seen[~became_mask & ~kept]
+    assert not VOCABULARY.is_special[replacements].any()
+    counts = np.bincount(replacements, minlength=500)[7:]
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(492, abs=5 * np.sqrt(2 * 492))
+
+
+def test_a_random_token_is_always_another_one():
+    few = Vocabulary(9, PAD, CLS, SEP, MASK, (0, 1, 2, 3, 4, 5, 6))
+    tokens = np.tile([CLS, 7, 8, SEP], 500).astype(np.int32)
+    ragged = Ragged(tokens, 0 * tokens, few.is_special[tokens], np.arange(501) * 4, {}, np.arange(500))
+    placed = place(ragged, np.arange(500)[:, None], 4, few)
+    masked = mask(placed, first_epoch(ragged), TokenMasking(rate=0.99, mask=0.0, random=1.0))
+    np.testing.assert_array_equal(masked.tokens.reshape(500, 4), np.tile([CLS, 8, 7, SEP], (500, 1)))
+
+
+def test_every_place_is_chosen_equally_often(million):
+    chosen_BT = million.tokens_to_rows(mask(million, first_epoch(million.ragged), TokenMasking()).chosen)
+    assert not chosen_BT[:, [0, -1]].any()
+    expected = 8_000 * 19 / 126
+    assert np.abs(chosen_BT[:, 1:-1].sum(axis=0) - expected).max() < 5 * np.sqrt(expected)
+
+
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
+@settings(max_examples=40, deadline=None)
+def test_every_example_loses_its_share(lengths, rate):
+    ragged = examples(np.array(lengths), np.arange(len(lengths)))
+    masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking(rate=rate))
+    maskable = np.array(lengths) - 2
+    wanted = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
+    np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), wanted)
+
+
+@given(st.permutations(range(12)), st.integers(1, 3), st.integers(0, 12))
+@settings(max_examples=40, deadline=None)
+def test_rows_and_company_cannot_change_a_mask(order, slots, alone):
+    ids, lengths = np.arange(12) * 7, np.arange(12) + 5
+    ragged = examples(lengths, ids)
+    reference = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
+    expected = {id: np.split(reference.tokens, ragged.offsets[1:-1])[m].tolist() for m, id in enumerate(ids.tolist())}
+
+    order = order[: max(alone, 1)]
+    packed = examples(lengths[order], ids[order])
+    rows_BN = np.full((len(order), slots), -1)
+    rows_BN.ravel()[: len(order)] = np.arange(len(order))
+    masked = mask(place(packed, rows_BN, 60, VOCABULARY), first_epoch(packed), TokenMasking())
+    for m, tokens in enumerate(np.split(masked.tokens, packed.offsets[1:-1])):
+        assert tokens.tolist() == expected[packed.ids[m]]
+
+
+def test_seed_and_epoch_draw_anew_and_examples_have_their_own_epochs():
+    ragged = examples(np.full(50, 40), np.arange(50))
+    placed, masking = one_a_row(ragged), TokenMasking()
+    at = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in (0, 1)]
+    mixed = mask(placed, Draw(0, np.arange(50) % 2), masking).tokens.reshape(50, 40)
+    np.testing.assert_array_equal(mixed[0::2], at[0].reshape(50, 40)[0::2])
+    np.testing.assert_array_equal(mixed[1::2], at[1].reshape(50, 40)[1::2])
+    assert (at[0] != at[1]).any() and (at[0] != mask(placed, first_epoch(ragged, 1), masking).tokens).any()
+
+
+def test_static_masks_repeat_after_d_epochs_and_only_then():
+    ragged = examples(np.full(50, 40), np.arange(50))
+    masks = [mask(one_a_row(ragged), Draw(0, np.full(50, epoch)), TokenMasking(static=3)).tokens for epoch in range(7)]
+    for epoch, tokens in enumerate(masks):
+        assert [bool((tokens == other).all()) for other in masks] == [epoch % 3 == e % 3 for e in range(7)]
+
+
+def test_predictions_of_packed_rows():
+    ragged = examples(np.array([5, 6, 4]), np.array([1, 2, 3]))
+    placed = place(ragged, np.array([[1, 0], [-1, 2]]), 12, VOCABULARY)
+    chosen = np.array([0, 1, 0, 1, 0] + [0, 0, 1, 1, 0, 0] + [0, 0, 1, 0], bool)
+    text = ragged.tokens
+    predicted = predictions(placed, chosen, 4)
+    np.testing.assert_array_equal(predicted["positions_BK"], [[2, 3, 7, 9], [2, 0, 0, 0]])
+    np.testing.assert_array_equal(predicted["labels_BK"], [[text[7], text[8], text[1], text[3]], [text[13], 0, 0, 0]])
+    np.testing.assert_array_equal(predicted["weights_BK"], [[1, 1, 1, 1], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(predicted["dropped_B"], [0, 0])
+    assert predicted["weights_BK"].dtype == np.float32
+    assert {predicted[name].dtype for name in ("positions_BK", "labels_BK", "dropped_B")} == {np.dtype(np.int32)}
+
+    capped = predictions(placed, chosen, 3)
+    np.testing.assert_array_equal(capped["positions_BK"], [[2, 3, 7], [2, 0, 0]])
+    np.testing.assert_array_equal(capped["dropped_B"], [1, 0])
+
+
+@given(st.integers(5, 600), st.floats(0.01, 0.99))
+@settings(max_examples=200, deadline=None)
+def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
+    masking = TokenMasking(rate=rate)
+    places = masking.capacity(seq_len)
+    assert places % 8 == 0 and rate * seq_len <= places < rate * seq_len + 8
+    ragged = examples(np.array([seq_len]), np.array([0]))
+    placed = one_a_row(ragged)
+    assert predictions(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
+
+
+@pytest.mark.parametrize(
+    "bad", [{"kind": "word"}, {"rate": 0.0}, {"rate": 1.0}, {"mask": 0.8, "random": 0.3}, {"static": -1}]
+)
+def test_bad_values_name_their_field(bad):
+    with pytest.raises(UserError, match=f"masking.{next(iter(bad))}=.*{next(iter(bad.values()))}"):
+        TokenMasking(**bad)
+
+
+def test_nothing_maskable_is_no_error():
+    ragged = examples(np.array([2]), np.array([0]))
+    masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
+    assert not masked.chosen.any() and masked.tokens.tolist() == [CLS, SEP]

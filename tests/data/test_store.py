@@ -1,0 +1,139 @@
+"""The token store: what is written is read back, and no damage goes unseen."""
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from bertjax.data import store, tokenizer
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.store import SPLITS, SplitWriter, TokenStore
+from bertjax.errors import UserError
+
+CONTENT = {
+    "train": [[[7, 8, 9], [10]], [[11]], [[12, 1], [13, 14]]],
+    "heldout": [[[8]], [[9, 9], [7, 1, 1]]],
+}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return tokenizer.train(["some words to train on"], TokenizerConfig(vocab_size=30, byte_fallback=False, kind="char"))
+
+
+@pytest.fixture
+def folder(tmp_path, trained):
+    (tmp_path / "tokenizer").mkdir()
+    trained.save(tmp_path / "tokenizer")
+    counts = {}
+    for split in SPLITS:
+        writer = SplitWriter(tmp_path, split, trained.vocab_size, trained.unk_id)
+        for document in CONTENT[split]:
+            writer.append(document, words=len(document))
+        writer.close()
+        counts[split] = writer.counts
+    store.write_manifest(tmp_path, {"corpus": "1234"}, trained, counts)
+    return tmp_path
+
+
+def read(split):
+    sentences = [split.tokens[a:b].tolist() for a, b in zip(split.sentences, split.sentences[1:], strict=False)]
+    return [sentences[a:b] for a, b in zip(split.documents, split.documents[1:], strict=False)]
+
+
+def test_documents_are_read_back(folder):
+    opened = TokenStore.open(folder, verify=True)
+    for name in SPLITS:
+        split = opened.split(name)
+        assert read(split) == CONTENT[name]
+        assert (split.tokens.dtype, split.sentences.dtype, split.documents.dtype) == (np.uint16, np.int64, np.int64)
+    assert opened.manifest["splits"]["heldout"] == {"documents": 2, "sentences": 3, "words": 3, "tokens": 6, "unk": 2}
+
+
+def test_a_store_is_pickled_as_its_path(folder):
+    opened = TokenStore.open(folder)
+    split = opened.split("train")
+    assert len(split.tokens) == 9 and opened.tokenizer.vocab_size
+    for original in (opened, split):
+        assert len(pickle.dumps(original)) < 3000
+    assert read(pickle.loads(pickle.dumps(split))) == CONTENT["train"]
+    assert pickle.loads(pickle.dumps(opened)).fingerprint == opened.fingerprint
+
+
+def test_unigram_counts(folder, trained, monkeypatch):
+    monkeypatch.setattr(store, "COUNTED_AT_ONCE", 4)
+    expected_V = np.zeros(trained.vocab_size, np.int64)
+    expected_V[[1, 7, 8, 9]] = 2, 1, 1, 2
+    np.testing.assert_array_equal(TokenStore.open(folder).unigram_counts("heldout"), expected_V)
+
+
+@pytest.mark.parametrize("vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)])
+def test_ids_take_two_bytes_where_they_fit(tmp_path, vocab_size, dtype):
+    writer = SplitWriter(tmp_path, "train", vocab_size, unk_id=1)
+    writer.append([[vocab_size - 1]], words=1)
+    writer.close()
+    tokens = np.fromfile(tmp_path / "train.tokens.bin", dtype)
+    assert store.token_dtype(vocab_size) == dtype and tokens.tolist() == [vocab_size - 1]
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def flip_a_bit(path, position=0):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("part", ["tokens", "sentences", "documents"])
+@pytest.mark.parametrize("damage, said", [(cut, "bytes, not"), (flip_a_bit, "altered"), (os.remove, "cannot be read")])
+def test_a_damaged_file_is_refused(folder, part, damage, said):
+    damage(folder / f"heldout.{part}.bin")
+    with pytest.raises(UserError, match=rf"heldout.{part}.bin.*{said}.*delete the folder and prepare again"):
+        TokenStore.open(folder)
+
+
+def test_only_verify_sees_the_middle_of_a_large_file(folder, monkeypatch):
+    monkeypatch.setattr(store, "MIB", 4)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["fingerprint"]
+    trained = TokenStore(folder, manifest).tokenizer
+    store.write_manifest(folder, manifest["spec"], trained, manifest["splits"])
+    flip_a_bit(folder / "train.tokens.bin", position=9)
+    TokenStore.open(folder)
+    with pytest.raises(UserError, match="train.tokens.bin was altered"):
+        TokenStore.open(folder, verify=True)
+
+
+def test_an_altered_manifest_is_refused(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"tokens": 9', '"tokens": 8'))
+    with pytest.raises(UserError, match="manifest.json was altered"):
+        TokenStore.open(folder)
+    path.write_text(path.read_text()[:50])
+    with pytest.raises(UserError, match="manifest.json cannot be read"):
+        TokenStore.open(folder)
+
+
+def test_a_version_from_the_future_is_refused(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(UserError, match="format 2, not 1; upgrade bertjax"):
+        TokenStore.open(folder)
+
+
+def test_another_tokenizer_is_refused(folder):
+    tokenizer.train(["other words"], TokenizerConfig(vocab_size=30, byte_fallback=False, kind="char")).save(
+        folder / "tokenizer"
+    )
+    with pytest.raises(UserError, match="its tokenizer is not the one that it was made with"):
+        TokenStore.open(folder)
+
+
+def test_a_folder_without_manifest_is_no_store(folder):
+    os.remove(folder / "manifest.json")
+    with pytest.raises(UserError, match="holds no token store; make one"):
+        TokenStore.open(folder)

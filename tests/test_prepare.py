@@ -1,0 +1,30 @@
+"""The command line of prepare: the real command, as a user types it."""
+
+import subprocess
+import sys
+
+CORPUS = "".join(f"Document {i} tells a story. It has {i} ends.\n\n" for i in range(100))
+
+
+def prepare(*arguments):
+    command = [sys.executable, "-m", "bertjax.prepare", "--config=configs/tiny.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_prepare_makes_a_store_and_says_what_it_holds(tmp_path):
+    (tmp_path / "corpus.txt").write_text(CORPUS)
+    done = prepare(
+        f"--config.data.corpus={tmp_path}/corpus.txt",
+        f"--config.data.store={tmp_path}/stores",
+        "--config.data.tokenizer.vocab_size=300",
+        "--verify",
+    )
+    assert done.returncode == 0, done.stderr
+    [store] = (tmp_path / "stores").glob("corpus-????????????")
+    assert str(store) in done.stdout and "every file is as it was written" in done.stdout
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+    done = prepare(f"--config.data.corpus={tmp_path}/none.txt")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: corpus") and done.stderr.count("\n") == 1
