@@ -141,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
         "--extend", action="store_true", help="train a run longer than it was begun: more stages.0.steps"
     )
     args, overrides = configuration.parse(parser, argv)
+    if argv is None:
+        platform.restart_with_huge_pages(args.platform)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("bertjax").setLevel(logging.INFO)
 

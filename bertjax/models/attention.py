@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import dense, dropout
+from bertjax.models.layers import Dense, dropout
 
 
 class Visibility(NamedTuple):
@@ -77,7 +77,7 @@ class SelfAttention(nn.Module):
         config = self.config
 
         def heads(name, x):
-            return dense(config, config.width, name)(x).reshape(*x.shape[:-1], config.heads, -1)
+            return Dense(config, config.width, name=name)(x).reshape(*x.shape[:-1], config.heads, -1)
 
         values_BQHD, probabilities_BHQT = attend(
             heads("query", queries_BQD),
@@ -89,4 +89,4 @@ class SelfAttention(nn.Module):
         )
         if head_mask_H is not None:
             values_BQHD = values_BQHD * head_mask_H[:, None].astype(values_BQHD.dtype)
-        return dense(config, config.width, "output")(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT
+        return Dense(config, config.width, name="output")(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bertjax.models.attention import SelfAttention, Visibility
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Embeddings, dense, dropout, gelu, layer_norm
+from bertjax.models.layers import Dense, Embeddings, dropout, gelu, layer_norm
 
 TAPS = frozenset({"hidden", "attention"})
 
@@ -62,8 +62,8 @@ class Layer(nn.Module):
         )
         attended = layer_norm(config, "attention_norm")(queries + dropout(attended, config.dropout, output_key))
 
-        expanded = gelu(dense(config, config.feedforward, "intermediate")(attended))
-        output = dropout(dense(config, config.width, "output")(expanded), config.dropout, feedforward_key)
+        expanded = gelu(Dense(config, config.feedforward, name="intermediate")(attended))
+        output = dropout(Dense(config, config.width, name="output")(expanded), config.dropout, feedforward_key)
         return layer_norm(config, "output_norm")(attended + output), probabilities
 
 
@@ -75,7 +75,7 @@ class Encoder(nn.Module):
     def setup(self):
         self.embeddings = Embeddings(self.config)
         self.layers = self.param("layers", self._init_layers)
-        self.pooler = dense(self.config, self.config.width)
+        self.pooler = Dense(self.config, self.config.width)
 
     def _init_layers(self, key: jax.Array) -> dict:
         layer = Layer(self.config, parent=None)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import dense, gelu, layer_norm
+from bertjax.models.layers import Dense, gelu, layer_norm
 
 
 class MaskedLMHead(nn.Module):
@@ -20,11 +20,10 @@ class MaskedLMHead(nn.Module):
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
         is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
         bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
-        transformed_BKD = layer_norm(config, "norm")(gelu(dense(config, config.width, "transform")(hidden_BKD)))
-        logits_BKV = jnp.einsum(
-            "bkd,vd->bkv", transformed_BKD, word_VD.astype(transformed_BKD.dtype), preferred_element_type=jnp.float32
-        )
-        return logits_BKV + bias_V
+        transformed_BKD = layer_norm(config, "norm")(gelu(Dense(config, config.width, name="transform")(hidden_BKD)))
+        rows, word_VD = transformed_BKD.reshape(-1, config.width), word_VD.astype(transformed_BKD.dtype)
+        logits = jnp.einsum("rd,vd->rv", rows, word_VD, preferred_element_type=jnp.float32) + bias_V
+        return logits.reshape(*hidden_BKD.shape[:-1], -1)
 
 
 class PairHead(nn.Module):
@@ -36,4 +35,4 @@ class PairHead(nn.Module):
     @nn.compact
     def __call__(self, pooled_BND: jax.Array) -> jax.Array:
         """Returns float32 logits, [B, N, classes]."""
-        return dense(self.config, self.classes, "classifier")(pooled_BND).astype(jnp.float32)
+        return Dense(self.config, self.classes, name="classifier")(pooled_BND).astype(jnp.float32)

@@ -14,14 +14,26 @@ from bertjax.models.config import EncoderConfig
 _BYTE_VALUES = 256
 
 
-def dense(config: EncoderConfig, features: int, name: str | None = None) -> nn.Dense:
-    """A dense layer with BERT's initialisation: truncated normal kernel, zero bias."""
-    return nn.Dense(
-        features,
-        dtype=jnp.dtype(config.execution.dtype),
-        kernel_init=nn.initializers.truncated_normal(config.init_stddev),
-        name=name,
-    )
+class Dense(nn.Module):
+    """`x @ kernel + bias` on the last axis, with BERT's initialisation: truncated normal kernel, zero bias.
+
+    The leading axes are merged before the product, not contracted in the gradient: XLA's CPU backend then reads the
+    activations as they lie, where it would first write a transposed copy of them.
+    """
+
+    config: EncoderConfig
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[..., in] to [..., features], in the compute dtype."""
+        dtype = jnp.dtype(self.config.execution.dtype)
+        kernel = self.param(
+            "kernel", nn.initializers.truncated_normal(self.config.init_stddev), (x.shape[-1], self.features)
+        )
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        rows = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel.astype(dtype) + bias.astype(dtype)
+        return rows.reshape(*x.shape[:-1], self.features)
 
 
 def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
@@ -33,7 +45,7 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
 
 def gelu(x: jax.Array) -> jax.Array:
     """The exact, erf form of GELU (Hendrycks & Gimpel, 2016), as published in BERT."""
-    return jax.nn.gelu(x, approximate=False)
+    return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

@@ -1,7 +1,8 @@
-"""Which machine this is: settings that must stand before JAX starts, and a guard against running on the wrong half."""
+"""Which machine this is: settings that must stand before the process or JAX starts, and a guard against idle chips."""
 
 import glob
 import os
+import sys
 from pathlib import Path
 
 import jax
@@ -10,6 +11,23 @@ from bertjax.errors import UserError
 
 # An accelerator that the machine shows -> the extra that lets JAX use it.
 _ACCELERATORS = {"/dev/accel[0-9]*": "tpu", "/dev/vfio/[0-9]*": "tpu", "/dev/nvidia[0-9]*": "cuda"}
+
+
+# glibc keeps freed memory, and asks for it in huge pages. XLA allocates the buffers of a step anew for every step; a
+# model of this size then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
+_MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
+_TUNABLES = "GLIBC_TUNABLES"
+
+
+def restart_with_huge_pages(platform: str | None) -> None:
+    """Replaces this process by itself with glibc's settings for large buffers, where it will compute on a Linux CPU.
+
+    They are read when a process starts. Nothing happens where the user has set them, or where an accelerator computes.
+    """
+    computes_on_cpu = platform == "cpu" or (platform is None and _accelerator() is None)
+    if sys.platform == "linux" and computes_on_cpu and _TUNABLES not in os.environ:
+        os.environ[_TUNABLES] = ":".join(f"glibc.malloc.{name}={value}" for name, value in _MALLOC.items())
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def configure(platform: str | None) -> None:
@@ -28,17 +46,20 @@ def configure(platform: str | None) -> None:
         backend = jax.default_backend()
     except RuntimeError as error:
         raise UserError(f"JAX cannot start on {platform!r}: {str(error).splitlines()[0]}") from error
-    if backend == "cpu" and platform != "cpu":
-        _refuse_idle_accelerator()
+    if backend == "cpu" and platform != "cpu" and (idle := _accelerator()):
+        device, extra = idle
+        raise UserError(
+            f"this machine shows an accelerator ({device}) but JAX runs on CPU; pip install '.[{extra}]', "
+            "or say --platform=cpu"
+        )
 
 
-def _refuse_idle_accelerator() -> None:
+def _accelerator() -> tuple[str, str] | None:
+    """The device file of an accelerator and the extra that serves it; None where the machine shows none."""
     for pattern, extra in _ACCELERATORS.items():
         if found := glob.glob(pattern):
-            raise UserError(
-                f"this machine shows an accelerator ({found[0]}) but JAX runs on CPU; pip install '.[{extra}]', "
-                "or say --platform=cpu"
-            )
+            return found[0], extra
+    return None
 
 
 def _cpu_flags() -> str:
