@@ -1,7 +1,13 @@
 """bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):
+    raise SystemExit(
+        f"error: bertjax needs Python 3.11 or newer, this is {sys.version.split()[0]}; see README, Install"
+    )
 
 if TYPE_CHECKING:
     from bertjax.export import Model

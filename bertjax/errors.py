@@ -17,9 +17,11 @@ class RunFailed(UserError):
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Runs an entry point; a `UserError` becomes one line on stderr and its exit code."""
+    """Runs an entry point; a `UserError` becomes one line on stderr and its exit code, Ctrl-C just 130."""
     try:
         return main() or 0
+    except KeyboardInterrupt:
+        return 130
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

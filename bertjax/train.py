@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import logging
 import shlex
 import signal
 import subprocess
@@ -124,6 +123,21 @@ def _start_record(resumes: bool, extend: bool) -> dict[str, Any]:
     }
 
 
+def _stop_signal() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def ask_to_stop(signum: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        print("\nstopping after this step; once more to leave without saving", file=sys.stderr, flush=True)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, ask_to_stop)
+    return stop
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -134,26 +148,19 @@ def main(argv: list[str] | None = None) -> int:
     )
     configuration.add_flags(parser)
     parser.add_argument("--workdir", help="where everything is written (default: runs/<config and overrides>)")
-    parser.add_argument(
-        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
-    )
+    platform.add_flag(parser)
     parser.add_argument(
         "--extend", action="store_true", help="train a run longer than it was begun: more stages.0.steps"
     )
     args, overrides = configuration.parse(parser, argv)
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    logging.getLogger("bertjax").setLevel(logging.INFO)
-
+    platform.configure_logging()
     config = configuration.load(args.config, overrides)
     platform.configure(args.platform)
     workdir = args.workdir or f"runs/{configuration.short_name(args.config, overrides)}"
     name = configuration.short_name(args.config, [])
-    stop = threading.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda *_: stop.set())
-    summary = run(config, workdir, name=name, extend=args.extend, should_stop=stop.is_set)
+    summary = run(config, workdir, name=name, extend=args.extend, should_stop=_stop_signal().is_set)
 
     command = shlex.join(["python", "-m", "bertjax.train", *(sys.argv[1:] if argv is None else argv)])
     if not summary.finished:

@@ -21,7 +21,8 @@ class TokenizerConfig:
       byte_fallback: characters outside the vocabulary become bytes instead of [UNK].
       character_coverage: share of the characters of the sample that the vocabulary covers.
       sample_characters: how much text the tokenizer trains on at most (seeded sample of sentences).
-      model: path of an existing SentencePiece `.model`; the other fields are then ignored.
+      model: path of an existing SentencePiece `.model`, or of the `tokenizer` folder of a run or export; the other
+        fields are then ignored.
     """
 
     kind: str = "unigram"

@@ -168,11 +168,13 @@ def _training_error(message: str, config: TokenizerConfig) -> str:
 
 
 def from_model(path: str | Path) -> Tokenizer:
-    """Takes an existing SentencePiece model; it keeps its own normalization and its own ids.
+    """Takes an existing SentencePiece model, or a folder that `save` wrote; it keeps its normalization and its ids.
 
     Raises:
       UserError: the file is no model, or [PAD], [SEP], [CLS] or [MASK] is none of its control symbols.
     """
+    if Path(path).is_dir():
+        return Tokenizer.load(Path(path))
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
         model = Path(path).expanduser().read_bytes()

@@ -99,7 +99,9 @@ class _Loop:
         if saved != step:
             self._save(step)
         self._checkpoints.close()
-        if step == self._timetable.steps and evaluation is None:
+        if step < self._timetable.steps:
+            evaluation = None
+        elif evaluation is None:  # the run had been finished before
             evaluation = self._evaluate(self._state["params"])
         totals = self._log.totals
         self._log.close()

@@ -1,6 +1,8 @@
 """Which machine this is: settings that must stand before the process or JAX starts, and a guard against idle chips."""
 
+import argparse
 import glob
+import logging
 import os
 import sys
 from pathlib import Path
@@ -17,6 +19,20 @@ _ACCELERATORS = {"/dev/accel[0-9]*": "tpu", "/dev/vfio/[0-9]*": "tpu", "/dev/nvi
 # model of this size then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
 _MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
 _TUNABLES = "GLIBC_TUNABLES"
+
+
+def add_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --platform."""
+    parser.add_argument(
+        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
+    )
+
+
+def configure_logging() -> None:
+    """What bertjax has to say, and of its libraries only errors."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("bertjax").setLevel(logging.INFO)
 
 
 def restart_with_huge_pages(platform: str | None) -> None:

@@ -1,0 +1,53 @@
+"""Makes the reference curve of a configuration from finished runs of several seeds.
+
+    for seed in 0 1 2; do python -m bertjax.train --config=configs/tiny.py --config.seed=$seed; done
+    python benchmarks/reference_curve.py tiny runs/tiny-seed=0 runs/tiny-seed=1 runs/tiny-seed=2
+
+Writes `bertjax/training/references/tiny.json`, which `curves.png` shows in grey behind every run of that configuration.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.training.curves import REFERENCES
+from bertjax.training.files import Workdir, read_jsonl
+
+METRICS = ("mlm_loss", "mlm_accuracy")
+# Logged steps that one point of the curve averages: a single batch says little.
+WINDOW = 5
+
+
+def curve(workdir: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and the training metric, each point the mean of `WINDOW` logged steps."""
+    records = read_jsonl(Workdir.at(workdir).metrics)
+    count = len(records) // WINDOW * WINDOW
+    steps = np.array([record["step"] for record in records[:count]], float)
+    values = np.array([record[f"train/{metric}"] for record in records[:count]], float)
+    return steps.reshape(-1, WINDOW).mean(axis=1), values.reshape(-1, WINDOW).mean(axis=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="of the configuration: tiny, or tiny-chars for tiny.py:chars")
+    parser.add_argument("workdirs", nargs="+", type=Path)
+    args = parser.parse_args()
+    reference = {"seeds": len(args.workdirs)}
+    for metric in METRICS:
+        steps, values = zip(*(curve(workdir, metric) for workdir in args.workdirs), strict=True)
+        reference[metric] = {
+            "step": steps[0].tolist(),
+            "mean": np.mean(values, axis=0).round(4).tolist(),
+            "low": np.min(values, axis=0).round(4).tolist(),
+            "high": np.max(values, axis=0).round(4).tolist(),
+        }
+    path = REFERENCES / f"{args.name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(reference) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

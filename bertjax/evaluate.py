@@ -1,0 +1,81 @@
+"""python -m bertjax.evaluate: scores a run, a checkpoint or an export on held-out text."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bertjax import errors, export
+from bertjax.data.preparation import open_or_prepare
+from bertjax.errors import UserError
+from bertjax.training import platform, report
+from bertjax.training.evaluation import Evaluator
+from bertjax.training.program import Program
+from bertjax.training.sharding import shardings
+
+
+def run(name: str, corpus: str = "") -> dict[str, Any]:
+    """Scores a model on the held-out documents of a corpus, with fixed masks.
+
+    Args:
+      name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+      corpus: as in `data.corpus`; the model's own by default. Whether a document is held out depends on its content
+        alone, so no document that was trained on is scored where the share held out is the same.
+
+    Returns:
+      {`eval`: {metric: value}, `baseline`: {metric: value}}.
+
+    Raises:
+      UserError: no such model or corpus, or a corpus whose store has another tokenizer.
+    """
+    model = export.open_model(name)
+    config = model.config
+    if corpus:
+        tokenizer = dataclasses.replace(config.data.tokenizer, model=str(_tokenizer_folder(name)))
+        data = dataclasses.replace(config.data, corpus=corpus, heldout="", tokenizer=tokenizer)
+        config = dataclasses.replace(config, data=data)
+    store = open_or_prepare(config.data, may_prepare=True)
+    if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
+        raise UserError(
+            f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
+        )
+    program = Program.of(config, store)
+    params = jax.device_put(model.params, shardings(model.params, program.rules, program.mesh))
+    evaluation = Evaluator(program)(params)
+    return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
+
+
+def _tokenizer_folder(name: str) -> Path:
+    return Path(name.partition("@")[0]) / "tokenizer"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bertjax.evaluate",
+        description="Scores a run, a checkpoint or an export on the held-out documents of a corpus.",
+        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@1000 "
+        "--corpus=my/texts --json",
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument("--corpus", default="", help="what to score on (default: the corpus of the run)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    platform.configure_logging()
+    platform.configure(args.platform)
+    figures = run(args.model, args.corpus)
+    if args.json:
+        print(json.dumps(figures, indent=2))
+    else:
+        report.print_summary(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.exit_code_of(main))
