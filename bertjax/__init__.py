@@ -4,13 +4,13 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-if sys.version_info < (3, 11):
+if sys.version_info < (3, 11):  # noqa: UP036 - a clone runs without pip having checked
     raise SystemExit(
         f"error: bertjax needs Python 3.11 or newer, this is {sys.version.split()[0]}; see README, Install"
     )
 
 if TYPE_CHECKING:
-    from bertjax.export import Model
+    from bertjax.opening import Model
 
 __version__ = "0.1.0"
 
@@ -24,6 +24,6 @@ def load(name: str | os.PathLike) -> "Model":
     Raises:
       UserError: nothing readable is there.
     """
-    from bertjax import export
+    from bertjax import opening
 
-    return export.load(name)
+    return opening.load(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from bertjax import errors, export
+from bertjax import errors, opening
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.training import platform, report
@@ -32,7 +32,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     Raises:
       UserError: no such model or corpus, or a corpus whose store has another tokenizer.
     """
-    model = export.open_model(name)
+    model = opening.open_model(name)
     config = model.config
     if corpus:
         tokenizer = dataclasses.replace(config.data.tokenizer, model=str(_tokenizer_folder(name)))

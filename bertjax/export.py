@@ -17,24 +17,9 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
 
 FORMAT_VERSION = 1
-_WEIGHTS, _RECORD, _TOKENIZER = "model.safetensors", "bertjax.json", "tokenizer"
-
-
-class Model(NamedTuple):
-    """A pretrained encoder, ready for `module.apply({"params": params}, tokens_BT)`.
-
-    Attributes:
-      module: a Flax Linen `Encoder`.
-      params: its parameters, a plain nested dict of float32 numpy arrays.
-      tokenizer: text to ids and back.
-    """
-
-    module: Encoder
-    params: dict
-    tokenizer: Tokenizer
+_WEIGHTS, RECORD, _TOKENIZER = "model.safetensors", "bertjax.json", "tokenizer"
 
 
 class Export(NamedTuple):
@@ -59,7 +44,7 @@ def write(folder: os.PathLike, export: Export) -> None:
     """Writes a folder that `read` and `bertjax.load` open; an interrupted write leaves no record to open it by."""
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
-    (folder / _RECORD).unlink(missing_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
     params = vocabulary.cut(export.params, export.encoder)
     save_file({path: np.ascontiguousarray(leaf) for path, leaf in _flatten(params)}, folder / _WEIGHTS)
     export.tokenizer.save(folder / _TOKENIZER)
@@ -69,9 +54,9 @@ def write(folder: os.PathLike, export: Export) -> None:
         "vocab_size": export.encoder.vocab_size,
         "numbers": export.numbers,
     }
-    draft = folder / f".{_RECORD}.draft"
+    draft = folder / f".{RECORD}.draft"
     draft.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    draft.replace(folder / _RECORD)
+    draft.replace(folder / RECORD)
 
 
 def read(folder: os.PathLike) -> Export:
@@ -82,7 +67,7 @@ def read(folder: os.PathLike) -> Export:
     """
     folder = Path(folder)
     try:
-        record = json.loads((folder / _RECORD).read_text())
+        record = json.loads((folder / RECORD).read_text())
         flat = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no export: {Path(error.filename or _WEIGHTS).name} is missing") from error
@@ -97,34 +82,6 @@ def read(folder: os.PathLike) -> Export:
     encoder = config.encoder(record["vocab_size"], backend="cpu")
     params = vocabulary.pad(_nest(flat), encoder)
     return Export(config, encoder, params, Tokenizer.load(folder / _TOKENIZER), record["numbers"])
-
-
-def open_model(name: str | os.PathLike) -> Export:
-    """Reads an export folder, the newest checkpoint of a run (`RUN`) or a certain one (`RUN@STEP`).
-
-    Raises:
-      UserError: nothing readable is there.
-    """
-    path, _, step = os.fspath(name).partition("@")
-    if not step and (Path(path) / _RECORD).exists():
-        return read(path)
-    if not Path(path).is_dir():
-        raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
-    if not (Path(path) / "config.json").exists():
-        raise UserError(f"{path!r} holds neither an export ({_RECORD}) nor a run (config.json)")
-    from bertjax.training.restoring import read_checkpoint  # Orbax and a backend only where they are needed
-
-    return read_checkpoint(Path(path), step)
-
-
-def load(name: str | os.PathLike) -> Model:
-    """Opens a pretrained encoder by the name of an export folder, `RUN` or `RUN@STEP`.
-
-    Raises:
-      UserError: nothing readable is there.
-    """
-    export = open_model(name)
-    return Model(Encoder(export.encoder), export.params["encoder"], export.tokenizer)
 
 
 def _flatten(tree: dict, prefix: str = ""):

@@ -80,6 +80,7 @@ class _Loop:
         step, evaluation = self._start, None
         saved = step if step else None
         with self._bar() as bar:
+            bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
                 evaluation = None
                 self._take(bar, leave=1)

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import time
 
 import jax
@@ -80,7 +81,7 @@ class MetricsLog:
         self._totals.data_wait_seconds += seconds
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:
-        """Writes the record of a step, with the totals so far."""
+        """Writes the record of a step, with the totals so far; JSON knows no NaN, so what is not finite is null."""
         totals = self.totals
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
         values |= {f"eval/heldout/{name}": value for name, value in (evaluation or {}).items()}
@@ -91,7 +92,8 @@ class MetricsLog:
             "seconds": totals.seconds,
             "data_wait_seconds": totals.data_wait_seconds,
         }
-        append_jsonl(self._path, {"step": step, **values})
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        append_jsonl(self._path, {"step": step, **finite})
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
 

@@ -1,0 +1,52 @@
+"""Opens a model by name, wherever it lies: an export, a run, or one of its checkpoints."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from bertjax import export
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.models.encoder import Encoder
+
+
+class Model(NamedTuple):
+    """A pretrained encoder, ready for `module.apply({"params": params}, tokens_BT)`.
+
+    Attributes:
+      module: a Flax Linen `Encoder`.
+      params: its parameters, a plain nested dict of float32 numpy arrays.
+      tokenizer: text to ids and back.
+    """
+
+    module: Encoder
+    params: dict
+    tokenizer: Tokenizer
+
+
+def open_model(name: str | os.PathLike) -> export.Export:
+    """Reads an export folder, the newest checkpoint of a run (`RUN`) or a certain one (`RUN@STEP`).
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    path, _, step = os.fspath(name).partition("@")
+    if not step and (Path(path) / export.RECORD).exists():
+        return export.read(path)
+    if not Path(path).is_dir():
+        raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
+    if not (Path(path) / "config.json").exists():
+        raise UserError(f"{path!r} holds neither an export ({export.RECORD}) nor a run (config.json)")
+    from bertjax.training.restoring import read_checkpoint  # Orbax and a backend only where they are needed
+
+    return read_checkpoint(Path(path), step)
+
+
+def load(name: str | os.PathLike) -> Model:
+    """Opens a pretrained encoder by the name of an export folder, `RUN` or `RUN@STEP`.
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    opened = open_model(name)
+    return Model(Encoder(opened.encoder), opened.params["encoder"], opened.tokenizer)
