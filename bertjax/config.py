@@ -116,16 +116,22 @@ def from_dict(mapping: dict[str, Any]) -> Config:
       UserError: an unknown key, a value of the wrong type, or a combination that cannot be.
     """
     mapping = dict(mapping)
-    model = dict(mapping.get("model", {}))
+    if isinstance(mapping.get("model"), dict):
+        mapping["model"] = _with_preset(mapping["model"])
+    return typed.build(Config, mapping, "", {Objective: objective_class})
+
+
+def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `model.preset`, where one is named, under those that are set directly."""
     if "execution" in model:
         raise UserError("model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat")
+    model = dict(model)
     preset = model.pop("preset", None)
-    if preset is not None:
-        if preset not in PRESETS:
-            raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-        model = _plain(PRESETS[preset]) | model
-    mapping["model"] = model
-    return typed.build(Config, mapping, "", {Objective: objective_class})
+    if preset is None:
+        return model
+    if preset not in PRESETS:
+        raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return _plain(PRESETS[preset]) | model
 
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
@@ -155,7 +161,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds --config; the overrides --config.a.b=value are left to `parse`."""
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]", help="for example configs/tiny.py:smoke")
-    parser.epilog = (parser.epilog or "") + (
+    parser.epilog = (
         "Any setting can be overridden: --config.a.b=value, for example --config.seed=1 "
         "--config.data.corpus=my/texts --config.stages.0.steps=500 --config.optimizer.learning_rate=1e-3."
     )

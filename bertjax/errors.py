@@ -1,5 +1,6 @@
 """What a user did that bertjax cannot do, said in one line."""
 
+import argparse
 import sys
 from collections.abc import Callable
 
@@ -14,6 +15,13 @@ class RunFailed(UserError):
     """A run that had begun well cannot go on; what it saved stays."""
 
     exit_code = 1
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Reports a wrong flag as any other bad input: in one line."""
+
+    def error(self, message: str):
+        raise UserError(f"{message}; see python -m {self.prog.removeprefix('python -m ')} --help")
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:

@@ -1,6 +1,5 @@
 """python -m bertjax.evaluate: scores a run, a checkpoint or an export on held-out text."""
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -55,7 +54,7 @@ def _tokenizer_folder(name: str) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = errors.ArgumentParser(
         prog="python -m bertjax.evaluate",
         description="Scores a run, a checkpoint or an export on the held-out documents of a corpus.",
         epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@1000 "

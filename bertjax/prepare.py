@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from bertjax import config
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
-from bertjax.errors import exit_code_of
+from bertjax.errors import ArgumentParser, exit_code_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bertjax.prepare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = ArgumentParser(
+        prog="python -m bertjax.prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
     config.add_flags(parser)

@@ -140,7 +140,7 @@ def _stop_signal() -> threading.Event:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    parser = errors.ArgumentParser(
         prog="python -m bertjax.train",
         description="Pretrains an encoder: text in, checkpoints and an exported encoder out. The same command resumes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

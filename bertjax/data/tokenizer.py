@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
 from bertjax.data.config import TokenizerConfig
@@ -83,6 +84,14 @@ class Tokenizer:
     def encode(self, sentences: list[str]) -> list[list[int]]:
         """Token ids of each sentence, without [CLS] and [SEP]."""
         return self._processor.encode([self._normalize(sentence) for sentence in sentences])
+
+    def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
+        """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
+        tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
+        for row, ids in zip(tokens_BT, self.encode(texts), strict=True):
+            ids = [self.cls_id, *ids[: seq_len - 2], self.sep_id]
+            row[: len(ids)] = ids
+        return tokens_BT
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Readable text; special symbols leave nothing behind, or are spelled out between spaces."""

@@ -1,6 +1,8 @@
 """Checkpoints: asynchronous, atomic, and verified when they are read. The only file that knows Orbax."""
 
 import dataclasses
+import hashlib
+import json
 import logging
 import time
 from typing import Any
@@ -20,10 +22,15 @@ log = logging.getLogger(__name__)
 
 
 def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
-    """A uint32 sum in which every word has an odd weight of its own, so that no flipped bit and no swap goes unseen."""
+    """The uint32 sum of all words, each mixed with its place first, so that no flipped bit and no swap goes unseen.
+
+    For each place the mix is a bijection (the finaliser of MurmurHash3): one changed word always changes the sum.
+    """
     words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
-    weights = jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761) * jnp.uint32(2) + jnp.uint32(1)
-    return jnp.sum(words * weights, dtype=jnp.uint32)
+    words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        words = (words ^ (words >> shift)) * jnp.uint32(factor)
+    return jnp.sum(words ^ (words >> 16), dtype=jnp.uint32)
 
 
 _fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
@@ -72,6 +79,7 @@ class Checkpoints:
           RunFailed: the disk refused this save, or the one before.
         """
         meta = {"format_version": FORMAT_VERSION, "fingerprints": fingerprints(state), **meta}
+        meta["digest"] = _digest(meta)
         items = ocp.args.Composite(state=ocp.args.StandardSave(_copy(state)), meta=ocp.args.JsonSave(meta))
         self._guarded(lambda: self._manager.save(step, args=items, force=True))
 
@@ -103,7 +111,7 @@ class Checkpoints:
         for step in reversed(steps):
             try:
                 return self.restore(step, abstract_state)
-            except _Damaged as error:
+            except Damaged as error:
                 log.warning("checkpoint %d is damaged (%s); going on from the one before", step, error)
                 self._set_aside(step)
         if steps:
@@ -116,25 +124,31 @@ class Checkpoints:
         Args:
           step: which.
           abstract_state: shapes, dtypes and shardings to read it into; None gives nested dicts and lists as saved.
+
+        Raises:
+          Damaged: it is not what was saved.
+          UserError: its format is newer than this bertjax.
         """
         try:
             meta = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
         except Exception as error:  # Orbax raises whatever its storage layers raise.
-            raise _Damaged(_first_line(error)) from error
-        if meta["format_version"] > FORMAT_VERSION:
+            raise Damaged(_first_line(error)) from error
+        if meta.get("format_version", 0) > FORMAT_VERSION:
             raise UserError(
                 f"checkpoint {step} in {self._folder} has format {meta['format_version']}, this bertjax reads up to "
                 f"{FORMAT_VERSION}; upgrade bertjax"
             )
+        if meta.pop("digest", None) != _digest(meta):
+            raise Damaged("what stands beside the arrays is not what was saved")
         try:
             items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
             tree = self._manager.restore(step, args=items)["state"]
         except Exception as error:
-            raise _Damaged(_first_line(error)) from error
+            raise Damaged(_first_line(error)) from error
         found = fingerprints(tree)
         altered = [path for path, value in meta["fingerprints"].items() if found.get(path) != value]
         if altered:
-            raise _Damaged(f"{len(altered)} arrays are not what was saved, first {altered[0]}")
+            raise Damaged(f"{len(altered)} arrays are not what was saved, first {altered[0]}")
         return Restored(step, tree, meta)
 
     def _set_aside(self, step: int) -> None:
@@ -143,8 +157,12 @@ class Checkpoints:
         self._manager.reload()
 
 
-class _Damaged(UserError):
+class Damaged(UserError):
     """A checkpoint that cannot be trusted."""
+
+
+def _digest(meta: dict) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def _first_line(error: BaseException) -> str:

@@ -42,7 +42,8 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
             if points:
                 axes.plot(*zip(*points, strict=True), label=prefix, **style)
         axes.set(xlabel="step", title=name)
-        axes.legend()
+        if axes.lines:
+            axes.legend()
         axes.grid(alpha=0.3)
     figure.savefig(target, dpi=120)
 

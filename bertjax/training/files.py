@@ -117,7 +117,7 @@ def read_jsonl(path: epath.Path) -> list[dict]:
     """The records of a file, a last line that a kill cut short left out; empty where there is no file."""
     if not path.exists():
         return []
-    *whole, _ = path.read_text().split("\n")
+    *whole, _ = path.read_bytes().split(b"\n")  # the cut may go through a character
     return [json.loads(line) for line in whole]
 
 

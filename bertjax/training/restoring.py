@@ -10,7 +10,7 @@ from bertjax.config import Config, from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
-from bertjax.training.checkpoint import Checkpoints
+from bertjax.training.checkpoint import Checkpoints, Damaged
 from bertjax.training.files import Workdir, read_json, write_json
 from bertjax.typed import differences
 
@@ -95,7 +95,11 @@ def read_checkpoint(path: Path, step: str) -> Export:
     wanted = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
     if wanted not in steps:
         raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}")
-    restored = checkpoints.restore(wanted)
+    try:
+        restored = checkpoints.restore(wanted)
+    except Damaged as error:
+        others = ", ".join(str(other) for other in steps if other != wanted) or "none"
+        raise UserError(f"checkpoint {wanted} of run {path} is damaged ({error}); the others are {others}") from error
     return Export(
         config=record.config,
         encoder=record.config.encoder(record.vocab_size, backend="cpu"),

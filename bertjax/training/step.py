@@ -92,7 +92,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     """
     key = jax.random.fold_in(jax.random.key(context.seed), state["step"])
     gradient, losses, metrics = gradients(context, state["params"], frozen, batch, key)
-    gradient_norm = optax.global_norm(gradient)
+    gradient_norm = optax.tree.norm(gradient)
     learning_rate = context.learning_rate(state["step"])
     direction, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
     params, update = descend(state["params"], direction, learning_rate)
@@ -115,8 +115,8 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         **{name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
-        "update_norm": optax.global_norm(update),
-        "parameter_norm": optax.global_norm(params),
+        "update_norm": optax.tree.norm(update),
+        "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
         **consumption(batch),
     }

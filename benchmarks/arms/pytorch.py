@@ -1,0 +1,71 @@
+"""transformers' `BertForPreTraining` on PyTorch, as its users train it: fused AdamW, `clip_grad_norm_`.
+
+Its masked-LM head computes the vocabulary product at all T positions; that is what transformers does.
+"""
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable
+
+from benchmarks.arms import worker
+from benchmarks.arms.setting import Setting
+
+
+def build(setting: Setting, compiled: bool, bf16: bool) -> Callable[[], float]:
+    """A step on the setting's batch; returns its loss.
+
+    Raises:
+      ModuleNotFoundError: PyTorch or transformers is not installed.
+    """
+    import torch
+    from transformers import BertConfig, BertForPreTraining
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=setting.vocab_size,
+        hidden_size=setting.width,
+        num_hidden_layers=setting.layers,
+        num_attention_heads=setting.heads,
+        intermediate_size=setting.feedforward,
+        max_position_embeddings=setting.max_positions,
+        hidden_dropout_prob=setting.dropout,
+        attention_probs_dropout_prob=setting.dropout,
+    )
+    model = BertForPreTraining(config).train()
+    forward = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, eps=1e-6, fused=True
+    )
+    inputs = setting.inputs()
+    batch = {
+        "input_ids": torch.from_numpy(inputs["tokens_BT"]),
+        "token_type_ids": torch.from_numpy(inputs["segments_BT"]),
+        "attention_mask": torch.ones(setting.batch, setting.seq_len, dtype=torch.long),
+        "labels": torch.from_numpy(setting.labels_BT(absent=-100)),
+        "next_sentence_label": torch.from_numpy(inputs["is_random_B"]),
+    }
+
+    def step() -> float:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext():
+            loss = forward(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip_norm)
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("setting", type=json.loads)
+    parser.add_argument("--compiled", action="store_true", help="through torch.compile")
+    parser.add_argument("--bf16", action="store_true", help="under autocast")
+    args = parser.parse_args()
+    worker.serve(lambda: build(Setting(**args.setting), args.compiled, args.bf16), ("torch", "transformers"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What every arm trains, and the batch it trains on. Needs numpy alone, so that any arm's interpreter can read it."""
+
+import dataclasses
+
+import numpy as np
+
+# Ids below are special symbols, and are neither drawn nor predicted.
+_FIRST_WORD = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """BERT with both heads, trained by AdamW on full rows; the defaults are bertjax's preset `tiny`.
+
+    Attributes:
+      layers: L.
+      width: D.
+      heads: H.
+      feedforward: F.
+      max_positions: rows of the position table.
+      vocab_size: V.
+      batch: B.
+      seq_len: T; every row is full.
+      predicted: K, predicted positions in a row.
+      dropout: rate, everywhere.
+      learning_rate: constant.
+      weight_decay: decoupled.
+      clip_norm: of the gradient, global.
+    """
+
+    layers: int = 3
+    width: int = 256
+    heads: int = 4
+    feedforward: int = 1024
+    max_positions: int = 512
+    vocab_size: int = 8000
+    batch: int = 64
+    seq_len: int = 128
+    predicted: int = 20
+    dropout: float = 0.1
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens in a step."""
+        return self.batch * self.seq_len
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The one batch that every arm repeats.
+
+        Returns:
+          int64 `tokens_BT`, `segments_BT`, `predicted_BK` (columns, ascending), `labels_BK`, and `is_random_B`.
+        """
+        draw = np.random.default_rng(0)
+        columns_BT = np.broadcast_to(np.arange(self.seq_len), (self.batch, self.seq_len))
+        return {
+            "tokens_BT": draw.integers(_FIRST_WORD, self.vocab_size, columns_BT.shape),
+            "segments_BT": (columns_BT >= self.seq_len // 2).astype(np.int64),
+            "predicted_BK": np.sort(draw.permuted(columns_BT, axis=1)[:, : self.predicted], axis=1),
+            "labels_BK": draw.integers(_FIRST_WORD, self.vocab_size, (self.batch, self.predicted)),
+            "is_random_B": draw.integers(0, 2, self.batch),
+        }
+
+    def labels_BT(self, absent: int) -> np.ndarray:
+        """Labels at the predicted positions and `absent` elsewhere, as transformers reads them; int64."""
+        inputs = self.inputs()
+        labels_BT = np.full((self.batch, self.seq_len), absent)
+        np.put_along_axis(labels_BT, inputs["predicted_BK"], inputs["labels_BK"], axis=1)
+        return labels_BT

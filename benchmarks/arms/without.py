@@ -1,0 +1,90 @@
+"""bertjax's step with one of its tricks replaced by what one would write first; the result stays the same.
+
+Byte dropout is the one trick whose draw differs: same distribution (but for the rounded rate), other bits.
+"""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+from bertjax.models import layers
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives import mlm
+
+
+class _ContractingDense(nn.Module):
+    """A dense layer that contracts the leading axes where they are."""
+
+    config: EncoderConfig
+    features: int
+
+    @nn.compact
+    def __call__(self, x):
+        init = nn.initializers.truncated_normal(self.config.init_stddev)
+        kernel = self.param("kernel", init, (x.shape[-1], self.features))
+        return x @ kernel + self.param("bias", nn.initializers.zeros, (self.features,))
+
+
+def _erfc_gelu(x):
+    return jax.nn.gelu(x, approximate=False)
+
+
+def _word_dropout(x, rate, key):
+    """One 32-bit word an element, as in `nn.Dropout`."""
+    if key is None or rate == 0.0:
+        return x
+    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
+
+
+def _encode_every_position(encoder, batch, key):
+    """All of the last layer, then the predicted positions picked."""
+    encoded = encoder(
+        batch["tokens_BT"],
+        batch["segments_BT"],
+        batch["positions_BT"],
+        batch["examples_BT"],
+        batch["summary_positions_BN"],
+        key=key,
+    )
+    read = jnp.take_along_axis(encoded.hidden, batch["mlm_positions_BK"][..., None], axis=1)
+    return encoded._replace(hidden=read)
+
+
+def _gathering_term(logits, labels, weights):
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return jnp.sum(loss * weights), jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
+
+
+# Name -> (what bertjax does, what one would write first).
+TRICKS: dict[str, tuple[Any, Any]] = {
+    "merged-axes": (layers.Dense, _ContractingDense),
+    "erf-gelu": (layers.gelu, _erfc_gelu),
+    "byte-dropout": (layers.dropout, _word_dropout),
+    "read-positions": (mlm.encode, _encode_every_position),
+    "comparing-loss": (mlm.classification_term, _gathering_term),
+}
+
+
+def uses(trick: str) -> list[tuple[ModuleType, str]]:
+    """Where bertjax reads the trick: (module, name in it)."""
+    ours, _ = TRICKS[trick]
+    modules = [module for name, module in sys.modules.items() if name.startswith("bertjax.")]
+    return [(module, name) for module in modules for name, value in vars(module).items() if value is ours]
+
+
+def remove(trick: str, replace: Callable[[ModuleType, str, Any], None] = setattr) -> None:
+    """Puts the plain form in the trick's place wherever bertjax uses it.
+
+    Args:
+      trick: a name of `TRICKS`.
+      replace: sets a name in a module.
+    """
+    _, plain = TRICKS[trick]
+    for module, name in uses(trick):
+        replace(module, name, plain)

@@ -1,0 +1,208 @@
+"""Real tokens/s of training a very small BERT on CPU: bertjax's own step against transformers, and each trick's gain.
+
+    python -m benchmarks.train_step --torch-python=OTHER_VENV/bin/python
+    python -m benchmarks.train_step --ladder
+
+Every arm is a process of its own that trains the same model on the same batch (`benchmarks/arms/setting.py`). The arms
+take turns, `--rounds` times, each with `--steps` timed steps, so that whatever else the machine does hits all of them;
+a ratio is always taken within one round.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.arms.setting import Setting
+from bertjax.errors import RunFailed, UserError, exit_code_of
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_OURS = "bertjax"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """How an arm is started.
+
+    Attributes:
+      module: of `benchmarks.arms`.
+      flags: its command line after the setting.
+      environment: changes to it.
+    """
+
+    module: str
+    flags: tuple[str, ...] = ()
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+# What bertjax sets at its start (training/platform.py), it leaves alone where the user has set it.
+LADDER = {
+    _OURS: Arm("ours"),
+    "without huge pages": Arm("ours", environment={"GLIBC_TUNABLES": ""}),
+    "without 512-bit vectors": Arm("ours", environment={"XLA_FLAGS": "--xla_cpu_prefer_vector_width=256"}),
+    "without merged axes in dense layers": Arm("ours", ("--without=merged-axes",)),
+    "without erf in GELU (erfc)": Arm("ours", ("--without=erf-gelu",)),
+    "without last layer at read positions": Arm("ours", ("--without=read-positions",)),
+    "without dropout by bytes (words)": Arm("ours", ("--without=byte-dropout",)),
+    "without unrolled layers (scanned)": Arm("ours", ("--scanned",)),
+    "without loss by comparisons (gathers)": Arm("ours", ("--without=comparing-loss",)),
+}
+PEERS = {
+    _OURS: Arm("ours"),
+    "pytorch-eager-f32": Arm("pytorch"),
+    "pytorch-eager-bf16": Arm("pytorch", ("--bf16",)),
+    "pytorch-compiled-f32": Arm("pytorch", ("--compiled",)),
+    "pytorch-compiled-bf16": Arm("pytorch", ("--compiled", "--bf16")),
+    "flax-f32": Arm("flax_bert"),
+}
+
+
+class Worker:
+    """An arm's process."""
+
+    def __init__(self, name: str, arm: Arm, python: str, setting: Setting):
+        """Starts it; it answers `None` first, once it is warm."""
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, "-m", f"benchmarks.arms.{arm.module}", json.dumps(dataclasses.asdict(setting)), *arm.flags],
+            cwd=_REPOSITORY,
+            env=os.environ | arm.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self, steps: int | None = None) -> dict:
+        """What it says next, after it was asked for so many timed steps if any.
+
+        Raises:
+          RunFailed: it ended.
+        """
+        if steps is not None:
+            print(steps, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise RunFailed(f"arm {self.name} ended with code {self._process.wait()}; its own words stand above")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measure(workers: list[Worker], setting: Setting, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Real tokens/s of each arm, one figure a round."""
+    rates = {worker.name: [] for worker in workers}
+    for done in range(1, rounds + 1):
+        for worker in workers:
+            rates[worker.name].append(steps * setting.tokens / worker.answer(steps)["seconds"])
+        print(f"round {done} of {rounds}: " + ", ".join(f"{rate[-1]:,.0f}" for rate in rates.values()), file=sys.stderr)
+    return rates
+
+
+def compare(rates: dict[str, list[float]]) -> dict[str, dict]:
+    """Tokens/s of each arm (median, best round) and bertjax's ratio to it (median, lowest, highest round)."""
+    results = {}
+    for name, arm in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(rates[_OURS], arm, strict=True)]
+        results[name] = {
+            "tokens_per_second": {"median": statistics.median(arm), "best": max(arm), "rounds": arm},
+            "ratio": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+        }
+    return results
+
+
+def print_table(results: dict[str, dict], losses: dict[str, float]) -> None:
+    """The results, an arm a line."""
+    width = max(map(len, results))
+    print(f"\n{'':{width}}   tokens/s            bertjax / arm            first")
+    print(f"{'arm':{width}}   median    best      median   (low-high)      loss")
+    for name, result in results.items():
+        rate, ratio = result["tokens_per_second"], result["ratio"]
+        print(
+            f"{name:{width}}  {rate['median']:7,.0f} {rate['best']:7,.0f}      {ratio['median']:6.2f}"
+            f"   ({ratio['low']:.2f}-{ratio['high']:.2f})   {losses[name]:6.3f}"
+        )
+
+
+def machine() -> str:
+    """Processor and cores."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores, {platform.platform()}"
+
+
+def start(arms: dict[str, Arm], torch_python: str, setting: Setting) -> tuple[list[Worker], dict[str, dict]]:
+    """Starts arm after arm and waits until it is warm; says which are absent.
+
+    Returns:
+      The workers, and {arm: {"loss": of its first step, "versions": {package: version}}}.
+    """
+    workers, first_words = [], {}
+    for name, arm in arms.items():
+        print(f"starting {name}", file=sys.stderr)
+        worker = Worker(name, arm, sys.executable if arm.module == "ours" else torch_python, setting)
+        said = worker.answer()
+        if "absent" in said:
+            print(f"{name} is absent: {torch_python} has no {said['absent']}")
+            worker.close()
+        else:
+            workers.append(worker)
+            first_words[name] = said
+    return workers, first_words
+
+
+def chosen(names: str | None, arms: dict[str, Arm]) -> dict[str, Arm]:
+    """The arms named, and always bertjax.
+
+    Raises:
+      UserError: a name is no arm.
+    """
+    names = list(arms) if names is None else [_OURS, *names.split(",")]
+    if unknown := [name for name in names if name not in arms]:
+        raise UserError(f"--arms names {unknown[0]!r}, which is no arm; choose among {', '.join(arms)}")
+    return {name: arms[name] for name in names}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3, help="timed steps of an arm in a round")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--arms", help="some of them, separated by commas; bertjax always runs")
+    parser.add_argument("--ladder", action="store_true", help="bertjax against itself with one trick removed")
+    parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
+    parser.add_argument("--json", type=Path, help="also write the results there")
+    args = parser.parse_args(argv)
+    for flag in ("steps", "rounds"):
+        if getattr(args, flag) < 1:
+            raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1")
+
+    setting = Setting()
+    arms = chosen(args.arms, LADDER if args.ladder else PEERS)
+    print(f"machine: {machine()}\nsetting: {setting}")
+    workers, first_words = start(arms, args.torch_python, setting)
+    for versions in dict.fromkeys(json.dumps(said["versions"]) for said in first_words.values()):
+        print(f"versions: {versions}")
+    rates = measure(workers, setting, args.steps, args.rounds)
+    for worker in workers:
+        worker.close()
+
+    results = compare(rates)
+    print_table(results, {name: said["loss"] for name, said in first_words.items()})
+    print("\nTokens/s depend on the machine and on what else it does; the ratios are what counts.")
+    if not args.ladder:
+        print("transformers computes the vocabulary product at all positions, bertjax at the predicted ones alone.")
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine(), "arms": first_words, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

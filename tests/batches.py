@@ -1,0 +1,45 @@
+"""Small encoders and hand-made batches, for tests that need no corpus."""
+
+import numpy as np
+
+from bertjax.models.config import EncoderConfig
+
+ENCODER = EncoderConfig(
+    vocab_size=100, layers=3, width=16, heads=2, feedforward=32, max_positions=16, dropout=0.0, attention_dropout=0.0
+)
+
+
+def make(rows: int = 8, seq_len: int = 16, predicted: int = 8, seed: int = 0) -> dict[str, np.ndarray]:
+    """A batch of the contract, one example a row: lengths, segments, predictions and weights all differ."""
+    draw = np.random.default_rng(seed)
+    columns = np.arange(seq_len)
+    lengths_B1 = draw.integers(seq_len // 2, seq_len + 1, (rows, 1))
+    real_BT = columns < lengths_B1
+    tokens_BT = np.where(real_BT, draw.integers(7, ENCODER.vocab_size, (rows, seq_len)), 0)
+    positions_BK = np.sort([draw.permutation(seq_len // 2)[:predicted] for _ in range(rows)], axis=1)
+    return {
+        "tokens_BT": tokens_BT.astype(np.int32),
+        "segments_BT": ((columns >= lengths_B1 // 2) & real_BT).astype(np.int32),
+        "positions_BT": np.where(real_BT, columns, 0).astype(np.int32),
+        "examples_BT": real_BT.astype(np.int32),
+        "example_ids_BN": np.arange(rows, dtype=np.int32)[:, None],
+        "summary_positions_BN": np.zeros((rows, 1), np.int32),
+        "mlm_positions_BK": positions_BK.astype(np.int32),
+        "mlm_labels_BK": draw.integers(7, ENCODER.vocab_size, positions_BK.shape).astype(np.int32),
+        "mlm_weights_BK": (np.arange(predicted) < draw.integers(1, predicted + 1, (rows, 1))).astype(np.float32),
+        "mlm_dropped_B": np.zeros(rows, np.int32),
+        "nsp_labels_BN": draw.integers(0, 2, (rows, 1)).astype(np.int32),
+        "nsp_weights_BN": np.ones((rows, 1), np.float32),
+    }
+
+
+def filled(shapes, scale: float = 0.3):
+    """A tree of arrays of these shapes whose values follow from their paths and places alone, none of them alike."""
+    import jax
+
+    def fill(key_path, leaf):
+        phase = sum(map(ord, jax.tree_util.keystr(key_path)))
+        centre = 1.0 if "scale" in str(key_path[-1]) else 0.0
+        return (centre + scale * np.sin(phase + 1.7 * np.arange(leaf.size)).reshape(leaf.shape)).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)

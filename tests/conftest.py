@@ -1,0 +1,57 @@
+"""What tests share: quick compilation, a token store, and one very small finished run."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.preparation import prepare
+from bertjax.data.store import TokenStore
+from tests import runs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiles fast rather than well, and each program once for all the processes that the tests start.
+
+    JAX reads this when it is imported: nothing above may import it.
+    """
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))
+    os.environ["JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory) -> TokenStore:
+    """Sixty documents of made-up words, on disk as any store is."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghij"), rng.integers(2, 7))) for _ in range(200)]
+
+    def sentence() -> str:
+        return " ".join(rng.choice(words, rng.integers(2, 12))).capitalize() + "."
+
+    documents = [" ".join(sentence() for _ in range(rng.integers(1, 30))) for _ in range(60)]
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "corpus.txt").write_text("\n\n".join(documents))
+    tokenizer = TokenizerConfig(vocab_size=400)
+    return prepare(
+        DataConfig(str(folder / "corpus.txt"), heldout_share=0.2, tokenizer=tokenizer, store=str(folder / "stores"))
+    )
+
+
+@pytest.fixture(scope="session")
+def flags(tmp_path_factory) -> list[str]:
+    """The command line of a very small run, without its workdir."""
+    folder = tmp_path_factory.mktemp("small")
+    corpus = runs.write_corpus(folder / "corpus.txt")
+    return [f"--config={runs.CONFIG}", f"--config.data.corpus={corpus}", f"--config.data.store={folder / 'stores'}"]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(flags, tmp_path_factory) -> Path:
+    """Workdir of such a run that nothing disturbed. Not to be written to."""
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
+    assert done.returncode == 0, done.stderr
+    return workdir

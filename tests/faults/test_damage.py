@@ -1,0 +1,76 @@
+"""Files of a workdir that were cut, altered or half-written: said in one line, and never built upon."""
+
+import json
+import shutil
+
+import pytest
+
+from tests import runs
+
+
+def _altered(checkpoint):
+    largest = max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def _cut(checkpoint):
+    largest = max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:100])
+
+
+def _half_written(checkpoint):
+    shutil.rmtree(checkpoint / "state" / "ocdbt.process_0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [_altered, _cut, _half_written])
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(flags, undisturbed, tmp_path, damage):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    damage(workdir / "checkpoints" / "100")
+    shutil.rmtree(workdir / "export")
+    done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 100 is damaged" in done.stderr and "going on from the one before" in done.stderr
+    assert "resumed at step 90 of 100" in done.stderr
+    assert runs.weights(workdir) == runs.weights(undisturbed)
+    assert runs.losses(workdir) == runs.losses(undisturbed)
+
+
+def test_where_no_checkpoint_is_whole_the_run_refuses(flags, undisturbed, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    for checkpoint in (workdir / "checkpoints").iterdir():
+        _cut(checkpoint)
+    assert runs.call(*flags, f"--workdir={workdir}") == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: no checkpoint in ")
+    assert runs.losses(workdir) == runs.losses(undisturbed)
+
+
+def _set_version(path):
+    record = json.loads(path.read_text())
+    record["format_version"] = 99
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("file", ["config.json", "checkpoints/100/meta/metadata"])
+def test_a_workdir_of_a_later_bertjax_is_refused_and_kept(flags, undisturbed, tmp_path, capsys, file):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    _set_version(workdir / file)
+    before = runs.content(workdir / "checkpoints")
+    assert runs.call(*flags, f"--workdir={workdir}") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and "format 99" in error and "upgrade bertjax" in error
+    assert runs.content(workdir / "checkpoints") == before
+
+
+def test_a_config_json_that_is_no_json_is_refused(flags, undisturbed, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    (workdir / "config.json").write_text('{"format_version": 1, "conf')
+    assert runs.call(*flags, f"--workdir={workdir}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {workdir}/config.json is damaged") and error.count("\n") == 1

@@ -1,0 +1,54 @@
+"""A run that is killed, or asked to stop, ends up as if nothing had happened."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from tests import runs
+
+STEPS = 100
+
+
+@pytest.mark.slow
+def test_killed_five_times_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    moments = sorted(draw.sample(range(1, STEPS - 10), 5))
+    print(f"seed {seed}: killed after steps {moments}")
+    for moment in moments:
+        process = runs.start(*flags, f"--workdir={tmp_path}")
+        runs.wait_for_step(tmp_path, moment, process)
+        time.sleep(draw.uniform(0.0, 0.1))
+        process.kill()
+        assert runs.finish(process).returncode == -signal.SIGKILL
+    assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
+
+    assert runs.weights(tmp_path) == runs.weights(undisturbed)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed)
+    assert [step for step, *_ in runs.losses(tmp_path)] == list(range(1, STEPS + 1))
+    assert runs.records(tmp_path / "samples.jsonl") == runs.records(undisturbed / "samples.jsonl")
+    assert [start["resumes"] for start in runs.records(tmp_path / "starts.jsonl")] == [False] + [True] * 5
+
+
+@pytest.mark.slow
+def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(flags, undisturbed, tmp_path, capsys):
+    for signum, moment in ((signal.SIGTERM, 13), (signal.SIGINT, 47)):
+        process = runs.start(*flags, f"--workdir={tmp_path}")
+        runs.wait_for_step(tmp_path, moment, process)
+        if signum == signal.SIGTERM:
+            assert runs.call(*flags, f"--workdir={tmp_path}") == 2, "two runs in one workdir"
+            assert capsys.readouterr().err.startswith(f"error: workdir {tmp_path} is in use by a live run")
+        process.send_signal(signum)
+        stopped = runs.finish(process)
+        assert stopped.returncode == 0, stopped.stderr
+        line = stopped.stdout.splitlines()[-1]
+        last_step = runs.losses(tmp_path)[-1][0]
+        assert line.startswith(f"stopped and saved at step {last_step}; to go on: python -m bertjax.train ")
+        assert all(flag in line for flag in flags)
+        assert str(last_step) in [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
+
+    assert runs.weights(tmp_path) == runs.weights(undisturbed)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed)

@@ -1,0 +1,43 @@
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"width": 100, "heads": 12}, "model.width=100 is not divisible by model.heads=12"),
+        ({"layers": 0}, "model.layers=0 must be at least 1"),
+        ({"heads": 0}, "model.heads=0 must be at least 1"),
+        ({"dropout": 1.0}, r"model.dropout=1.0 must lie in \[0, 1\)"),
+        ({"attention_dropout": -0.1}, r"model.attention_dropout=-0.1 must lie in \[0, 1\)"),
+    ],
+)
+def test_architectures_that_cannot_be(fields, message):
+    with pytest.raises(UserError, match=f"^{message}$"):
+        EncoderConfig(**fields)
+
+
+@pytest.mark.parametrize("field", ["dtype", "remat"])
+def test_executions_that_cannot_be(field):
+    with pytest.raises(UserError, match=f"^{field}='float8' is unknown; choose one of "):
+        Execution(**{field: "float8"})
+
+
+@pytest.mark.parametrize("vocab_size, padded", [(1, 128), (128, 128), (129, 256), (8000, 8064), (30_522, 30_592)])
+def test_the_vocabulary_is_padded_to_a_multiple_of_128(vocab_size, padded):
+    assert EncoderConfig(vocab_size=vocab_size).padded_vocab_size == padded
+
+
+def test_presets_are_the_published_sizes():
+    """(layers, width, heads, feed-forward): Devlin et al. (2019), section 3; Turc et al. (2019), table 1; ours."""
+    assert {name: (p.layers, p.width, p.heads, p.feedforward) for name, p in PRESETS.items()} == {
+        "tiny": (3, 256, 4, 1024),
+        "google_tiny": (2, 128, 2, 512),
+        "mini": (4, 256, 4, 1024),
+        "small": (4, 512, 8, 2048),
+        "medium": (8, 512, 8, 2048),
+        "base": (12, 768, 12, 3072),
+        "large": (24, 1024, 16, 4096),
+    }

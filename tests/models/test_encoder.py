@@ -1,0 +1,238 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.config import Execution
+from bertjax.models.encoder import Encoder
+from tests import batches
+
+CONFIG = batches.ENCODER
+CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    shapes = jax.eval_shape(Encoder(CONFIG).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(shapes["params"])
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict:
+    return batches.make(3)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "capture"))
+def encode(params, batch, config=CONFIG, *, capture=(), **taps):
+    return Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), capture=capture, **taps)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def fresh(config):
+    return Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+
+
+def close(actual, expected, tolerance=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
+
+
+def value_and_gradient(config, params, batch, **taps):
+    """A number in which every hidden state counts differently, and its gradient."""
+
+    def number(params):
+        encoded = encode(params, batch, config, **taps)
+        shown = encoded.hidden * (batch["examples_BT"][..., None] if "read_BK" not in taps else 1.0)
+        return jnp.sum(jnp.sin(3 * shown)) + jnp.sum(encoded.pooled_BND**2)
+
+    return jax.jit(jax.value_and_grad(number))(params)
+
+
+@pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")])
+def test_the_execution_changes_nothing(params, batch, execution):
+    config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.1)
+    key = jax.random.key(3)
+    expected = value_and_gradient(config, params, batch, key=key)
+    other = dataclasses.replace(config, execution=execution)
+    close(value_and_gradient(other, params, batch, key=key), expected, 2e-5)
+
+
+def test_scanned_and_unrolled_have_one_parameter_tree():
+    scanned, unrolled = (
+        fresh(dataclasses.replace(CONFIG, execution=Execution(unroll=unroll))) for unroll in (False, True)
+    )
+    jax.tree.map(np.testing.assert_array_equal, scanned, unrolled)
+
+
+def test_layers_start_different():
+    params = fresh(CONFIG)
+    kernels = params["layers"]["attention"]["query"]["kernel"]
+    assert kernels.shape == (3, 16, 16) and float(jnp.abs(kernels[0] - kernels[1]).min()) > 0
+
+
+def test_what_stands_in_the_padding_is_never_seen(params, batch):
+    real_BT = batch["examples_BT"] > 0
+    other = batch | {
+        "tokens_BT": np.where(real_BT, batch["tokens_BT"], 55),
+        "segments_BT": np.where(real_BT, batch["segments_BT"], 1),
+        "positions_BT": np.where(real_BT, batch["positions_BT"], 9),
+    }
+    plain, altered = encode(params, batch), encode(params, other)
+    np.testing.assert_array_equal(plain.hidden[real_BT], altered.hidden[real_BT])
+    np.testing.assert_array_equal(plain.pooled_BND, altered.pooled_BND)
+    assert np.abs(plain.hidden[~real_BT] - altered.hidden[~real_BT]).max() > 0.1
+
+
+def test_padding_does_not_change_the_hidden_states(params, batch):
+    whole = encode(params, batch)
+    for row, length in enumerate(batch["examples_BT"].sum(axis=1)):
+        cut = {name: batch[name][row : row + 1, :length] for name in CORE}
+        close(encode(params, cut).hidden[0], whole.hidden[row, :length], 1e-5)
+
+
+def packed() -> tuple[dict, dict]:
+    """Two examples of 5 and 6 tokens, in one row of 12 and in rows of their own."""
+    one, two = np.arange(10, 15), np.arange(50, 56)
+    together = {
+        "tokens_BT": np.concatenate([one, two, [0]])[None],
+        "segments_BT": np.array([[0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0]]),
+        "positions_BT": np.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 0]]),
+        "examples_BT": np.array([[1] * 5 + [2] * 6 + [0]]),
+        "summary_positions_BN": np.array([[0, 5]]),
+    }
+    apart = {
+        "tokens_BT": np.stack([np.append(one, 0), two]),
+        "segments_BT": np.array([[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]),
+        "positions_BT": np.array([[0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 4, 5]]),
+        "examples_BT": np.array([[1, 1, 1, 1, 1, 0], [1] * 6]),
+        "summary_positions_BN": np.array([[0], [0]]),
+    }
+    return together, apart
+
+
+def test_packed_examples_are_as_in_rows_of_their_own(params):
+    together, apart = (encode(params, batch) for batch in packed())
+    close(together.hidden[0, :5], apart.hidden[0, :5], 1e-5)
+    close(together.hidden[0, 5:11], apart.hidden[1], 1e-5)
+    close(together.pooled_BND[0], apart.pooled_BND[:, 0], 1e-5)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_packed_examples_do_not_leak_into_each_other(params, read):
+    batch, _ = packed()
+    columns = {1: slice(0, 5), 2: slice(5, 11)}
+    tokens = {example: batch["tokens_BT"][0, columns[example]] for example in columns}
+
+    for example, other in ((1, 2), (2, 1)):
+
+        def number(word_VD, example=example):
+            changed = params | {"embeddings": params["embeddings"] | {"word": word_VD}}
+            read_BK = np.arange(12)[None] if read else None
+            encoded = encode(changed, batch, read_BK=read_BK)
+            return jnp.sum(jnp.sin(encoded.hidden[0, columns[example]])) + jnp.sum(encoded.pooled_BND[0, example - 1])
+
+        gradient_VD = np.asarray(jax.jit(jax.grad(number))(params["embeddings"]["word"]))
+        assert np.abs(gradient_VD[tokens[other]]).max() == 0
+        assert np.abs(gradient_VD[tokens[example]]).min(axis=0).max() > 0
+
+
+def test_reading_few_positions_gives_the_hidden_states_of_the_full_computation(params, batch):
+    read_BK = batch["mlm_positions_BK"]
+    whole, few = encode(params, batch), encode(params, batch, read_BK=read_BK)
+    close(few.hidden, np.take_along_axis(whole.hidden, read_BK[..., None], axis=1))
+    close(few.pooled_BND, whole.pooled_BND)
+
+
+def test_reading_few_positions_gives_the_same_gradients(params, batch):
+    read_BK = batch["mlm_positions_BK"]
+
+    def number(params, few):
+        encoded = encode(params, batch, read_BK=read_BK if few else None)
+        hidden = encoded.hidden if few else jnp.take_along_axis(encoded.hidden, read_BK[..., None], axis=1)
+        return jnp.sum(jnp.sin(3 * hidden)) + jnp.sum(encoded.pooled_BND**2)
+
+    gradient = jax.jit(jax.grad(number), static_argnums=1)
+    close(gradient(params, True), gradient(params, False), 1e-5)
+
+
+def test_an_absent_example_may_have_any_placeholder_as_its_summary_position(params, batch):
+    absent = batch | {"summary_positions_BN": np.array([[0, -1]] * 3)}
+    close(encode(params, absent).pooled_BND[:, :1], encode(params, batch).pooled_BND)
+
+
+def test_defaults_are_one_unpadded_example_a_row(params):
+    tokens_BT = np.arange(10, 26).reshape(2, 8)
+    spelled_out = {
+        "tokens_BT": tokens_BT,
+        "segments_BT": np.zeros((2, 8), np.int32),
+        "positions_BT": np.tile(np.arange(8), (2, 1)),
+        "examples_BT": np.ones((2, 8), np.int32),
+        "summary_positions_BN": np.zeros((2, 1), np.int32),
+    }
+    short = jax.jit(Encoder(CONFIG).apply)({"params": params}, tokens_BT)
+    jax.tree.map(np.testing.assert_array_equal, short, encode(params, spelled_out))
+
+
+def test_a_mask_of_booleans_marks_the_padding(params, batch):
+    as_booleans = batch | {"examples_BT": batch["examples_BT"] > 0}
+    np.testing.assert_array_equal(encode(params, as_booleans).hidden, encode(params, batch).hidden)
+
+
+def test_captured_layers(params, batch):
+    plain = encode(params, batch)
+    tapped = encode(params, batch, capture=("hidden", "attention"))
+    np.testing.assert_array_equal(tapped.hidden, plain.hidden)
+    hidden, attention = tapped.captured["hidden"], tapped.captured["attention"]
+    assert hidden.shape == (4, 3, 16, 16) and attention.shape == (3, 3, 2, 16, 16)
+    np.testing.assert_array_equal(hidden[-1], plain.hidden)
+    np.testing.assert_allclose(attention.sum(axis=-1), 1.0, rtol=1e-5)
+    unseen_BTT = batch["examples_BT"][:, :, None] != batch["examples_BT"][:, None, :]
+    assert np.abs(np.where(unseen_BTT[:, None], attention, 0)).max() == 0
+    shallow = params | {"layers": jax.tree.map(lambda x: x[:1], params["layers"])}
+    first = encode(shallow, batch, dataclasses.replace(CONFIG, layers=1))
+    close(hidden[1], first.hidden, 1e-5)
+    assert plain.captured == {}
+
+
+def test_captures_that_cannot_be(params, batch):
+    with pytest.raises(ValueError, match=r"capture=\['logits'\] must be among"):
+        encode(params, batch, capture=("logits",))
+    with pytest.raises(ValueError, match="pass one of the two"):
+        encode(params, batch, capture=("hidden",), read_BK=batch["mlm_positions_BK"])
+
+
+def test_a_head_mask_of_ones_changes_nothing(params, batch):
+    plain, masked = encode(params, batch), encode(params, batch, head_mask_LH=jnp.ones((3, 2)))
+    np.testing.assert_array_equal(plain.hidden, masked.hidden)
+
+
+@pytest.mark.parametrize("layer, head", [(0, 1), (2, 0)])
+@pytest.mark.parametrize("read", [False, True])
+def test_a_head_mask_of_zero_kills_that_head_alone(params, batch, layer, head, read):
+    head_mask_LH = jnp.ones((3, 2)).at[layer, head].set(0.0)
+    taps = {"read_BK": batch["mlm_positions_BK"]} if read else {}
+    _, gradient = value_and_gradient(CONFIG, params, batch, head_mask_LH=head_mask_LH, **taps)
+    kernels_LDHd = gradient["layers"]["attention"]["value"]["kernel"].reshape(3, 16, 2, 8)
+    alive = np.abs(kernels_LDHd).max(axis=(1, 3)) > 0
+    np.testing.assert_array_equal(alive, head_mask_LH > 0)
+
+
+def test_bfloat16_is_for_activations_only(params, batch):
+    config = dataclasses.replace(CONFIG, execution=Execution(dtype="bfloat16"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(fresh(config))} == {jnp.dtype("float32")}
+    encoded = encode(params, batch, config)
+    assert encoded.hidden.dtype == jnp.bfloat16
+    _, gradient = value_and_gradient(config, params, batch)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype("float32")}
+    difference = np.float32(encoded.hidden) - np.asarray(encode(params, batch).hidden)
+    assert np.sqrt((difference**2).mean()) < 0.05
+
+
+def test_dropout_follows_its_key(params, batch):
+    config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.1)
+    one, again, other = (encode(params, batch, config, key=jax.random.key(seed)).hidden for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(one - other).max() > 0.1
+    np.testing.assert_array_equal(encode(params, batch, config).hidden, encode(params, batch).hidden)

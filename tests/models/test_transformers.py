@@ -1,0 +1,93 @@
+"""The whole of BERT against the PyTorch model of transformers, with the same weights."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.objectives.bert import BERTModule
+from tests import batches
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+CONFIG = batches.ENCODER
+
+
+@pytest.fixture(scope="module")
+def published():
+    """A BERT of random weights, its biases and norms too, so that each of them matters."""
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=CONFIG.vocab_size,
+            hidden_size=CONFIG.width,
+            num_hidden_layers=CONFIG.layers,
+            num_attention_heads=CONFIG.heads,
+            intermediate_size=CONFIG.feedforward,
+            max_position_embeddings=CONFIG.max_positions,
+            hidden_act="gelu",
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def bertjax_params(model) -> dict:
+    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+
+    def dense(name):
+        return {"kernel": state[f"{name}.weight"].T, "bias": state[f"{name}.bias"]}
+
+    def norm(name):
+        return {"scale": state[f"{name}.weight"], "bias": state[f"{name}.bias"]}
+
+    def layer(index):
+        root = f"bert.encoder.layer.{index}"
+        attention = {name: dense(f"{root}.attention.self.{name}") for name in ("query", "key", "value")}
+        return {
+            "attention": attention | {"output": dense(f"{root}.attention.output.dense")},
+            "attention_norm": norm(f"{root}.attention.output.LayerNorm"),
+            "intermediate": dense(f"{root}.intermediate.dense"),
+            "output": dense(f"{root}.output.dense"),
+            "output_norm": norm(f"{root}.output.LayerNorm"),
+        }
+
+    padding = CONFIG.padded_vocab_size - CONFIG.vocab_size
+    tables = {name: state[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "position")}
+    return {
+        "encoder": {
+            "embeddings": {
+                "word": np.pad(tables["word"], [(0, padding), (0, 0)]),
+                "position": tables["position"],
+                "segment": state["bert.embeddings.token_type_embeddings.weight"],
+                "norm": norm("bert.embeddings.LayerNorm"),
+            },
+            "layers": jax.tree.map(lambda *leaves: np.stack(leaves), *map(layer, range(CONFIG.layers))),
+            "pooler": dense("bert.pooler.dense"),
+        },
+        "heads": {
+            "mlm": {
+                "transform": dense("cls.predictions.transform.dense"),
+                "norm": norm("cls.predictions.transform.LayerNorm"),
+                "word_bias": np.pad(state["cls.predictions.bias"], (0, padding)),
+            },
+            "nsp": {"classifier": dense("cls.seq_relationship")},
+        },
+    }
+
+
+def test_logits_are_those_of_transformers(published):
+    batch = batches.make(4)
+    with torch.no_grad():
+        expected = published(
+            input_ids=torch.tensor(batch["tokens_BT"]),
+            attention_mask=torch.tensor(batch["examples_BT"]),
+            token_type_ids=torch.tensor(batch["segments_BT"]),
+        )
+    logits = jax.jit(BERTModule(CONFIG).apply)({"params": bertjax_params(published)}, batch)
+    read_BK1 = batch["mlm_positions_BK"][..., None]
+    expected_mlm = np.take_along_axis(expected.prediction_logits.numpy(), read_BK1, axis=1)
+    np.testing.assert_allclose(logits["mlm"][..., : CONFIG.vocab_size], expected_mlm, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits["nsp"][:, 0], expected.seq_relationship_logits.numpy(), rtol=1e-5, atol=1e-5)

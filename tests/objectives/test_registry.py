@@ -1,0 +1,39 @@
+import dataclasses
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.objectives import KINDS, kind_of, objective_class
+from bertjax.objectives.base import Objective
+from bertjax.objectives.bert import BERT
+from bertjax.objectives.mlm import MaskedLM
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere(Objective):
+    """An objective of someone else's module."""
+
+
+@pytest.mark.parametrize("objective", [MaskedLM(), BERT(), Elsewhere()])
+def test_the_name_of_an_objective_finds_its_class_again(objective):
+    assert objective_class(kind_of(objective)) is type(objective)
+
+
+def test_registered_names():
+    assert {kind: kind_of(objective_class(kind)()) for kind in KINDS} == {kind: kind for kind in KINDS}
+    assert objective_class(None) is BERT
+    assert objective_class(f"{__name__}:Elsewhere") is Elsewhere
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("nope", "^objective.kind='nope' is unknown; choose one of mlm, bert, or name module:Class$"),
+        ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
+        ("bertjax.objectives.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
+        ("bertjax.objectives.mlm:encode", "is no Objective; derive it from bertjax.objectives.base.Objective$"),
+    ],
+)
+def test_names_that_stand_for_no_objective(kind, message):
+    with pytest.raises(UserError, match=message):
+        objective_class(kind)

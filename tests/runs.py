@@ -1,0 +1,77 @@
+"""Runs as a user starts them: the command line, in a process of its own or in this one."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CONFIG = Path(__file__).parent / "small.py"
+_LIMIT_SECONDS = 300
+
+
+def write_corpus(path: Path, documents: int = 60) -> Path:
+    """Made-up words in sentences, a paragraph for each document; always the same."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 7))) for _ in range(200)]
+
+    def sentence() -> str:
+        return " ".join(draw.choices(words, k=draw.randint(2, 12))).capitalize() + "."
+
+    path.write_text("\n\n".join(" ".join(sentence() for _ in range(draw.randint(1, 30))) for _ in range(documents)))
+    return path
+
+
+def start(*flags: str, module: str = "train") -> subprocess.Popen:
+    """Starts `python -m bertjax.<module>`."""
+    command = [sys.executable, "-m", f"bertjax.{module}", "--platform=cpu", *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
+    """Waits for a process that `start` started."""
+    output, errors_said = process.communicate(timeout=_LIMIT_SECONDS)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors_said)
+
+
+def call(*flags: str) -> int:
+    """Runs the same command line in this process, which saves its start; returns the exit code."""
+    from bertjax import errors, train  # not above, since JAX shall find the environment of conftest.py
+
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return errors.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+
+
+def records(path: Path) -> list[dict]:
+    """The records of a file of JSON lines; a line that is being written is left out."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def wait_for_step(workdir: Path, step: int, process: subprocess.Popen) -> None:
+    """Returns when a live run has logged a step."""
+    end = time.monotonic() + _LIMIT_SECONDS
+    while not any(record["step"] >= step for record in records(workdir / "metrics.jsonl")):
+        assert process.poll() is None, f"the run ended before step {step}: {process.stderr.read()}"
+        assert time.monotonic() < end, f"step {step} did not come"
+        time.sleep(0.01)
+
+
+def losses(workdir: Path) -> list[tuple[int, float, float]]:
+    """(step, losses of both terms) of every logged step, in the order of the file."""
+    return [(r["step"], r["train/mlm_loss"], r["train/nsp_loss"]) for r in records(workdir / "metrics.jsonl")]
+
+
+def weights(workdir: Path) -> bytes:
+    """The exported weights."""
+    return (workdir / "export" / "model.safetensors").read_bytes()
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """{relative path: bytes} of every file under a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

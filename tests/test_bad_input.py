@@ -1,0 +1,188 @@
+"""Bad input through the command line: exit code 2, one line that starts with `error:`, and nothing lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertjax import errors, evaluate, prepare
+from tests import runs
+
+JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
+
+
+@pytest.fixture
+def refused(flags, tmp_path, capsys):
+    """refused(*flags) -> the line; the workdir is new, and must not have begun."""
+
+    def refuse(*more: str) -> str:
+        capsys.readouterr()
+        code = runs.call(*flags, f"--workdir={tmp_path / 'run'}", *more)
+        said = capsys.readouterr()
+        assert code == 2, said.err
+        assert said.err.startswith("error: ") and said.err.count("\n") == 1, said.err
+        assert "Traceback" not in said.err + said.out
+        assert not (tmp_path / "run" / "config.json").exists()
+        return said.err
+
+    return refuse
+
+
+def _corpus(path: Path, content: bytes | str) -> str:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return f"--config.data.corpus={path}"
+
+
+@pytest.mark.parametrize(
+    "name, content, complaints",
+    [
+        ("empty.txt", "", ["empty.txt is empty"]),
+        ("latin.txt", "One caf\u00e9.\n\nTwo.\n".encode("latin-1"), ["latin.txt is not UTF-8: byte 7 is 0xe9"]),
+        ("broken.jsonl", "\n".join([JSON_LINES[0], '{"text": "cut'] + JSON_LINES), ["broken.jsonl:2 is no JSON"]),
+        ("other.jsonl", "\n".join(JSON_LINES + ['{"body": "x"}']), ["other.jsonl:41 has no field 'text'", "body"]),
+        ("one.txt", "A single document. It has two sentences.", ["give", "documents"]),
+        ("small.jsonl", "\n".join(JSON_LINES), ["vocab_size=400 is too large"]),
+        ("notes.pdf", "%PDF", ["holds no .txt, .txt.gz, .jsonl or .jsonl.gz file"]),
+    ],
+)
+def test_corpus(refused, tmp_path, name, content, complaints):
+    error = refused(_corpus(tmp_path / name, content))
+    assert all(complaint in error for complaint in complaints), error
+    assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    "flag, complaints",
+    [
+        ("--config.data.corpus=nowhere.txt", ["'nowhere.txt' does not exist"]),
+        ("--config.data.corpus=embedded:xx", ["embedded:xx", "en, ko"]),
+        ("--config.optimizer.learning_rat=1", ["'optimizer.learning_rat'", "did you mean 'learning_rate'?"]),
+        ("--config.stages.0.steps=many", ["stages.0.steps='many'", "an integer"]),
+        ("--config.model.dropout=high", ["model.dropout='high'", "a number"]),
+        ("--config.model=3", ["model=3", "settings by name"]),
+        ("--config.stages.0.seq_len=64", ["stages.0.seq_len=64", "model.max_positions=32"]),
+        ("--config.model.width=33", ["model.width=33", "model.heads=2"]),
+        ("--config.runtime.micro_batches=3", ["stages.0.batch=8", "runtime.micro_batches=3"]),
+        ("--config.runtime.mesh.fsdp=5", ["fsdp=5", "devices"]),
+        ("--config.model.vocab_size=30522", ["model.vocab_size=30522", "400"]),
+        ("--config.tasks.toy.objective.kind=mlmm", ["objective.kind='mlmm'", "mlm"]),
+        ("--config.tasks.toy.objective.kind=no.such:Thing", ["no.such:Thing", "PYTHONPATH"]),
+        ("--config=nowhere.py", ["'nowhere.py' does not exist"]),
+        ("--config=configs/tiny.py:huge", ["no variant 'huge'", "smoke"]),
+        ("--steps=3", ["unknown flag '--steps=3'"]),
+        ("--optimizer.learning_rate=1", ["did you mean --config.optimizer.learning_rate=1?"]),
+        ("--config.seed", ["--config.seed=VALUE"]),
+    ],
+)
+def test_configuration(refused, flag, complaints):
+    error = refused(flag)
+    assert all(complaint in error for complaint in complaints), error
+
+
+def test_a_batch_that_devices_do_not_divide(flags, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
+    done = runs.finish(runs.start(*flags, f"--workdir={tmp_path / 'run'}"))
+    assert done.returncode == 2 and "stages.0.batch=8 is not divisible" in done.stderr and "3 devices" in done.stderr
+
+
+def test_a_workdir_that_cannot_be_written(flags, tmp_path, capsys):
+    (tmp_path / "file").write_text("not a folder")
+    assert runs.call(*flags, f"--workdir={tmp_path / 'file' / 'run'}") == 2
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith(f"error: workdir {tmp_path / 'file' / 'run'} cannot be written")
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_a_workdir_of_another_run_is_left_alone(flags, undisturbed, tmp_path, capsys):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    changed = ["--config.seed=5", "--config.optimizer.learning_rate=0.5"]
+    before = runs.content(tmp_path / "run")
+    assert runs.call(*flags, *changed, f"--workdir={tmp_path / 'run'}") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "seed: 0 -> 5" in error and "optimizer.learning_rate: 0.002 -> 0.5" in error
+    assert runs.content(tmp_path / "run") == before | {".lock": b""}
+
+
+@pytest.fixture
+def own_store(flags, undisturbed, tmp_path) -> Path:
+    """A copy of the token store that may be damaged; its parent is the place to look for it."""
+    [parent] = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--config.data.store=")]
+    shutil.copytree(parent, tmp_path / "stores")
+    [store] = [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
+    return store
+
+
+def _cut(store):
+    (store / "train.tokens.bin").write_bytes((store / "train.tokens.bin").read_bytes()[:-10])
+
+
+def _alter(store):
+    content = bytearray((store / "train.tokens.bin").read_bytes())
+    content[100] ^= 1
+    (store / "train.tokens.bin").write_bytes(content)
+
+
+def _remove(store):
+    (store / "heldout.sentences.bin").unlink()
+
+
+def _other_tokenizer(store):
+    for name in ("tokenizer.model", "tokenizer.json"):
+        record = (store / "tokenizer" / name).read_bytes()
+        (store / "tokenizer" / name).write_bytes(record + b" ")
+
+
+def _from_the_future(store):
+    manifest = json.loads((store / "manifest.json").read_text())
+    (store / "manifest.json").write_text(json.dumps(manifest | {"format_version": 99}))
+
+
+@pytest.mark.parametrize(
+    "damage, complaint",
+    [
+        (_cut, "train.tokens.bin has"),
+        (_alter, "train.tokens.bin was altered"),
+        (_remove, "heldout.sentences.bin cannot be read"),
+        (_other_tokenizer, "tokenizer.model was altered"),
+        (_from_the_future, "format 99"),
+    ],
+)
+def test_token_store(refused, own_store, damage, complaint):
+    damage(own_store)
+    before = runs.content(own_store)
+    error = refused(f"--config.data.store={own_store.parent}")
+    assert complaint in error, error
+    assert runs.content(own_store) == before
+
+
+def test_a_tokenizer_that_does_not_match_the_store(refused, own_store, flags, tmp_path):
+    """The store of another vocabulary in the place of this one."""
+    other = tmp_path / "other"
+    smaller = [f"--config.data.store={other}", "--config.data.tokenizer.vocab_size=350"]
+    assert prepare.main([*flags[:2], *smaller]) == 0
+    [foreign] = [path for path in other.iterdir() if path.is_dir()]
+    shutil.rmtree(own_store / "tokenizer")
+    shutil.copytree(foreign / "tokenizer", own_store / "tokenizer")
+    assert "its tokenizer is not the one that it was made with" in refused(f"--config.data.store={own_store.parent}")
+
+
+@pytest.mark.parametrize(
+    "damage, complaint",
+    [
+        (lambda folder: _set(folder / "bertjax.json", format_version=99), "export format 99"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"cut"), "is damaged"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (lambda folder: (folder / "tokenizer" / "tokenizer.model").write_bytes(b"x"), "was altered"),
+    ],
+)
+def test_export(undisturbed, tmp_path, capsys, damage, complaint):
+    shutil.copytree(undisturbed / "export", tmp_path / "export")
+    damage(tmp_path / "export")
+    assert errors.exit_code_of(lambda: evaluate.main([str(tmp_path / "export"), "--platform=cpu"])) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and complaint in error, error
+
+
+def _set(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))

@@ -1,0 +1,171 @@
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
+from bertjax.errors import UserError
+from bertjax.models.config import Execution
+from bertjax.objectives.mlm import MaskedLM
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = [("tiny", variant) for variant in ("", "smoke", "chars")]
+
+
+def path_of(name: str, variant: str = "") -> str:
+    return f"{ROOT / 'configs' / name}.py" + (f":{variant}" if variant else "")
+
+
+def test_every_shipped_file_is_tested():
+    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED}
+
+
+@pytest.mark.parametrize("name, variant", SHIPPED)
+def test_shipped_configurations_come_back_from_json(name, variant):
+    config = load(path_of(name, variant))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_an_empty_mapping_is_all_defaults():
+    config = from_dict({})
+    assert config == from_dict(to_dict(config))
+    assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
+
+
+def test_overrides_are_applied_to_the_file():
+    overrides = ["seed=5", "stages.0.steps=7", "optimizer.learning_rate=1", "model.preset=mini", "data.corpus=a/b.txt"]
+    config = load(path_of("tiny"), overrides)
+    assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 7, 1.0)
+    assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 128, "a/b.txt")
+
+
+def test_the_objective_is_chosen_by_its_kind():
+    config = from_dict({"tasks": {"words": {"objective": {"kind": "mlm", "masking": {"rate": 0.3}}}}})
+    assert type(config.task.objective) is MaskedLM and config.task.objective.masking.rate == 0.3
+    assert to_dict(config)["tasks"]["words"]["objective"]["kind"] == "mlm"
+    assert from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    "mapping, message",
+    [
+        ({"sead": 1}, "unknown configuration key 'sead'; did you mean 'seed'?"),
+        ({"model": {"widht": 1}}, "unknown configuration key 'model.widht'; did you mean 'width'?"),
+        ({"stages": [{"batchs": 1}]}, "unknown configuration key 'stages.0.batchs'; did you mean 'batch'?"),
+        ({"seed": "x"}, "seed='x' is str; it must be an integer"),
+        ({"runtime": {"mesh": {"data": 1.0}}}, "runtime.mesh.data=1.0 is float; it must be an integer"),
+        ({"model": {"width": 30}}, "model.width=30 is not divisible by model.heads=12"),
+        (
+            {"stages": [{"seq_len": 1024}]},
+            "stages.0.seq_len=1024 is longer than the position table of model.max_positions=512; "
+            "raise that or shorten the rows",
+        ),
+        (
+            {"model": {"preset": "tinny"}},
+            "model.preset='tinny' is unknown; choose one of tiny, google_tiny, mini, small, medium, base, large",
+        ),
+        (
+            {"model": {"execution": {}}},
+            "model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat",
+        ),
+        ({"tasks": {"a": {}, "b": {}}}, "tasks has 2 entries (a, b); this version trains one"),
+        ({"stages": [{}, {}]}, "stages has 2 entries; this version trains one"),
+        ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
+        ({"eval": {"rows": 5000}}, "eval.rows=5000 must lie between 1 and 4096"),
+        ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
+        ({"runtime": {"micro_batches": 0}}, "runtime.micro_batches=0 must be at least 1"),
+        (
+            {"tasks": {"a": {"objective": {"kind": "nope"}}}},
+            "objective.kind='nope' is unknown; choose one of mlm, bert, or name module:Class",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_door(mapping, message):
+    with pytest.raises(UserError) as error:
+        from_dict(mapping)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("runtime", [{"dtype": "float8"}, {"remat": "some"}])
+def test_an_execution_that_cannot_be(runtime):
+    [value] = runtime.values()
+    with pytest.raises(UserError, match=f"={value!r} is unknown; choose one of "):
+        from_dict({"runtime": runtime}).encoder(100, "cpu")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("def get_config(:", "cannot be read"),
+        ("", "cannot be read"),
+        ("def get_config(variant=''):\n    raise ValueError('no variant x; there are a and b')", "no variant x; there"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, text, message):
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load(f"{tmp_path / 'broken.py'}:x")
+
+
+def test_files_and_variants_that_are_not_there():
+    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; see the files in configs/"):
+        load("no/such.py")
+    with pytest.raises(UserError, match="no variant 'smokee'; there are smoke and chars$"):
+        load(path_of("tiny", "smokee"))
+
+
+def test_the_identity_is_what_a_run_is_and_not_how_or_where():
+    config = load(path_of("tiny", "smoke"))
+
+    def identity(overrides):
+        return load(path_of("tiny", "smoke"), overrides).identity("f00d")
+
+    for free in ("data.store=/x", "data.corpus=/copy/of/it", "data.heldout=/y", "runtime.micro_batches=2",
+                 "runtime.keep=9", "eval.rows=10"):  # fmt: skip
+        assert identity([free]) == config.identity("f00d"), free
+    for bound in ("seed=1", "model.width=256", "data.splitter=line", "tasks.bert.objective.masking.rate=0.2",
+                  "optimizer.b1=0.8", "stages.0.steps=61"):  # fmt: skip
+        assert identity([bound]) != config.identity("f00d"), bound
+    assert config.identity("other") != config.identity("f00d")
+    assert json.loads(json.dumps(config.identity("f00d"))) == config.identity("f00d")
+
+
+def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():
+    config = from_dict({"model": {"preset": "mini"}})
+    encoder = config.encoder(100, "cpu")
+    assert encoder.execution == Execution("float32") and encoder.vocab_size == 100
+    assert config.encoder(100, "tpu").execution.dtype == config.encoder(100, "gpu").execution.dtype == "bfloat16"
+    asked = from_dict({"runtime": {"dtype": "float32", "unroll": True, "remat": "dots"}})
+    assert asked.encoder(100, "tpu").execution == Execution("float32", True, "dots")
+    fixed = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=99))
+    with pytest.raises(UserError, match="model.vocab_size=99 does not match the tokenizer's 100; leave it 0"):
+        fixed.encoder(100, "cpu")
+
+
+@pytest.mark.parametrize(
+    "path, overrides, name",
+    [
+        ("configs/tiny.py", [], "tiny"),
+        ("configs/tiny.py:smoke", [], "tiny-smoke"),
+        ("configs/tiny.py:smoke", ["seed=1", "optimizer.learning_rate=1e-3"], "tiny-smoke-seed=1-learning_rate=1e-3"),
+        ("configs/tiny.py", ["data.corpus=my/texts *.txt"], "tiny-corpus=my_texts_.txt"),
+    ],
+)
+def test_the_default_name_of_a_workdir(path, overrides, name):
+    assert short_name(path, overrides) == name
+
+
+def test_flags():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    args, overrides = parse(parser, ["--config=a.py:b", "--config.seed=1", "--config.stages.0.steps=5"])
+    assert (args.config, overrides) == ("a.py:b", ["seed=1", "stages.0.steps=5"])
+    for flag, message in {
+        "--workdri=x": "unknown flag '--workdri=x'; see --help",
+        "--stages.0.steps=5": "unknown flag '--stages.0.steps=5'; did you mean --config.stages.0.steps=5?",
+    }.items():
+        with pytest.raises(UserError) as error:
+            parse(parser, ["--config=a.py", flag])
+        assert str(error.value) == message

@@ -1,0 +1,49 @@
+"""Scoring: a run, its checkpoint and its export say what the run said."""
+
+import json
+
+import pytest
+
+from bertjax import errors, evaluate
+from tests import runs
+
+
+@pytest.mark.parametrize("name", ["{run}", "{run}@100", "{run}/export"])
+def test_the_figures_are_those_of_the_run(undisturbed, name):
+    figures = evaluate.run(name.format(run=undisturbed))
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
+    assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
+
+
+def test_an_earlier_checkpoint_scores_differently(undisturbed):
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
+
+
+def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path):
+    corpus = tmp_path / "other.txt"
+    corpus.write_text("\n\n".join(f"Jed gaf {i} had. Bed cab {i} fed. Ice age {i} did." for i in range(80)))
+    figures = evaluate.run(str(undisturbed / "export"), corpus=str(corpus))
+    assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
+
+
+def test_the_command_prints_json(undisturbed):
+    done = runs.finish(runs.start(str(undisturbed / "export"), "--json", module="evaluate"))
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"eval", "baseline"}
+
+
+@pytest.mark.parametrize(
+    "name, complaint",
+    [
+        ("{run}/nowhere", "does not exist"),
+        ("{run}/events", "holds neither an export"),
+        ("{run}@7", "has no checkpoint 7; it has 80, 90, 100"),
+        ("{run}@last", "has no checkpoint last"),
+    ],
+)
+def test_a_model_that_is_not_there_is_one_line(undisturbed, capsys, name, complaint):
+    code = errors.exit_code_of(lambda: evaluate.main([name.format(run=undisturbed), "--platform=cpu"]))
+    error = capsys.readouterr().err
+    assert code == 2 and error.startswith("error: ") and error.count("\n") == 1 and complaint in error

@@ -1,0 +1,104 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bertjax import export
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.objectives.bert import BERT
+from tests import batches
+
+
+@pytest.fixture(scope="module")
+def original(store) -> export.Export:
+    config = from_dict(
+        {
+            "model": {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16},
+            "stages": [{"seq_len": 16}],
+        }
+    )
+    encoder = config.encoder(store.tokenizer.vocab_size, "cpu")
+    shapes = jax.eval_shape(BERT().module(encoder).init, jax.random.key(0), batches.make(1))["params"]
+    return export.Export(config, encoder, batches.filled(shapes), store.tokenizer, {"eval": {"mlm_loss": 1.5}})
+
+
+@pytest.fixture
+def folder(original, tmp_path) -> Path:
+    export.write(tmp_path / "export", original)
+    return tmp_path / "export"
+
+
+def test_what_was_written_comes_back(original, folder):
+    found = export.read(folder)
+    assert (found.config, found.encoder, found.numbers) == (original.config, original.encoder, original.numbers)
+    assert found.tokenizer.fingerprint == original.tokenizer.fingerprint
+    rows = original.encoder.vocab_size
+    assert original.encoder.padded_vocab_size > rows  # otherwise nothing is cut
+
+    def compare(path, written, read):
+        assert written.shape == read.shape and read.dtype == np.float32
+        real = slice(rows) if path[-1].key.startswith("word") else slice(None)
+        np.testing.assert_array_equal(written[real], read[real])
+
+    jax.tree_util.tree_map_with_path(compare, original.params, found.params)
+
+
+def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
+    flat = load_file(folder / "model.safetensors")
+    rows = original.encoder.vocab_size
+    assert flat["encoder/embeddings/word"].shape == (rows, 16) and flat["heads/mlm/word_bias"].shape == (rows,)
+    assert flat["encoder/layers/attention/query/kernel"].shape == (2, 16, 16)
+    assert json.loads((folder / "bertjax.json").read_text())["vocab_size"] == rows
+
+
+def test_an_export_is_replaced_by_a_newer_one(original, folder):
+    export.write(folder, original._replace(numbers={"steps": 2}))
+    assert export.read(folder).numbers == {"steps": 2}
+    assert sorted(path.name for path in folder.iterdir()) == ["bertjax.json", "model.safetensors", "tokenizer"]
+
+
+@pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"^{folder} is no export: {name} is missing$"):
+        export.read(folder)
+
+
+@pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
+def test_a_file_that_was_cut(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError) as error:
+        export.read(folder)
+    assert str(error.value).startswith(f"the export {folder} is damaged (")
+    assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
+
+
+def test_an_export_from_the_future(folder):
+    record = json.loads((folder / "bertjax.json").read_text())
+    (folder / "bertjax.json").write_text(json.dumps(record | {"format_version": 9}))
+    with pytest.raises(UserError, match=f"^{folder} has export format 9, this bertjax reads up to 1; upgrade bertjax$"):
+        export.read(folder)
+
+
+def test_opening_an_export_needs_little_and_starts_no_backend(folder):
+    script = (
+        "import sys, bertjax\n"
+        "module, params, tokenizer = bertjax.load(sys.argv[1])\n"
+        "heavy = {'grain', 'orbax', 'tensorflow_datasets', 'tensorflow', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "hidden = module.apply({'params': params}, tokenizer.rows(['Abc abc.'], 8)).hidden\n"
+        "assert hidden.shape == (1, 8, 16)\n"
+        "assert xla_bridge.backends_are_initialized()\n"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

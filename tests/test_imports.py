@@ -1,0 +1,52 @@
+"""Imports point one way: entry points -> training -> objectives -> models, data."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "bertjax"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def within(path: Path, *prefixes: str) -> list[str]:
+    return sorted(name for name in imported(path) if any(f"{name}.".startswith(f"{prefix}.") for prefix in prefixes))
+
+
+@pytest.mark.parametrize(
+    "folder, unknown",
+    [
+        ("models", ["bertjax.data", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
+        ("data", ["bertjax.models", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
+        ("objectives", ["bertjax.training", "bertjax.config", "bertjax.export"]),
+        ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare"]),
+    ],
+)
+def test_nothing_is_imported_from_above(folder, unknown):
+    files = [path for path in FILES if path.is_relative_to(PACKAGE / folder)]
+    assert files
+    assert {path.name: found for path in files if (found := within(path, *unknown))} == {}
+
+
+@pytest.mark.parametrize(
+    "package, only",
+    [("grain", {"data/pipeline.py"}), ("orbax", {"training/checkpoint.py"}), ("sentencepiece", {"data/tokenizer.py"})],
+)
+def test_a_library_of_one_file(package, only):
+    assert {str(path.relative_to(PACKAGE)) for path in FILES if within(path, package)} == only
+
+
+def test_data_is_made_without_jax():
+    """Workers that prepare batches must not start a backend."""
+    assert [path.name for path in (PACKAGE / "data").glob("*.py") if within(path, "jax", "flax")] == []

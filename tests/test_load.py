@@ -1,0 +1,80 @@
+"""`bertjax.load`: the pretrained encoder, wherever it lies, and the fine-tuning that README shows."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.errors import UserError
+from bertjax.objectives.bert import BERTModule
+from bertjax.training.restoring import read_checkpoint
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_run_checkpoint_and_export_hold_the_same_encoder(undisturbed):
+    models = [bertjax.load(f"{undisturbed}{suffix}") for suffix in ("/export", "", "@100")]
+    for model in models[1:]:
+        assert model.module == models[0].module
+        assert model.tokenizer.fingerprint == models[0].tokenizer.fingerprint
+        vocab_size = model.tokenizer.vocab_size
+        for (path, leaf), (_, other) in zip(_leaves(models[0].params), _leaves(model.params), strict=True):
+            real = slice(vocab_size) if "word" in path else slice(None)
+            assert np.array_equal(leaf[real], other[real]), path
+
+
+def _leaves(params):
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]]
+
+
+def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
+    module, params, tokenizer = bertjax.load(undisturbed / "export")
+    [ids] = tokenizer.encode(["Bad cafe faced a deed."])
+    tokens_BT = np.array([[tokenizer.cls_id, *ids, tokenizer.sep_id]])
+    loaded = module.apply({"params": params}, tokens_BT)
+
+    run = read_checkpoint(undisturbed, "100")
+    trained = BERTModule(run.encoder).apply(
+        {"params": run.params}, tokens_BT, method=lambda root, tokens: root.encoder(tokens)
+    )
+    assert np.array_equal(loaded.hidden, trained.hidden)
+    assert np.array_equal(loaded.pooled_BND, trained.pooled_BND)
+
+
+def test_an_earlier_step_is_another_encoder(undisturbed):
+    early, late = bertjax.load(f"{undisturbed}@80").params, bertjax.load(f"{undisturbed}@100").params
+    assert not np.array_equal(early["pooler"]["kernel"], late["pooler"]["kernel"])
+
+
+@pytest.mark.slow
+def test_the_fine_tuning_of_the_readme_runs(undisturbed, tmp_path):
+    section = README.read_text().split("## Fine-tune in a dozen lines", 1)[1].split("\n## ")[0]
+    block = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    [export] = re.findall(r"bertjax\.load\(\"(.*?)\"\)", block)
+    (tmp_path / export).parent.mkdir(parents=True)
+    (tmp_path / export).symlink_to(undisturbed / "export")
+    environment = os.environ | {"PYTHONPATH": str(README.parent), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.removeprefix("loss ")) < np.log(2), "no better than guessing between the two classes"
+
+
+def test_loading_starts_nothing(undisturbed):
+    code = (
+        f"import sys, bertjax; bertjax.load({str(undisturbed / 'export')!r}); "
+        "print([name for name in ('grain', 'orbax', 'tensorflow_datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=README.parent)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("suffix, complaint", [("/nowhere", "does not exist"), ("@7", "has no checkpoint 7")])
+def test_what_is_not_there_is_named(undisturbed, suffix, complaint):
+    with pytest.raises(UserError, match=complaint):
+        bertjax.load(f"{undisturbed}{suffix}")

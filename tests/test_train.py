@@ -1,0 +1,118 @@
+"""Training from end to end: what it writes, and what the same command does the next time."""
+
+import json
+import shutil
+
+import jax
+import pytest
+
+from bertjax import evaluate, export
+from bertjax.training.checkpoint import fingerprints
+from bertjax.training.restoring import read_checkpoint
+from tests import runs
+from tests.toy_objective import Toy
+
+
+def test_a_run_writes_its_results(undisturbed):
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert set(summary) == {"eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second"}
+    assert {"mlm_loss", "mlm_accuracy", "nsp_accuracy"} <= set(summary["eval"])
+    assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy"}
+    assert summary["steps"] == 100 and summary["tokens"] <= 100 * 8 * 32
+    assert [record["step"] for record in runs.records(undisturbed / "samples.jsonl")] == [50, 100]
+    assert sorted(int(path.name) for path in (undisturbed / "checkpoints").iterdir()) == [80, 90, 100]
+    assert (undisturbed / "curves.png").stat().st_size and list((undisturbed / "events").iterdir())
+    first, *_, last = runs.losses(undisturbed)
+    assert last[1] < first[1]
+
+
+def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed, tmp_path, capsys):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
+    output = capsys.readouterr().out
+    assert "mlm_accuracy" in output and f"next      python -m bertjax.evaluate {tmp_path / 'run'}/export" in output
+    for name in ("metrics.jsonl", "samples.jsonl", "export/model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    figures = [json.loads((root / "summary.json").read_text()) for root in (undisturbed, tmp_path / "run")]
+    for key in ("baseline", "tokens", "steps"):
+        assert figures[0][key] == figures[1][key]
+    assert figures[1]["eval"] == pytest.approx(figures[0]["eval"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    longer = [*flags, "--config.stages.0.steps=110", f"--workdir={workdir}"]
+    assert runs.call(*longer) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "stages.0.steps: 100 -> 110" in error and "--extend" in error
+    assert runs.call(*longer, "--extend") == 0
+    assert [step for step, *_ in runs.losses(workdir)] == list(range(1, 111))
+    assert runs.losses(workdir)[:100] == runs.losses(undisturbed)
+    assert [start["extend"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]
+    assert json.loads((workdir / "summary.json").read_text())["steps"] == 110
+
+
+@pytest.mark.slow
+def test_one_batch_is_learnt_by_heart(flags, tmp_path):
+    few = ["--config.data.overfit=1", "--config.stages.0.steps=250", "--config.stages.0.batch=2"]
+    plain = ["--config.model.dropout=0.0", "--config.optimizer.learning_rate=1e-2", "--config.runtime.save_every=250"]
+    assert runs.call(*flags, *few, *plain, f"--workdir={tmp_path}") == 0
+    _, mlm_loss, nsp_loss = runs.losses(tmp_path)[-1]
+    assert mlm_loss < 0.3 and nsp_loss < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allowed", [0, 3])
+def test_a_loss_that_is_not_finite_ends_the_run_or_is_skipped(flags, tmp_path, capsys, allowed):
+    """The first step's update is so large that no later loss is finite."""
+    too_fast = ["--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=0"]
+    code = runs.call(*flags, *too_fast, f"--config.runtime.max_skipped={allowed}", f"--workdir={tmp_path}")
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert code == 1 and len(errors) == 1
+    assert f"not finite at step {2 + allowed} " in errors[0] and "learning_rate" in errors[0]
+    assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.slow
+def test_an_objective_from_outside_goes_the_whole_way(flags, tmp_path):
+    toy = [*flags, "--config.tasks.toy.objective.kind=tests.toy_objective:Toy"]
+    brief = ["--config.stages.0.steps=20", "--config.eval.every=10"]
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert runs.call(*toy, *brief, f"--workdir={whole}") == 0
+    shutil.copytree(whole, parted)
+    shutil.rmtree(parted / "checkpoints" / "20")
+    assert runs.call(*toy, *brief, f"--workdir={parted}") == 0
+    assert runs.weights(whole) == runs.weights(parted)
+
+    records = runs.records(whole / "metrics.jsonl")
+    assert [record["step"] for record in records] == list(range(1, 21))
+    assert records[-1]["train/teacher_loss"] < records[0]["train/teacher_loss"]
+    summary = json.loads((whole / "summary.json").read_text())
+    assert set(summary["eval"]) == {"teacher_loss", "second_loss", "mean_norm", "scored"}
+    assert summary["eval"]["scored"] == 16
+    for name in (whole, f"{parted}@20", whole / "export"):
+        assert evaluate.run(str(name))["eval"] == pytest.approx(summary["eval"], rel=1e-6)
+
+
+def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
+    toy = [*flags, "--config.tasks.toy.objective.kind=tests.toy_objective:Toy", f"--workdir={tmp_path}"]
+    assert runs.call(*toy, "--config.stages.0.steps=20", "--config.eval.every=10") == 0
+    saved = read_checkpoint(tmp_path, "20")
+    assert set(saved.params) == set(export.read(tmp_path / "export").params) == {"encoder", "second"}
+    identity = json.loads((tmp_path / "config.json").read_text())["identity"]
+    assert identity["frozen"] == fingerprints(Toy().frozen_params(saved.encoder))
+    assert fingerprints(jax.device_get(Toy(teacher_seed=8).frozen_params(saved.encoder))) != identity["frozen"]
+
+
+@pytest.mark.slow
+def test_korean_goes_the_same_way_and_reads_well(tmp_path):
+    korean = ["--config.data.corpus=embedded:ko", f"--config.data.store={tmp_path}/stores"]
+    done = runs.finish(runs.start("--config=configs/tiny.py:smoke", *korean, f"--workdir={tmp_path}/run"))
+    assert done.returncode == 0, done.stderr
+    samples = runs.records(tmp_path / "run" / "samples.jsonl")[-1]["samples"]
+    text = "".join(sample["text"] for sample in samples)
+    guesses = "".join(guess for sample in samples for five in sample["guesses"] for guess in five)
+    assert any("가" <= character <= "힣" for character in guesses)
+    assert "\ufffd" not in text + guesses

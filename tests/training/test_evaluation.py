@@ -1,0 +1,105 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.objectives.bert import BERT
+from bertjax.training.evaluation import Evaluator
+from bertjax.training.program import Program
+
+ROWS, BATCH = 10, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored(BERT):
+    """BERT with a score that only holds where outputs and examples come in the same order."""
+
+    def outputs(self, module, params, batch):
+        lengths_BN = (batch["examples_BT"] > 0).sum(axis=1, keepdims=True)
+        return {"length_BN": lengths_BN, "token_BT": batch["tokens_BT"]}
+
+    def score(self, outputs, examples):
+        assert outputs["token_BT"].shape == examples.tokens.shape
+        return {"in_order": float((outputs["length_BN"] == examples.lengths).mean()), "examples": len(examples.ids)}
+
+    def samples(self, outputs, batch, tokenizer):
+        return []
+
+
+def program(store, batch: int = BATCH, objective=None) -> Program:
+    config = from_dict(
+        {
+            "model": {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 32},
+            "stages": [{"steps": 1, "seq_len": 32, "batch": batch}],
+            "eval": {"rows": ROWS, "samples": 2},
+        }
+    )
+    if objective:
+        task = dataclasses.replace(config.task, objective=objective)
+        config = dataclasses.replace(config, tasks={"bert": task})
+    return Program.of(config, store)
+
+
+@pytest.fixture(scope="module")
+def params(store):
+    return program(store).init_state()["params"]
+
+
+@pytest.fixture(scope="module")
+def evaluation(store, params):
+    return Evaluator(program(store))(params)
+
+
+def test_metrics_are_sums_over_all_rows(store, params, evaluation):
+    """Ten rows in batches of four and in one of ten: the two empty rows of the last one count nothing."""
+    whole = program(store, batch=ROWS)
+    batch = whole.heldout_feed.batch(np.arange(ROWS))
+
+    def terms(params, batch):
+        sums, metrics = whole.objective.terms(whole.module, params, None, batch, jax.random.key(0), False)
+        return sums, whole.objective.weights(batch), metrics
+
+    sums, weights, metrics = jax.jit(terms)(params, batch)
+    expected = {f"{term}_loss": float(sums[term] / weights[term]) for term in sums}
+    expected |= {name: float(total / weight) for name, (total, weight) in metrics.items()}
+    assert evaluation.metrics == pytest.approx(expected, rel=1e-5)
+
+
+def test_baselines_see_the_same_tokens(store, evaluation):
+    batch = program(store).heldout_feed.batch(np.arange(ROWS))
+    labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
+    counts = store.unigram_counts("train")
+    probabilities = (counts + 1) / (counts + 1).sum()
+    assert evaluation.baselines == pytest.approx(
+        {
+            "unigram_loss": -np.log(probabilities[labels]).mean(),
+            "majority_accuracy": (labels == counts.argmax()).mean(),
+        }
+    )
+
+
+def test_evaluations_are_repeatable(store, params, evaluation):
+    again = Evaluator(program(store))(params)
+    assert (again.metrics, again.baselines, again.samples) == (
+        evaluation.metrics,
+        evaluation.baselines,
+        evaluation.samples,
+    )
+
+
+def test_samples_show_the_first_rows(store, evaluation):
+    batch = program(store).heldout_feed.batch(np.arange(2))
+    assert len(evaluation.samples) == 2
+    for row, sample in enumerate(evaluation.samples):
+        labels = batch["mlm_labels_BK"][row][batch["mlm_weights_BK"][row] > 0]
+        assert list(sample.answers) == [store.tokenizer.piece(int(label)) for label in labels]
+        assert [len(guesses) for guesses in sample.guesses] == [5] * len(labels)
+        assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
+
+
+def test_scores_see_every_example_once_and_in_order(store, params):
+    scored = Evaluator(program(store, objective=Scored()))(params)
+    assert (scored.metrics["in_order"], scored.metrics["examples"]) == (1.0, ROWS)
+    assert scored.samples == []

@@ -1,0 +1,97 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
+
+
+def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
+    workdir = Workdir.at(tmp_path / "runs" / "a")
+    with workdir.locked():
+        with pytest.raises(UserError, match="is in use by a live run; wait for it or choose another --workdir$"):
+            with Workdir.at(tmp_path / "runs" / "a").locked():
+                pass
+        with Workdir.at(tmp_path / "runs" / "b").locked():
+            pass
+    with workdir.locked():
+        pass
+
+
+def test_a_dead_process_holds_nothing(tmp_path):
+    script = (
+        "import os, sys; from bertjax.training.files import Workdir\nwith Workdir.at(sys.argv[1]).locked(): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, tmp_path], cwd=Path(__file__).parents[2]).returncode == 9
+    with Workdir.at(tmp_path).locked():
+        pass
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_workdir_that_cannot_be_written(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"cannot be written: .*; choose another --workdir$"):
+        with Workdir.at(tmp_path / "file" / below).locked():
+            pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_object_stores_are_refused():
+    with pytest.raises(UserError, match="workdir gs://bucket/run is on an object store"):
+        with Workdir.at("gs://bucket/run").locked():
+            pass
+
+
+def test_json_is_written_whole(tmp_path):
+    path = Workdir.at(tmp_path).config
+    write_json(path, {"a": ["한글", 1.5, None]})
+    write_json(path, {"a": ["한글", 2.5, None]})
+    assert read_json(path) == {"a": ["한글", 2.5, None]}
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_json_that_is_none(tmp_path):
+    path = Workdir.at(tmp_path).config
+    path.write_text('{"a": ')
+    with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or delete its folder"):
+        read_json(path)
+
+
+RECORDS = [{"step": step, "text": "한글"} for step in (1, 2, 5)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = Workdir.at(tmp_path).metrics
+    for record in RECORDS:
+        append_jsonl(path, record)
+    return path
+
+
+def test_records_come_back_in_order(log, tmp_path):
+    assert read_jsonl(log) == RECORDS
+    assert read_jsonl(Workdir.at(tmp_path).samples) == []
+
+
+@pytest.mark.parametrize("cut", range(1, len(json.dumps(RECORDS[-1], ensure_ascii=False).encode()) + 1))
+def test_a_line_that_a_kill_cut_short_does_not_count(log, cut):
+    log.write_bytes(log.read_bytes()[:-cut])
+    assert read_jsonl(log) == RECORDS[:-1]
+    cut_jsonl(log, 5)
+    append_jsonl(log, {"step": 6})
+    assert read_jsonl(log) == [*RECORDS[:-1], {"step": 6}]
+
+
+@pytest.mark.parametrize("last_step, kept", [(0, 0), (1, 1), (4, 2), (5, 3), (9, 3)])
+def test_what_a_resumed_run_writes_again_is_dropped(log, last_step, kept):
+    cut_jsonl(log, last_step)
+    assert read_jsonl(log) == RECORDS[:kept]
+    assert [path.name for path in Path(log).parent.iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_is_not_there_is_not_cut(tmp_path):
+    cut_jsonl(Workdir.at(tmp_path).metrics, 3)
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,53 @@
+import jax
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.training import platform
+
+
+@pytest.fixture(autouse=True)
+def settings_restored(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_prefer_vector_width=256")
+    yield
+    jax.config.update("jax_platforms", None)
+
+
+def test_an_idle_accelerator_is_refused_with_the_line_that_installs_its_support(tmp_path, monkeypatch):
+    device = tmp_path / "accel0"
+    device.touch()
+    monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
+    with pytest.raises(UserError) as error:
+        platform.configure(None)
+    assert str(error.value) == (
+        f"this machine shows an accelerator ({device}) but JAX runs on CPU; pip install '.[tpu]', or say --platform=cpu"
+    )
+
+
+def test_a_cpu_that_was_asked_for_is_not_refused(tmp_path, monkeypatch):
+    (tmp_path / "accel0").touch()
+    monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
+    platform.configure("cpu")
+
+
+def test_a_machine_without_accelerator_is_not_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
+    platform.configure(None)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ("", "--xla_cpu_prefer_vector_width=512"),
+        ("--xla_dump_to=x", "--xla_dump_to=x --xla_cpu_prefer_vector_width=512"),
+        ("--xla_cpu_prefer_vector_width=256", "--xla_cpu_prefer_vector_width=256"),
+    ],
+)
+def test_wide_vectors_are_used_where_the_cpu_has_them_and_the_user_said_nothing(monkeypatch, given, expected):
+    monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2 avx512f")
+    monkeypatch.setenv("XLA_FLAGS", given)
+    platform.configure("cpu")
+    assert platform.os.environ["XLA_FLAGS"] == expected
+    monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2")
+    monkeypatch.setenv("XLA_FLAGS", given)
+    platform.configure("cpu")
+    assert platform.os.environ["XLA_FLAGS"] == given

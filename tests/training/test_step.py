@@ -1,0 +1,135 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.training.step import consumption, gradients
+from tests import batches
+from tests.training.small import Trainer, context
+
+
+def equal(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+def with_nan(batch: dict) -> dict:
+    weights_BK = batch["mlm_weights_BK"].copy()
+    weights_BK[0, 0] = np.nan
+    return batch | {"mlm_weights_BK": weights_BK}
+
+
+def test_golden_steps():
+    """From fixed weights: the second losses change with every formula of the step."""
+    module, batch = context().module, batches.make()
+    trainer = Trainer(context())
+    shapes = jax.eval_shape(module.init, jax.random.key(0), batch)["params"]
+    trainer.state["params"] = batches.filled(shapes)
+    metrics = trainer.train(batch, batch)
+    for name, golden in GOLDEN.items():
+        np.testing.assert_allclose(metrics[name], golden, rtol=1e-4, err_msg=name)
+
+
+GOLDEN = {
+    "mlm_loss": [6.15291, 5.89268],
+    "nsp_loss": [0.695176, 0.66923],
+    "gradient_norm": [15.0356, 6.54821],
+    "update_norm": [0.18883, 0.297303],
+    "parameter_norm": [23.8464, 23.8336],
+}
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4])
+def test_micro_batches_do_not_change_the_gradient(micro_batches):
+    batch = batches.make()
+    params = jax.eval_shape(context().module.init, jax.random.key(0), batch)["params"]
+    params = batches.filled(params)
+
+    def of(count):
+        split = context(micro_batches=count)
+        return jax.jit(lambda: gradients(split, params, None, batch, jax.random.key(0)))()
+
+    (gradient, losses, metrics), (expected, *expected_rest) = of(micro_batches), of(1)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * largest), gradient, expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), [losses, metrics], expected_rest)
+
+
+def test_a_dispatch_of_many_steps_is_that_many_steps():
+    steps = [batches.make(seed=seed) for seed in range(4)]
+    at_once, one_by_one = Trainer(context(dropout=0.1)), Trainer(context(dropout=0.1))
+    metrics, singles = at_once.train(*steps, steps_per_call=4), one_by_one.train(*steps)
+    for name in singles:
+        np.testing.assert_allclose(metrics[name], singles[name], rtol=1e-6, err_msg=name)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), at_once.params, one_by_one.params)
+    assert at_once.state["step"] == one_by_one.state["step"] == 4
+
+
+def test_training_learns():
+    trainer = Trainer(context())
+    metrics = trainer.train(*[batches.make()] * 20)
+    assert metrics["mlm_loss"][-1] < 0.8 * metrics["mlm_loss"][0]
+
+
+def test_dropout_follows_the_step():
+    batch = batches.make()
+    first, again = Trainer(context(dropout=0.1)), Trainer(context(dropout=0.1))
+    equal(first.train(batch), again.train(batch))
+    later = Trainer(context(dropout=0.1))
+    later.state["step"] += 1
+    assert later.train(batch)["mlm_loss"] != Trainer(context(dropout=0.1)).train(batch)["mlm_loss"]
+
+
+def test_a_step_that_is_not_finite_is_consumed_and_changes_nothing():
+    good = batches.make()
+    trainer = Trainer(context(max_skipped=2))
+    trainer.train(good)
+    before = jax.device_get(trainer.state)
+    metrics = trainer.train(with_nan(good))
+    after = jax.device_get(trainer.state)
+    equal((after["params"], after["opt_state"]), (before["params"], before["opt_state"]))
+    assert after["step"] == before["step"] + 1 and after["skipped"] == metrics["skipped"][0] == 1
+    assert np.isnan(metrics["mlm_loss"][0])
+
+    assert trainer.train(good)["skipped"][0] == 0
+    assert np.abs(trainer.params["encoder"]["pooler"]["bias"] - before["params"]["encoder"]["pooler"]["bias"]).max() > 0
+
+
+@pytest.mark.parametrize("max_skipped", [0, 2])
+def test_after_too_many_of_them_in_a_row_the_state_is_frozen(max_skipped):
+    good = batches.make()
+    trainer = Trainer(context(max_skipped=max_skipped))
+    before = trainer.params
+    metrics = trainer.train(*[with_nan(good)] * (max_skipped + 1), good, good)
+    assert [*metrics["skipped"]] == [*range(1, max_skipped + 2), max_skipped + 1, max_skipped + 1]
+    equal(trainer.params, before)
+    assert trainer.state["step"] == max_skipped + 3
+
+
+def test_a_good_step_between_begins_the_count_anew():
+    good = batches.make()
+    bad = with_nan(good)
+    metrics = Trainer(context(max_skipped=2)).train(bad, bad, good, bad, bad, good)
+    assert [*metrics["skipped"]] == [1, 2, 0, 1, 2, 0]
+
+
+def test_an_infinite_gradient_is_as_bad_as_an_infinite_loss():
+    huge = batches.make() | {"nsp_weights_BN": np.full((8, 1), 3e38, np.float32)}
+    trainer = Trainer(context())
+    before = trainer.params
+    assert trainer.train(huge)["skipped"][0] == 1
+    equal(trainer.params, before)
+
+
+def test_consumption_counts_real_tokens_and_the_pairs_that_see_each_other():
+    batch = {
+        "examples_BT": np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6]),
+        "example_ids_BN": np.array([[4, 9], [2, -1], [-1, -1]]),
+        "mlm_weights_BK": np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]),
+        "nsp_weights_BN": np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]),
+    }
+    assert {name: int(value) for name, value in consumption(batch).items()} == {
+        "tokens": 7,
+        "token_pairs": 9 + 4 + 4,
+        "predictions": 3,
+        "rows": 2,
+    }
