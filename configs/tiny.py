@@ -27,7 +27,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.runtime["save_every"] = 20
     elif variant == "chars":
         config.data = {"tokenizer": {"kind": "char", "vocab_size": 200, "byte_fallback": False}}
-        config.stages = [{"steps": 600, "seq_len": 128, "batch": 32}]
+        config.stages = [{"steps": 500, "seq_len": 128, "batch": 16}]
+        config.optimizer["warmup_steps"] = 50
+        config.eval = {"every": 250, "rows": 512}
     elif variant:
         raise ValueError(f"no variant {variant!r}; there are smoke and chars")
     return config

@@ -1,0 +1,28 @@
+"""Every command that the documentation shows is one that the command lines understand."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bertjax import config
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py")))
+COMMANDS = sorted({
+    match[0] for page in PAGES for match in re.finditer(r"python -m bertjax\.(?:train|prepare) [^`\n#]*", page.read_text())
+})  # fmt: skip
+
+
+def test_there_are_commands():
+    assert any("bertjax.train" in command for command in COMMANDS)
+    assert any("bertjax.prepare" in command for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_configuration_of_a_shown_command_loads(command, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
+    [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
+    config.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
