@@ -10,9 +10,8 @@ from bertjax import config
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py")))
-COMMANDS = sorted({
-    match[0] for page in PAGES for match in re.finditer(r"python -m bertjax\.(?:train|prepare) [^`\n#]*", page.read_text())
-})  # fmt: skip
+SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare) [^`\n#]*")
+COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text())})
 
 
 def test_there_are_commands():
