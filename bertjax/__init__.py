@@ -5,9 +5,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.version_info < (3, 11):  # noqa: UP036 - a clone runs without pip having checked
-    raise SystemExit(
-        f"error: bertjax needs Python 3.11 or newer, this is {sys.version.split()[0]}; see README, Install"
-    )
+    print(f"error: bertjax needs Python 3.11 or newer, this is {sys.version.split()[0]}; see README", file=sys.stderr)
+    raise SystemExit(2)
 
 if TYPE_CHECKING:
     from bertjax.opening import Model

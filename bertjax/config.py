@@ -98,6 +98,8 @@ class Config:
             del identity[free]
         for path in _PATHS:
             del identity["data"][path]
+        if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
+            del identity["data"]["tokenizer"]
         identity["data"]["store_fingerprint"] = store_fingerprint
         return identity
 
@@ -148,10 +150,10 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     try:
         spec.loader.exec_module(module)
         found = module.get_config(variant) if variant else module.get_config()
-    except (KeyError, ValueError) as error:
-        raise UserError(f"configuration {config_path!r}: {error.args[0]}") from error
-    except (SyntaxError, AttributeError, TypeError) as error:
-        raise UserError(f"configuration {config_path!r} cannot be read: {error}") from error
+    except ValueError as error:
+        raise UserError(f"configuration {config_path!r}: {error}") from error
+    except Exception as error:  # it is the user's program, and may fail in any way
+        raise UserError(f"configuration {config_path!r} fails with {type(error).__name__}: {error}; mend it") from error
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in overrides:
         typed.override(mapping, assignment)
@@ -186,8 +188,13 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tup
 def short_name(config_path: str, overrides: list[str]) -> str:
     """`tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1: the default name of a workdir."""
     path, _, variant = config_path.partition(":")
-    parts = [Path(path).stem, variant, *(_short(assignment) for assignment in overrides)]
+    parts = [Path(path).stem, variant, *(_short(assignment) for assignment in identifying(overrides))]
     return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
+
+
+def identifying(overrides: list[str]) -> list[str]:
+    """The overrides that make another run of it; those of `eval` and `runtime` do not."""
+    return [assignment for assignment in overrides if not assignment.startswith(("eval.", "runtime."))]
 
 
 def _short(assignment: str) -> str:

@@ -30,6 +30,9 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return main() or 0
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        print(f"error: {error}; make room or mend the path, then give the same command again", file=sys.stderr)
+        return 1
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -12,9 +12,10 @@ from bertjax import errors, opening
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.training import platform, report
+from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.program import Program
-from bertjax.training.sharding import shardings
+from bertjax.training.sharding import make_mesh, shardings
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
@@ -42,14 +43,16 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
         raise UserError(
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
         )
-    program = Program.of(config, store)
+    # How the run was laid out does not matter here: any machine scores it.
+    runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), micro_batches=1)
+    program = Program(dataclasses.replace(config, runtime=runtime), store, make_mesh(runtime.mesh))
     params = jax.device_put(model.params, shardings(model.params, program.rules, program.mesh))
     evaluation = Evaluator(program)(params)
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 
 def _tokenizer_folder(name: str) -> Path:
-    return Path(name.partition("@")[0]) / "tokenizer"
+    return Path(opening.split_name(name)[0]) / "tokenizer"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = errors.ArgumentParser(
         prog="python -m bertjax.evaluate",
         description="Scores a run, a checkpoint or an export on the held-out documents of a corpus.",
-        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@1000 "
+        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@2100 "
         "--corpus=my/texts --json",
         allow_abbrev=False,
     )

@@ -55,7 +55,7 @@ def write(folder: os.PathLike, export: Export) -> None:
         "numbers": export.numbers,
     }
     draft = folder / f".{RECORD}.draft"
-    draft.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    draft.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     draft.replace(folder / RECORD)
 
 
@@ -67,7 +67,7 @@ def read(folder: os.PathLike) -> Export:
     """
     folder = Path(folder)
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         flat = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no export: {Path(error.filename or _WEIGHTS).name} is missing") from error

@@ -24,13 +24,20 @@ class Model(NamedTuple):
     tokenizer: Tokenizer
 
 
+def split_name(name: str | os.PathLike) -> tuple[str, str]:
+    """`RUN@STEP` as (path, step); the step is empty where none is named."""
+    path, at, step = os.fspath(name).rpartition("@")
+    path, step = (path, step) if at and "/" not in step else (os.fspath(name), "")
+    return os.path.expanduser(path), step
+
+
 def open_model(name: str | os.PathLike) -> export.Export:
     """Reads an export folder, the newest checkpoint of a run (`RUN`) or a certain one (`RUN@STEP`).
 
     Raises:
       UserError: nothing readable is there.
     """
-    path, _, step = os.fspath(name).partition("@")
+    path, step = split_name(name)
     if not step and (Path(path) / export.RECORD).exists():
         return export.read(path)
     if not Path(path).is_dir():

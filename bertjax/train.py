@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import shlex
 import signal
 import subprocess
@@ -19,11 +20,13 @@ from bertjax import config as configuration
 from bertjax import errors, export
 from bertjax.config import Config
 from bertjax.data.preparation import open_or_prepare
+from bertjax.errors import UserError
 from bertjax.training import curves, platform, report, restoring
 from bertjax.training.checkpoint import fingerprints
 from bertjax.training.files import Workdir, append_jsonl, write_json
 from bertjax.training.loop import Trained, train
 from bertjax.training.program import Program
+from bertjax.training.sharding import check_batch, make_mesh
 
 _RECORDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
@@ -66,10 +69,16 @@ def run(
       UserError: bad input; nothing that was there is lost.
       RunFailed: the run began and cannot go on.
     """
+    if jax.process_count() > 1:
+        raise UserError(f"{jax.process_count()} processes take part; this version trains with one, on all its devices")
     files = Workdir.at(workdir)
-    store = open_or_prepare(config.data, may_prepare=jax.process_count() == 1)
-    program = Program.of(config, store)
     with files.locked():
+        if extend and not files.config.exists():
+            raise UserError(f"--extend finds no run in {files.root}; name the run that shall go on with --workdir")
+        mesh = make_mesh(config.runtime.mesh)
+        for stage in config.stages:
+            check_batch(stage.batch, config.runtime.micro_batches, mesh)
+        program = Program(config, open_or_prepare(config.data, may_prepare=True), mesh)
         trained = _train_in(files, program, extend, should_stop)
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
@@ -109,18 +118,26 @@ def _write_results(files: Workdir, program: Program, trained: Trained, figures: 
 
 
 def _start_record(resumes: bool, extend: bool) -> dict[str, Any]:
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
         "extend": extend,
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "git": git.stdout.strip(),
+        "git": _git_state(),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
         "versions": {package: metadata.version(package) for package in _RECORDED_PACKAGES},
     }
+
+
+def _git_state() -> str:
+    """Which commit of bertjax this is; empty where there is no git, or no repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
 
 
 def _stop_signal() -> threading.Event:
@@ -131,7 +148,8 @@ def _stop_signal() -> threading.Event:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        print("\nstopping after this step; once more to leave without saving", file=sys.stderr, flush=True)
+        # Not print: the signal may have come in the middle of one.
+        os.write(2, b"\nstopping after this step; once more to leave without saving\n")
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, ask_to_stop)
@@ -159,7 +177,8 @@ def main(argv: list[str] | None = None) -> int:
     config = configuration.load(args.config, overrides)
     platform.configure(args.platform)
     workdir = args.workdir or f"runs/{configuration.short_name(args.config, overrides)}"
-    name = configuration.short_name(args.config, [])
+    changed = [override for override in configuration.identifying(overrides) if not override.startswith("seed=")]
+    name = "" if changed else configuration.short_name(args.config, [])
     summary = run(config, workdir, name=name, extend=args.extend, should_stop=_stop_signal().is_set)
 
     command = shlex.join(["python", "-m", "bertjax.train", *(sys.argv[1:] if argv is None else argv)])

@@ -100,7 +100,7 @@ def _write(path: Path, identity: dict, ranges: np.ndarray, rows_RN: np.ndarray) 
     try:
         np.save(draft / _RANGES, ranges)
         np.save(draft / _ROWS, rows_RN)
-        (draft / _MANIFEST).write_text(json.dumps(_manifest(draft, identity), indent=2))
+        (draft / _MANIFEST).write_text(json.dumps(_manifest(draft, identity), indent=2), encoding="utf-8")
         os.rename(draft, path)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
@@ -110,7 +110,7 @@ def _write(path: Path, identity: dict, ranges: np.ndarray, rows_RN: np.ndarray) 
 
 def _is_whole(path: Path, identity: dict) -> bool:
     try:
-        return json.loads((path / _MANIFEST).read_text()) == _manifest(path, identity)
+        return json.loads((path / _MANIFEST).read_text(encoding="utf-8")) == _manifest(path, identity)
     except (OSError, ValueError):
         return False
 

@@ -168,5 +168,5 @@ class Encoder(nn.Module):
 
         remat = self.config.execution.remat
         if remat != "none":
-            apply = jax.checkpoint(apply, policy=_REMAT_POLICIES[remat], prevent_cse=self.config.execution.unroll)
+            apply = jax.checkpoint(apply, policy=_REMAT_POLICIES[remat])
         return apply(hidden_BTD, of_layer, visibility, read_BK)

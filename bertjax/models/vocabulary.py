@@ -31,10 +31,12 @@ def pad(params: dict, config: EncoderConfig) -> dict:
     return jax.tree_util.tree_map_with_path(pad_leaf, params)
 
 
+def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
+    """Number of parameters in a leaf at a key path, the padding of the vocabulary left out."""
+    return math.prod((config.vocab_size, *leaf.shape[1:]) if _has_vocabulary_axis(path) else leaf.shape)
+
+
 def count_parameters(params: dict, config: EncoderConfig) -> int:
     """Number of parameters, the padding of the vocabulary left out."""
-
-    def count(path, leaf):
-        return math.prod((config.vocab_size, *leaf.shape[1:]) if _has_vocabulary_axis(path) else leaf.shape)
-
-    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(count, params)))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return sum(count_leaf(path, leaf, config) for path, leaf in leaves)

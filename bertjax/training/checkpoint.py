@@ -108,12 +108,17 @@ class Checkpoints:
           UserError: there are checkpoints and none is whole, or the format is newer than this bertjax.
         """
         steps = self.steps()
+        damaged = []
         for step in reversed(steps):
             try:
-                return self.restore(step, abstract_state)
+                restored = self.restore(step, abstract_state)
             except Damaged as error:
                 log.warning("checkpoint %d is damaged (%s); going on from the one before", step, error)
-                self._set_aside(step)
+                damaged.append(step)
+            else:
+                for later in damaged:  # only now: while none is whole, all stay where they are
+                    self._set_aside(later)
+                return restored
         if steps:
             raise UserError(f"no checkpoint in {self._folder} is whole; delete the workdir to start anew")
         return None
@@ -141,7 +146,9 @@ class Checkpoints:
         if meta.pop("digest", None) != _digest(meta):
             raise Damaged("what stands beside the arrays is not what was saved")
         try:
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state))
+            # Without an abstract state, this machine need not have the devices that the run had.
+            fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state, fallback_sharding=fallback))
             tree = self._manager.restore(step, args=items)["state"]
         except Exception as error:
             raise Damaged(_first_line(error)) from error

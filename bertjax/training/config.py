@@ -47,6 +47,17 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
 
+    def __post_init__(self):
+        for field in ("learning_rate", "epsilon", "clip_norm"):
+            if not getattr(self, field) > 0.0:
+                raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")
+        for field in ("b1", "b2"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise UserError(f"optimizer.{field}={getattr(self, field)} must lie in [0, 1)")
+        for field in ("warmup_steps", "weight_decay"):
+            if getattr(self, field) < 0:
+                raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
+
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
@@ -67,6 +78,8 @@ class EvalConfig:
             raise UserError(f"eval.rows={self.rows} must lie between 1 and 4096")
         if self.every < 1:
             raise UserError(f"eval.every={self.every} must be at least 1")
+        if self.samples < 0:
+            raise UserError(f"eval.samples={self.samples} must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +89,10 @@ class MeshConfig:
     data: int = 0
     fsdp: int = 1
     tensor: int = 1
+
+    def __post_init__(self):
+        if self.data < 0 or self.fsdp < 1 or self.tensor < 1:
+            raise UserError(f"runtime.mesh has {self}; fsdp and tensor are at least 1, data at least 0 (all the rest)")
 
 
 @dataclasses.dataclass(frozen=True)

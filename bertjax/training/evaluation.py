@@ -68,7 +68,8 @@ class Evaluator:
         return Evaluation(_ratios(totals) | scores, _ratios(baselines), samples)
 
     def _batches(self):
-        batch = self._program.config.stages[-1].batch
+        devices = self._program.mesh.devices.size
+        batch = -(-self._program.config.stages[-1].batch // devices) * devices
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))

@@ -95,7 +95,7 @@ class Workdir:
 def read_json(path: epath.Path) -> Any:
     """Raises UserError where the file is no JSON."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path} is damaged ({error}); restore it, or delete its folder and start anew") from error
 
@@ -103,7 +103,7 @@ def read_json(path: epath.Path) -> Any:
 def write_json(path: epath.Path, value: Any) -> None:
     """Writes all of it or nothing."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     draft.replace(path)
 
 
@@ -126,5 +126,5 @@ def cut_jsonl(path: epath.Path, last_step: int) -> None:
     if path.exists():
         kept = [record for record in read_jsonl(path) if record["step"] <= last_step]
         draft = path.with_name(f".{path.name}.draft")
-        draft.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+        draft.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept), encoding="utf-8")
         draft.replace(path)

@@ -78,7 +78,6 @@ class _Loop:
 
     def run(self) -> Trained:
         step, evaluation = self._start, None
-        saved = step if step else None
         with self._bar() as bar:
             bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
@@ -92,13 +91,10 @@ class _Loop:
                     self._take(bar, leave=0)
                     self._flush()
                     self._save(step)
-                    saved = step
                 if stop:
                     break
             self._take(bar, leave=0)
             self._flush()
-        if saved != step:
-            self._save(step)
         self._checkpoints.close()
         if step < self._timetable.steps:
             evaluation = None
@@ -158,7 +154,8 @@ class _Loop:
             losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
             raise RunFailed(
                 f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
-                "nothing was saved after it: lower optimizer.learning_rate or allow runtime.max_skipped such steps"
+                "nothing was saved after it: allow runtime.max_skipped such steps, or lower optimizer.learning_rate in "
+                "a new workdir"
             )
         if metrics["skipped"]:
             log.warning("step %d was skipped: its loss or gradient is not finite", step)

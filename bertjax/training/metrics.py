@@ -61,7 +61,7 @@ class MetricsLog:
         self._clock = time.monotonic()
         cut_jsonl(workdir.metrics, restored_step)
         cut_jsonl(workdir.samples, restored_step)
-        self._events = SummaryWriter(str(workdir.events), purge_step=restored_step + 1 if restored_step else None)
+        self._events = SummaryWriter(str(workdir.events), purge_step=restored_step + 1)
 
     @property
     def totals(self) -> Totals:
@@ -77,7 +77,7 @@ class MetricsLog:
             setattr(self._totals, name, getattr(self._totals, name) + metrics[name])
 
     def waited(self, seconds: float) -> None:
-        """Adds time in which the device had no batch."""
+        """Adds time that the loop waited for a batch."""
         self._totals.data_wait_seconds += seconds
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:

@@ -18,7 +18,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.training import schedules
 from bertjax.training.optimizer import adamw
-from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, Rules, check_batch, make_mesh, shardings
+from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, Rules, shardings
 from bertjax.training.stages import Timetable
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import StepContext
@@ -37,18 +37,6 @@ class Program:
     config: Config
     store: TokenStore
     mesh: Mesh
-
-    @classmethod
-    def of(cls, config: Config, store: TokenStore) -> "Program":
-        """Over all devices of this backend.
-
-        Raises:
-          UserError: devices, batch and micro-batches do not divide.
-        """
-        mesh = make_mesh(config.runtime.mesh)
-        for stage in config.stages:
-            check_batch(stage.batch, config.runtime.micro_batches, mesh)
-        return cls(config, store, mesh)
 
     @functools.cached_property
     def encoder(self) -> EncoderConfig:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.vocabulary import count_parameters
+from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.paths import path_of
 
@@ -25,7 +25,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
     lines = [f"{total:,} parameters (the padding of the vocabulary not counted)"]
     width = max(map(len, folded))
     for module, leaves in folded.items():
-        count = sum(leaf.size for _, _, leaf in leaves)
+        count = sum(count_leaf(key_path, leaf, encoder) for _, key_path, leaf in leaves)
         shapes = "  ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, _, leaf in leaves)
         lines.append(f"  {module:<{width}}  {count:>12,}  {shapes}")
     return lines

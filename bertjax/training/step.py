@@ -115,7 +115,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         **{name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
-        "update_norm": optax.tree.norm(update),
+        "update_norm": jnp.where(proceed, optax.tree.norm(update), 0.0),
         "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
         **consumption(batch),

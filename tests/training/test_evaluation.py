@@ -8,6 +8,7 @@ from bertjax.config import from_dict
 from bertjax.objectives.bert import BERT
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.program import Program
+from bertjax.training.sharding import make_mesh
 
 ROWS, BATCH = 10, 4
 
@@ -39,7 +40,7 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
     if objective:
         task = dataclasses.replace(config.task, objective=objective)
         config = dataclasses.replace(config, tasks={"bert": task})
-    return Program.of(config, store)
+    return Program(config, store, make_mesh(config.runtime.mesh))
 
 
 @pytest.fixture(scope="module")
