@@ -1,5 +1,6 @@
 """python -m bertjax.evaluate: scores a run, a checkpoint or an export on held-out text."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -71,7 +72,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure(args.platform)
-    figures = run(args.model, args.corpus)
+    with contextlib.redirect_stdout(
+        sys.stderr
+    ):  # a corpus that is prepared on the way says so; --json prints JSON alone
+        figures = run(args.model, args.corpus)
     if args.json:
         print(json.dumps(figures, indent=2))
     else:

@@ -21,7 +21,7 @@ def test_prepare_makes_a_store_and_says_what_it_holds(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     [store] = (tmp_path / "stores").glob("corpus-????????????")
-    assert str(store) in done.stderr and "every file is as it was written" in done.stdout
+    assert str(store) in done.stdout and "every file is as it was written" in done.stdout
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path):

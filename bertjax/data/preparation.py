@@ -34,7 +34,7 @@ BATCH_CHARACTERS = 1 << 20
 
 
 def prepare(config: DataConfig) -> TokenStore:
-    """Makes the token store of a corpus, or opens the one that is there, and says on stderr what it holds.
+    """Makes the token store of a corpus, or opens the one that is there, and prints what it holds.
 
     Memory does not grow with the corpus. A killed run leaves nothing that opens as a store; a second process that
     prepares the same store waits for the first.
@@ -50,7 +50,7 @@ def prepare(config: DataConfig) -> TokenStore:
     except OSError as error:
         raise UserError(f"cannot write the token store {path} ({error}); set data.store to another folder") from None
     prepared = TokenStore.open(path)
-    print(report(prepared), file=sys.stderr, flush=True)
+    print(report(prepared), flush=True)
     return prepared
 
 

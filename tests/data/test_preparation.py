@@ -61,7 +61,7 @@ def test_the_store_holds_the_corpus(config, capsys):
         ]
         assert decoded == [split(text, "punctuation") for text in kept[side]]
         assert store.manifest["splits"][side]["words"] == sum(len(text.split()) for text in kept[side])
-    printed = capsys.readouterr().err
+    printed = capsys.readouterr().out
     assert str(store.path) in printed and "vocabulary 400" in printed
 
 
