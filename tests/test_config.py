@@ -150,10 +150,11 @@ def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():
         ("configs/tiny.py", [], "tiny"),
         ("configs/tiny.py:smoke", [], "tiny-smoke"),
         ("configs/tiny.py:smoke", ["seed=1", "optimizer.learning_rate=1e-3"], "tiny-smoke-seed=1-learning_rate=1e-3"),
+        ("configs/tiny.py", ["runtime.workers=2", "eval.rows=100"], "tiny"),
         ("configs/tiny.py", ["data.corpus=my/texts *.txt"], "tiny-corpus=my_texts_.txt"),
     ],
 )
-def test_the_default_name_of_a_workdir(path, overrides, name):
+def test_the_default_name_of_a_workdir_is_that_of_the_run(path, overrides, name):
     assert short_name(path, overrides) == name
 
 

@@ -13,6 +13,7 @@ import pytest
 import bertjax
 from bertjax.errors import UserError
 from bertjax.objectives.bert import BERTModule
+from bertjax.opening import split_name
 from bertjax.training.restoring import read_checkpoint
 
 README = Path(__file__).parents[1] / "README.md"
@@ -78,3 +79,15 @@ def test_loading_starts_nothing(undisturbed):
 def test_what_is_not_there_is_named(undisturbed, suffix, complaint):
     with pytest.raises(UserError, match=complaint):
         bertjax.load(f"{undisturbed}{suffix}")
+
+
+@pytest.mark.parametrize(
+    "name, path, step",
+    [
+        ("runs/tiny", "runs/tiny", ""),
+        ("runs/tiny@20", "runs/tiny", "20"),
+        ("/home/me@host/run", "/home/me@host/run", ""),
+    ],
+)
+def test_a_step_is_what_follows_the_last_at_of_the_last_part(name, path, step):
+    assert split_name(name) == (path, step)
