@@ -153,7 +153,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     except ValueError as error:
         raise UserError(f"configuration {config_path!r}: {error}") from error
     except Exception as error:  # it is the user's program, and may fail in any way
-        raise UserError(f"configuration {config_path!r} fails with {type(error).__name__}: {error}; mend it") from error
+        raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in overrides:
         typed.override(mapping, assignment)
