@@ -34,10 +34,20 @@ class Task:
     Attributes:
       objective: by `kind`, see `bertjax.objectives`.
       examples: how text becomes examples.
+      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
+      plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
     """
 
     objective: Objective = BERT()
     examples: SegmentPairs = SegmentPairs()
+    row_examples: int = 0
+    plans: int = 1
+
+    def __post_init__(self):
+        if self.row_examples < 0:
+            raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
+        if self.plans < 1:
+            raise UserError(f"plans={self.plans} must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,8 +88,8 @@ def run(
 
 
 def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Callable[[], bool]) -> Trained:
-    plan = program.plan("train", program.config.stages[0].seq_len)
-    identity = program.config.identity(program.store.fingerprint) | {"plan": plan.fingerprint}
+    feed = program.train_feeds[program.config.task_name, program.config.stages[0].seq_len]
+    identity = program.config.identity(program.store.fingerprint) | {"plan": feed.fingerprint}
     if program.frozen is not None:
         identity["frozen"] = fingerprints(program.frozen)
     resumes = restoring.check_identity(files, identity, extend)
@@ -97,15 +97,13 @@ def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Calla
     restoring.write_record(files, restoring.RunRecord(program.config, identity, tokenizer.vocab_size), tokenizer)
     append_jsonl(files.starts, _start_record(resumes, extend))
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    print(
-        f"{len(plan.rows_RN):,} rows an epoch, {plan.real_share(program.config.stages[0].seq_len):.1%} real tokens; "
-        f"{program.mesh.devices.size} {jax.default_backend()} device(s), {program.encoder.execution.dtype}",
-        flush=True,
-    )
+    print(report.plan_line(feed))
+    devices = f"{program.mesh.devices.size} {jax.default_backend()} device(s)"
+    print(f"{devices}, {program.encoder.execution.dtype}", flush=True)
     meta = {
         "config": configuration.to_dict(program.config),
         "tokenizer": tokenizer.fingerprint,
-        "plan": plan.fingerprint,
+        "plan": feed.fingerprint,
     }
     return train(program, files, meta, should_stop)
 

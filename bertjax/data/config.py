@@ -43,6 +43,13 @@ class TokenizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SourceConfig:
+    corpus: str = ""
+    text_field: str = "text"
+    weight: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
 class DataConfig:
     """A corpus and how it becomes a token store.
 
@@ -65,9 +72,14 @@ class DataConfig:
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
     overfit: int = 0
+    sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.splitter not in SPLITTERS:
             raise UserError(f"data.splitter={self.splitter!r} is unknown; choose one of {', '.join(SPLITTERS)}")
         if not 0.0 < self.heldout_share < 1.0:
             raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")
+
+    @property
+    def named_sources(self) -> dict[str, SourceConfig]:
+        return dict(sorted(self.sources.items())) or {"corpus": SourceConfig(self.corpus, self.text_field)}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +71,21 @@ class Ragged:
     labels: dict[str, np.ndarray]
     ids: np.ndarray
 
+    @classmethod
+    def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The examples of several (at least one, all with the same labels), one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(
+            tokens=np.concatenate([part.tokens for part in parts]),
+            segments=np.concatenate([part.segments for part in parts]),
+            special=np.concatenate([part.special for part in parts]),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            labels={name: np.concatenate([part.labels[name] for part in parts]) for name in parts[0].labels},
+            ids=np.concatenate([part.ids for part in parts]),
+        )
+
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """Tokens of each example; int64 [M]."""
@@ -91,8 +107,8 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def lengths(self) -> np.ndarray:
-        """Tokens of every example; int32 [len]."""
+    def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Tokens of the examples from `start` to `stop` (the end); int32."""
 
     def take(self, indices: np.ndarray) -> Ragged:
         """The examples at `indices` (int64 [M]), in that order."""

@@ -2,11 +2,13 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.formats.base import Block
 from bertjax.data.random import bits, uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
@@ -94,6 +96,10 @@ class SegmentPairs:
         b_start, b_stop = b_start + b_front, b_stop - (b_cut - b_front)
         return np.stack([a_start, a_stop, b_start, b_stop, is_random], axis=1)
 
+    def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
+        """All pairs as one block."""
+        yield Block(self.plan(split, seq_len, seed), 0, 0)
+
     def open(self, store: TokenStore, split: str, ranges: Path) -> "SegmentPairExamples":
         """The examples of a plan that was saved as `ranges`."""
         return SegmentPairExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
@@ -135,8 +141,8 @@ class SegmentPairExamples:
     def __len__(self) -> int:
         return len(self._ranges)
 
-    def lengths(self) -> np.ndarray:
-        a_start, a_stop, b_start, b_stop, _ = self._ranges.T
+    def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        a_start, a_stop, b_start, b_stop, _ = self._ranges[start:stop].T
         return (a_stop - a_start + b_stop - b_start + _DELIMITERS).astype(np.int32)
 
     def take(self, indices: np.ndarray) -> Ragged:

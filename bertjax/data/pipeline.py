@@ -1,9 +1,8 @@
-"""From a step to a batch, with Grain around it. A batch depends on its step alone, so there is no iterator state.
-
-An ordinal is a row's place in the endless sequence of epochs: ordinal = epoch * R + place in the order of that epoch.
-"""
+"""From a step to a batch, with Grain around it. A batch depends on its step alone, so there is no iterator state."""
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -12,8 +11,9 @@ import numpy as np
 from absl import flags
 
 from bertjax.data.batch import Draw, PlacedExamples, core, place
-from bertjax.data.examples import Examples, Vocabulary
-from bertjax.data.random import permuted
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.order import Epochs, Turns
+from bertjax.data.plan import Plan
 from bertjax.errors import UserError
 
 Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
@@ -24,34 +24,74 @@ class Feed:
     """Batches of one task at one row length.
 
     Attributes:
-      examples: where tokens come from.
-      rows_RN: int32, which examples each row holds, -1 for none.
+      sources: where rows come from.
+      turns: how the sources share them.
       features: what the objective adds to the core batch or replaces in it.
       vocabulary: of the tokens.
       seq_len: T.
-      seed: of the run.
-      shuffle: a new order of the rows in every epoch; otherwise they come as planned.
     """
 
-    examples: Examples
-    rows_RN: np.ndarray
+    sources: tuple[Epochs, ...]
+    turns: Turns
     features: Features
     vocabulary: Vocabulary
     seq_len: int
-    seed: int
-    shuffle: bool
+
+    @functools.cached_property
+    def plans(self) -> list[Plan]:
+        """All plans of all sources."""
+        return [plan for source in self.sources for plan in source.plans]
+
+    @functools.cached_property
+    def slots(self) -> int:
+        """N, examples that a row may hold."""
+        return max(plan.counts.slots for plan in self.plans)
+
+    @functools.cached_property
+    def _first_ids(self) -> np.ndarray:
+        """Where the ids of each plan's examples start: none is used twice, so no two examples are masked alike."""
+        counts = [plan.counts.examples for plan in self.plans]
+        return np.cumsum(counts) - counts
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of all that the rows follow from."""
+        parts = [*(plan.fingerprint for plan in self.plans), str(self.turns.shares)]
+        return hashlib.sha256(",".join(parts).encode()).hexdigest()
 
     def batch(self, ordinals: np.ndarray) -> dict[str, np.ndarray]:
         """The rows with these ordinals (int64 [B]), -1 giving a row of padding; arrays with B as first dimension."""
-        epochs, places = np.divmod(np.maximum(ordinals, 0), len(self.rows_RN))
-        if self.shuffle:
-            places = permuted(self.seed, "rows", epochs, places, len(self.rows_RN))
-        indices_BN = np.where(ordinals[:, None] < 0, -1, self.rows_RN[places])
-        filled_BN = indices_BN >= 0
-        ragged = self.examples.take(indices_BN[filled_BN])
-        taken_BN = np.where(filled_BN, np.cumsum(filled_BN).reshape(filled_BN.shape) - 1, -1)
-        placed = place(ragged, taken_BN, self.seq_len, self.vocabulary)
-        return core(placed) | self.features(placed, Draw(self.seed, epochs[placed.rows]))
+        epochs_B, plans_B, rows_B = self._locate(np.maximum(ordinals, 0))
+        plans_B = np.where(ordinals < 0, -1, plans_B)
+        taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
+        parts, taken = [], 0
+        for index in np.unique(np.maximum(plans_B, 0)):
+            plan, here = self.plans[index], np.flatnonzero(plans_B == index)
+            examples_BN = plan.rows_RN[rows_B[here]]
+            filled_BN = examples_BN >= 0
+            ragged = plan.examples.take(examples_BN[filled_BN])
+            parts.append(dataclasses.replace(ragged, ids=ragged.ids + self._first_ids[index]))
+            order_BN = taken + np.cumsum(filled_BN).reshape(filled_BN.shape) - 1
+            taken_BN[here, : plan.counts.slots] = np.where(filled_BN, order_BN, -1)
+            taken += len(ragged.ids)
+        placed = place(Ragged.join(parts), taken_BN, self.seq_len, self.vocabulary)
+        return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows]))
+
+    def _locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
+        sources_B, ordinals_B = self.turns.at(ordinals)
+        located_3B, first_plan = np.zeros((3, len(ordinals)), np.int64), 0
+        for index, source in enumerate(self.sources):
+            here = sources_B == index
+            located_3B[:, here] = source.at(ordinals_B[here])
+            located_3B[1, here] += first_plan
+            first_plan += len(source.plans)
+        return tuple(located_3B)
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.sources[0].seed
 
 
 class Slot(Protocol):

@@ -1,60 +1,123 @@
 """How a split of a token store becomes rows: made once, written beside the store, opened as memory maps."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.data.examples import Examples
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.packing import assign, pack
+from bertjax.data.store import TokenStore, edges
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
+# Examples packed together: memory stays that of one such block however many blocks there are.
+PACKED_AT_ONCE = 1 << 24
+_TOKENS_PER_EXAMPLE = 16
 
 log = logging.getLogger(__name__)
 
 
-class ExampleFormat(Protocol):
-    """A frozen dataclass of choices that turns a split into examples, for instance `SegmentPairs`."""
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What a plan is made for.
 
-    def plan(self, split: Split, seq_len: int, seed: int) -> np.ndarray:
-        """Which tokens make up each example; one line an example, none longer than `seq_len`."""
+    Attributes:
+      split: `train` or `heldout`.
+      source: the one source whose documents are used; empty for all of them.
+      examples: how text becomes examples.
+      seq_len: T.
+      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
+      seed: of the run.
+      number: plans of one run differ by it.
+    """
 
-    def open(self, store: TokenStore, split: str, ranges: Path) -> Examples:
-        """The examples of a plan that was saved as `ranges`."""
+    split: str
+    examples: ExampleFormat
+    seq_len: int
+    seed: int
+    row_examples: int = 0
+    source: str = ""
+    number: int = 0
+
+    @property
+    def most(self) -> int:
+        """Examples that may share a row, at least 1."""
+        return self.row_examples or max(1, self.seq_len // _TOKENS_PER_EXAMPLE)
+
+    @property
+    def plan_seed(self) -> int:
+        """The seed of this plan among those of the run; that of the first is the run's."""
+        return self.seed + (self.number << 32)
+
+    def identity(self, store: TokenStore) -> dict:
+        """All that the plan follows from."""
+        examples = {"class": type(self.examples).__name__} | dataclasses.asdict(self.examples)
+        choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return choices | {"format_version": FORMAT_VERSION, "store": store.fingerprint, "examples": examples}
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """What is in a plan.
+
+    Attributes:
+      rows: R.
+      slots: N, the most examples of any row.
+      examples: E.
+      tokens: of all examples, [CLS] and [SEP] included.
+      lost_tokens: tokens of the split that are in no example.
+      repeated_tokens: tokens that are in an example a second time.
+    """
+
+    rows: int
+    slots: int
+    examples: int
+    tokens: int
+    lost_tokens: int
+    repeated_tokens: int
+
+    def real_share(self, seq_len: int) -> float:
+        """Share of the positions of the rows that hold tokens."""
+        return self.tokens / (self.rows * seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The rows of one split.
+    """The rows of one split; pickled as its path, so that the maps open again where it lands.
 
     Attributes:
       path: folder of the plan.
       fingerprint: hex, of all that the plan follows from.
       examples: what the rows hold.
-      rows_RN: int32, the examples of each row, -1 for none; a memory map.
+      counts: of them.
     """
 
     path: Path
     fingerprint: str
     examples: Examples
-    rows_RN: np.ndarray
+    counts: Counts
 
-    def real_share(self, seq_len: int) -> float:
-        """Share of the positions of the rows that hold tokens."""
-        return float(self.examples.lengths()[self.rows_RN[self.rows_RN >= 0]].sum() / (len(self.rows_RN) * seq_len))
+    def __getstate__(self) -> dict:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def rows_RN(self) -> np.ndarray:
+        """The examples of each row, -1 for none; int32, a memory map."""
+        return np.load(self.path / _ROWS, mmap_mode="r").view(np.ndarray)
 
 
-def open_or_make(store: TokenStore, split: str, examples: ExampleFormat, seq_len: int, seed: int) -> Plan:
+def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     """The plan of a split, from `<store>/plans/` if it is there and unharmed, else made and written there.
 
     Processes that make the same plan at the same time end up with one of the copies, which are equal.
@@ -62,26 +125,17 @@ def open_or_make(store: TokenStore, split: str, examples: ExampleFormat, seq_len
     Raises:
       UserError: the split gives no row, or the plan cannot be written.
     """
-    identity = {
-        "format_version": FORMAT_VERSION,
-        "store": store.fingerprint,
-        "split": split,
-        "examples": dataclasses.asdict(examples),
-        "seq_len": seq_len,
-        "seed": seed,
-    }
+    identity = spec.identity(store)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     path = store.path / "plans" / fingerprint[:12]
-    if path.exists() and not _is_whole(path, identity):
+    counts = _read(path, identity)
+    if path.exists() and counts is None:
         log.warning("the plan in %s is damaged and is made again", path)
         _attempt(path, lambda: shutil.rmtree(path))
-    if not path.exists():
-        ranges = examples.plan(store.split(split), seq_len, seed)
-        if not len(ranges):
-            raise UserError(f"the {split} split of {store.path} is too small to fill a row; prepare a larger corpus")
-        rows_RN = np.arange(len(ranges), dtype=np.int32)[:, None]
-        _attempt(path, lambda: _write(path, identity, ranges, rows_RN))
-    return Plan(path, fingerprint, examples.open(store, split, path / _RANGES), np.load(path / _ROWS, mmap_mode="r"))
+    if counts is None:
+        _attempt(path, lambda: _make(store, spec, path, identity))
+        counts = _read(path, identity)
+    return Plan(path, fingerprint, spec.examples.open(store, spec.split, path / _RANGES), counts)
 
 
 def _attempt(path: Path, action: Callable[[], None]) -> None:
@@ -93,31 +147,95 @@ def _attempt(path: Path, action: Callable[[], None]) -> None:
         ) from error
 
 
-def _write(path: Path, identity: dict, ranges: np.ndarray, rows_RN: np.ndarray) -> None:
+def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     """Writes a folder beside `path` and renames it, so that `path` is never half a plan."""
     draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     draft.mkdir(parents=True)
     try:
-        np.save(draft / _RANGES, ranges)
-        np.save(draft / _ROWS, rows_RN)
-        (draft / _MANIFEST).write_text(json.dumps(_manifest(draft, identity), indent=2), encoding="utf-8")
+        blocks = spec.examples.blocks(store.split(spec.split, spec.source), spec.seq_len, spec.plan_seed)
+        written, lost, repeated = _write_ranges(draft / _RANGES, blocks)
+        if not written:
+            raise UserError(f"the {spec.split} split of {store.path} is too small to fill a row; use a larger corpus")
+        examples = spec.examples.open(store, spec.split, draft / _RANGES)
+        packed = _write_rows(draft / _ROWS, examples, spec)
+        counts = Counts(**packed, examples=written, lost_tokens=lost, repeated_tokens=repeated)
+        manifest = {"identity": identity, "counts": dataclasses.asdict(counts), "files": _files(draft)}
+        (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
         os.rename(draft, path)
     except OSError:
-        shutil.rmtree(draft, ignore_errors=True)
         if not path.exists():  # otherwise another process was faster with the same plan
             raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
-def _is_whole(path: Path, identity: dict) -> bool:
+def _write_ranges(path: Path, blocks: Iterator[Block]) -> tuple[int, int, int]:
+    """Writes the ranges of all blocks; returns how many examples there are, tokens lost and tokens repeated."""
+    lost = repeated = 0
+    with _GrowingArray(path) as array:
+        for block in blocks:
+            array.append(block.ranges)
+            lost += block.lost_tokens
+            repeated += block.repeated_tokens
+    return array.length, lost, repeated
+
+
+def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
+    """Packs block by block and writes the rows; returns `rows`, `slots` and `tokens`."""
+    starts = range(0, len(examples), PACKED_AT_ONCE)
+    patterns, tokens = [], 0
+    for start in starts:
+        histogram = np.bincount(examples.lengths(start, start + PACKED_AT_ONCE), minlength=spec.seq_len + 1)
+        patterns.append(pack(histogram, spec.most))
+        tokens += int(histogram @ np.arange(len(histogram)))
+    slots = max(pattern.examples for block in patterns for pattern in block)
+    with _GrowingArray(path) as array:
+        for start, block in zip(starts, patterns):
+            rows_RN = assign(examples.lengths(start, start + PACKED_AT_ONCE), block, slots)
+            array.append(np.where(rows_RN < 0, -1, rows_RN + start).astype(np.int32))
+    return {"rows": array.length, "slots": slots, "tokens": tokens}
+
+
+class _GrowingArray:
+    """Writes an .npy file whose first axis grows: numpy leaves room in the header for the length to come."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.length = 0
+
+    def __enter__(self) -> "_GrowingArray":
+        self._file = open(self._path, "wb")
+        return self
+
+    def append(self, values: np.ndarray) -> None:
+        if not self.length:
+            self._of_one = values[:0]
+            self._write_header()
+        self._file.write(np.ascontiguousarray(values).tobytes())
+        self.length += len(values)
+
+    def __exit__(self, *_) -> None:
+        if self.length:
+            self._file.seek(0)
+            self._write_header()
+        self._file.close()
+
+    def _write_header(self) -> None:
+        header = np.lib.format.header_data_from_array_1_0(self._of_one)
+        header["shape"] = (self.length, *self._of_one.shape[1:])
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def _read(path: Path, identity: dict) -> Counts | None:
+    """What is in a plan, None where it is not there or not as it was written."""
     try:
-        return json.loads((path / _MANIFEST).read_text(encoding="utf-8")) == _manifest(path, identity)
-    except (OSError, ValueError):
-        return False
+        manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        whole = manifest["identity"] == identity and manifest["files"] == _files(path)
+        return Counts(**manifest["counts"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
-def _manifest(path: Path, identity: dict) -> dict:
-    digests = {}
-    for name in (_RANGES, _ROWS):
-        with open(path / name, "rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"identity": identity, "digests": digests}
+def _files(path: Path) -> dict[str, dict]:
+    """Size, and hash of head and tail, of the arrays: all of a plan of billions would take minutes to hash."""
+    return {name: {"bytes": (path / name).stat().st_size, "edges": edges(path / name)} for name in (_RANGES, _ROWS)}

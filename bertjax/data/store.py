@@ -88,7 +88,7 @@ class TokenStore:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.path / "tokenizer")
 
-    def split(self, name: str) -> Split:
+    def split(self, name: str, source: str = "") -> Split:
         """The `train` or the `heldout` side."""
         return Split(self.path, name, self.manifest["token_dtype"])
 
@@ -154,11 +154,11 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, counts: dict[
 
 
 def _record(path: Path) -> dict:
-    return {"bytes": path.stat().st_size, "edges": _edges(path), "sha256": _sha256(path)}
+    return {"bytes": path.stat().st_size, "edges": edges(path), "sha256": _sha256(path)}
 
 
-def _edges(path: Path) -> str:
-    """SHA-256 of the first and the last MiB, which overlap in a short file."""
+def edges(path: Path) -> str:
+    """SHA-256 of the first and the last MiB, which overlap in a short file: tells most damage at once."""
     with open(path, "rb") as file:
         head = file.read(MIB)
         file.seek(max(0, path.stat().st_size - MIB))
@@ -196,7 +196,7 @@ def _check_file(path: Path, recorded: dict, verify: bool) -> None:
         length = path.stat().st_size
         if length != recorded["bytes"]:
             raise _damaged(path.parent, f"{path.name} has {length} bytes, not {recorded['bytes']}")
-        if _edges(path) != recorded["edges"] or (verify and _sha256(path) != recorded["sha256"]):
+        if edges(path) != recorded["edges"] or (verify and _sha256(path) != recorded["sha256"]):
             raise _damaged(path.parent, f"{path.name} was altered")
     except OSError as error:
         raise _damaged(path.parent, f"{path.name} cannot be read: {error.strerror}") from None

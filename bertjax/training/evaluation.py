@@ -35,13 +35,14 @@ class Evaluator:
 
     Args:
       program: what is evaluated.
-      feed: the rows; the program's held-out ones by default.
+      feed: the rows, of one plan; the program's held-out ones by default.
     """
 
     def __init__(self, program: Program, feed: Feed | None = None):
         self._program = program
         self._feed = feed or program.heldout_feed
-        self._rows = min(program.config.eval.rows, len(self._feed.rows_RN))
+        (self._plan,) = self._feed.plans
+        self._rows = min(program.config.eval.rows, self._plan.counts.rows)
         self._step = jax.jit(functools.partial(eval_step, program.context))
         self._outputs = jax.jit(functools.partial(program.objective.outputs, program.module))
         self._counts = program.store.unigram_counts("train")
@@ -64,7 +65,7 @@ class Evaluator:
         scores = {}
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
-            scores = objective.score(outputs, self._feed.examples.take(np.concatenate(ids)))
+            scores = objective.score(outputs, self._plan.examples.take(np.concatenate(ids)))
         return Evaluation(_ratios(totals) | scores, _ratios(baselines), samples)
 
     def _batches(self):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 
 from bertjax.config import Config
 from bertjax.data.examples import Vocabulary
+from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed
-from bertjax.data.plan import Plan, open_or_make
+from bertjax.data.plan import Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
@@ -81,29 +82,45 @@ class Program:
     def _learning_rate(peak: float, warmup_steps: int, steps: int) -> Callable[[jax.Array], jax.Array]:
         return lambda step: schedules.linear(step, peak, warmup_steps, steps)
 
-    def plan(self, split: str, seq_len: int) -> Plan:
-        """The rows of a split of the store."""
-        return open_or_make(self.store, split, self.config.task.examples, seq_len, self.config.seed)
+    def feed(self, split: str, seq_len: int) -> Feed:
+        """Batches of a split: the training rows shuffled anew in every epoch, the held-out ones always alike.
 
-    def feed(self, split: str, seq_len: int, shuffle: bool) -> Feed:
-        """Batches of a split: shuffled anew in every epoch, or as planned and always masked alike."""
-        plan = self.plan(split, seq_len)
+        Held-out rows are those of all sources together. So are training rows, unless the sources have weights of
+        their own: each is then planned apart and takes its turns.
+        """
+        config, train = self.config, split == "train"
+        sources = config.data.named_sources
+        apart = train and len({source.weight for source in sources.values()}) > 1
+        epochs = tuple(
+            Epochs(
+                plans=tuple(self._plans(split, seq_len, name, config.task.plans if train else 1)),
+                stream=f"rows/{name}" if name else "rows",
+                seed=config.seed,
+                shuffle=train,
+            )
+            for name in (sources if apart else [""])
+        )
+        shares = [source.weight for source in sources.values()] if apart else [1.0]
+        rows = [share * each.plans[0].counts.rows for share, each in zip(shares, epochs)]
         return Feed(
-            examples=plan.examples,
-            rows_RN=plan.rows_RN,
+            sources=epochs,
+            turns=Turns(tuple(count / sum(rows) for count in rows)),
             features=self.objective.features,
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
-            seed=self.config.seed,
-            shuffle=shuffle,
         )
+
+    def _plans(self, split: str, seq_len: int, source: str, count: int) -> Iterator[Plan]:
+        task = self.config.task
+        for number in range(count):
+            spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
+            yield open_or_make(self.store, spec)
 
     @functools.cached_property
     def train_feeds(self) -> dict[tuple[str, int], Feed]:
         """A feed for every (task, sequence length) that the stages train."""
         return {
-            (self.config.task_name, stage.seq_len): self.feed("train", stage.seq_len, shuffle=True)
-            for stage in self.config.stages
+            (self.config.task_name, stage.seq_len): self.feed("train", stage.seq_len) for stage in self.config.stages
         }
 
     @functools.cached_property
@@ -123,4 +140,4 @@ class Program:
     @functools.cached_property
     def heldout_feed(self) -> Feed:
         """Held-out rows as long as those of the last stage."""
-        return self.feed("heldout", self.config.stages[-1].seq_len, shuffle=False)
+        return self.feed("heldout", self.config.stages[-1].seq_len)

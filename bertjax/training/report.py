@@ -6,6 +6,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training.evaluation import Evaluation
@@ -80,3 +81,15 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
+
+
+def plan_line(feed: Feed) -> str:
+    """What an epoch holds: rows, examples a row, the share of real tokens, and what the example format cost."""
+    counts = [plan.counts for plan in feed.plans]
+    rows, examples, tokens = (sum(getattr(count, name) for count in counts) for name in ("rows", "examples", "tokens"))
+    lost, repeated = (sum(getattr(count, name) for count in counts) for name in ("lost_tokens", "repeated_tokens"))
+    real = tokens / (rows * feed.seq_len)
+    return (
+        f"{rows:,} rows an epoch, {examples / rows:.2f} examples a row, {real:.1%} real tokens "
+        f"({lost / tokens:.1%} of the tokens cut away, {repeated / tokens:.1%} repeated)"
+    )

@@ -1,5 +1,6 @@
 import dataclasses
 import multiprocessing
+import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
 from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.data.order import Epochs, Turns
 from bertjax.data.pairs import SegmentPairs
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
-from bertjax.data.plan import open_or_make
+from bertjax.data.plan import Spec, open_or_make
 from bertjax.errors import UserError
 
 T, ROWS = 48, 8
+PAIRS = SegmentPairs()
 
 
 def features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
@@ -45,10 +48,21 @@ def fails_at_two(step: int) -> At:
     return at(step)
 
 
+def make_feed(store, shuffle=True, examples=PAIRS, **choices) -> Feed:
+    plan = open_or_make(store, Spec("train", examples, seq_len=T, seed=0, **choices))
+    epochs = Epochs((plan,), "rows", seed=0, shuffle=shuffle)
+    return Feed((epochs,), Turns((1.0,)), features, Vocabulary.of(store.tokenizer), T)
+
+
+@pytest.fixture(scope="module", params=[1, 8], ids=["alone", "packed"])
+def feed(request, store) -> Feed:
+    return make_feed(store, row_examples=request.param)
+
+
 @pytest.fixture(scope="module")
-def feed(store) -> Feed:
-    plan = open_or_make(store, "train", SegmentPairs(), T, 0)
-    return Feed(plan.examples, plan.rows_RN, features, Vocabulary.of(store.tokenizer), T, seed=0, shuffle=True)
+def planned(store) -> Feed:
+    """One example a row, in the order of the plan."""
+    return make_feed(store, shuffle=False, row_examples=1)
 
 
 def local(feed: Feed, host: int = 0, hosts: int = 1) -> LocalBatches:
@@ -105,25 +119,26 @@ def test_an_abandoned_stream_leaves_no_process(feed):
     assert not multiprocessing.active_children()
 
 
-def test_an_epoch_has_each_row_once_in_an_order_of_its_own(feed):
-    total = len(feed.rows_RN)
-    epochs = [feed.batch(np.arange(epoch * total, (epoch + 1) * total))["example_ids_BN"][:, 0] for epoch in (0, 1)]
-    for order in epochs:
-        np.testing.assert_array_equal(np.sort(order), np.arange(total))
-    assert (epochs[0] != epochs[1]).any() and (epochs[0] != np.arange(total)).any()
+def test_an_epoch_has_each_example_once_in_an_order_of_its_own(feed):
+    counts = feed.plans[0].counts
+    epochs = [
+        feed.batch(np.arange(epoch * counts.rows, (epoch + 1) * counts.rows))["example_ids_BN"] for epoch in (0, 1)
+    ]
+    for ids_BN in epochs:
+        np.testing.assert_array_equal(np.sort(ids_BN[ids_BN >= 0]), np.arange(counts.examples))
+    assert (epochs[0] != epochs[1]).any() and (epochs[0] != feed.plans[0].rows_RN).any()
 
 
-def test_an_example_is_masked_anew_in_the_next_epoch_only(feed):
-    total = len(feed.rows_RN)
-    planned = dataclasses.replace(feed, shuffle=False)
+def test_an_example_is_masked_anew_in_the_next_epoch_only(planned):
+    total = planned.plans[0].counts.rows
     first, again, later = (planned.batch(np.arange(start, start + 4)) for start in (0, 0, total))
     assert_equal(again, first)
-    np.testing.assert_array_equal(later["example_ids_BN"], [[0], [1], [2], [3]])
+    np.testing.assert_array_equal(later["example_ids_BN"], first["example_ids_BN"])
     assert (later["tokens_BT"] != first["tokens_BT"]).any()
 
 
 def test_a_batch_across_the_edge_of_an_epoch(feed):
-    total = len(feed.rows_RN)
+    total = feed.plans[0].counts.rows
     across = feed.batch(np.arange(total - 3, total + 3))
     apart = [feed.batch(np.arange(total - 3, total)), feed.batch(np.arange(total, total + 3))]
     assert_equal(across, {name: np.concatenate([part[name] for part in apart]) for name in across})
@@ -139,21 +154,55 @@ def test_missing_ordinals_give_rows_of_padding(feed):
     assert (feed.batch(np.array([-1, -1]))["tokens_BT"] == feed.vocabulary.pad_id).all()
 
 
-def test_packed_rows_hold_the_same_masked_examples(feed):
-    """Rows of up to two examples, planned by hand; all that an example has stays as it is in a row of its own."""
-    alone = dataclasses.replace(feed, shuffle=False).batch(np.arange(4))
-    rows_RN = np.array([[3, -1], [1, 2], [0, -1]], np.int32)
-    packed = dataclasses.replace(feed, rows_RN=rows_RN, seq_len=2 * T, shuffle=False).batch(np.arange(3))
-    np.testing.assert_array_equal(packed["example_ids_BN"], rows_RN)
-    lengths = (alone["examples_BT"] > 0).sum(axis=1)
-    np.testing.assert_array_equal(packed["summary_positions_BN"], [[0, 0], [0, lengths[1]], [0, 0]])
-    for name in ("tokens_BT", "segments_BT", "positions_BT"):
-        one, two = (alone[name][example, : lengths[example]] for example in (1, 2))
-        np.testing.assert_array_equal(packed[name][1, : lengths[1] + lengths[2]], np.concatenate([one, two]))
-    predicted = [alone["mlm_labels_BK"][example][alone["mlm_weights_BK"][example] > 0] for example in (1, 2)]
-    np.testing.assert_array_equal(
-        packed["mlm_labels_BK"][1][packed["mlm_weights_BK"][1] > 0], np.concatenate(predicted)
-    )
+def test_packed_rows_hold_the_same_masked_examples(store):
+    """All that an example has stays as it is in a row of its own."""
+    short = SegmentPairs(short_seq_prob=0.9)
+    planned = make_feed(store, shuffle=False, examples=short, row_examples=1)
+    packed_feed = make_feed(store, shuffle=False, examples=short, row_examples=8)
+    packed = packed_feed.batch(np.arange(packed_feed.plans[0].counts.rows))
+    assert ((packed["example_ids_BN"] >= 0).sum(axis=1) > 1).sum() > 100
+    alone = planned.batch(np.arange(planned.plans[0].counts.rows))
+    row_of = np.argsort(alone["example_ids_BN"][:, 0])
+    for row, ids_N in enumerate(packed["example_ids_BN"]):
+        predicted = np.zeros(T, bool)
+        predicted[packed["mlm_positions_BK"][row][packed["mlm_weights_BK"][row] > 0]] = True
+        for slot, example in enumerate(ids_N[ids_N >= 0]):
+            here, own = packed["examples_BT"][row] == slot + 1, row_of[example]
+            real = alone["examples_BT"][own] > 0
+            assert packed["summary_positions_BN"][row, slot] == np.flatnonzero(here)[0]
+            assert packed["pair_labels_BN"][row, slot] == alone["pair_labels_BN"][own, 0]
+            for name in ("tokens_BT", "segments_BT", "positions_BT"):
+                np.testing.assert_array_equal(packed[name][row, here], alone[name][own, real])
+            positions = alone["mlm_positions_BK"][own][alone["mlm_weights_BK"][own] > 0]
+            if not packed["mlm_dropped_B"][row]:
+                np.testing.assert_array_equal(np.flatnonzero(predicted[here]), positions)
+
+
+def test_weighted_sources_take_turns_and_their_examples_differ(store):
+    """Two plans of the same text as two sources: no example shares its id, hence its mask, with another."""
+    one, two = (make_feed(store, number=number).sources[0] for number in (0, 1))
+    feed = Feed((one, two), Turns((0.75, 0.25)), features, Vocabulary.of(store.tokenizer), T)
+    ids_BN = feed.batch(np.arange(400))["example_ids_BN"]
+    ids, first = ids_BN[ids_BN >= 0], one.plans[0].counts.examples
+    rows = (ids_BN[:, 0] >= first).sum()
+    assert rows == 100
+    assert len(np.unique(ids[ids >= first])) == (ids >= first).sum() > 100
+    alone = dataclasses.replace(feed, sources=(one,), turns=Turns((1.0,))).batch(np.arange(300))
+    np.testing.assert_array_equal(ids_BN[ids_BN[:, 0] < first][:, : one.plans[0].counts.slots], alone["example_ids_BN"])
+
+
+def test_an_epoch_of_several_plans_runs_through_each(store):
+    plans = tuple(make_feed(store, number=number).plans[0] for number in (0, 1))
+    feed = Feed((Epochs(plans, "rows", 0, True),), Turns((1.0,)), features, Vocabulary.of(store.tokenizer), T)
+    rows = [plan.counts.rows for plan in plans]
+    ids_BN = feed.batch(np.arange(sum(rows)))["example_ids_BN"]
+    np.testing.assert_array_equal(np.sort(ids_BN[ids_BN >= 0]), np.arange(sum(plan.counts.examples for plan in plans)))
+    assert ids_BN[: rows[0]].max() < plans[0].counts.examples <= ids_BN[rows[0] :, 0].min()
+
+
+def test_the_feed_is_small_to_hand_to_a_worker(feed):
+    feed.batch(np.arange(4))
+    assert len(pickle.dumps(feed)) < 40_000
 
 
 def test_rows_that_do_not_divide_over_hosts(feed):

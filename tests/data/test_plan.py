@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bertjax.data import plan as plan_module
+from bertjax.data.formats.base import Block
 from bertjax.data.pairs import SegmentPairs
-from bertjax.data.plan import open_or_make
+from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
+
+TRAIN, HELDOUT = (Spec(split, SegmentPairs(), seq_len=32, seed=0) for split in ("train", "heldout"))
 
 
 @pytest.fixture
@@ -21,28 +25,34 @@ def own_store(store, tmp_path) -> TokenStore:
 
 
 def test_made_once_and_opened_again(own_store):
-    made = open_or_make(own_store, "train", SegmentPairs(), 32, 0)
+    made = open_or_make(own_store, TRAIN)
     written = (made.path / "ranges.npy").stat().st_mtime_ns
-    opened = open_or_make(own_store, "train", SegmentPairs(), 32, 0)
+    opened = open_or_make(own_store, TRAIN)
     assert (opened.path / "ranges.npy").stat().st_mtime_ns == written
     assert opened.path.parent == own_store.path / "plans" and opened.path.name == opened.fingerprint[:12]
-    np.testing.assert_array_equal(opened.rows_RN, np.arange(len(opened.examples))[:, None])
-    assert isinstance(opened.rows_RN, np.memmap) and opened.rows_RN.dtype == np.int32
-    expected = SegmentPairs().plan(own_store.split("train"), 32, 0)
-    np.testing.assert_array_equal(np.load(opened.examples.ranges), expected)
-    assert opened.real_share(32) == pytest.approx(made.examples.lengths().mean() / 32)
+    assert opened.rows_RN.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(opened.rows_RN[opened.rows_RN >= 0]), np.arange(len(opened.examples)))
+    (block,) = SegmentPairs().blocks(own_store.split("train"), 32, 0)
+    np.testing.assert_array_equal(np.load(opened.examples.ranges), block.ranges)
+    lengths = opened.examples.lengths()
+    assert opened.counts == made.counts and opened.counts.tokens == lengths.sum()
+    assert opened.counts.real_share(32) == lengths.sum() / (32 * len(opened.rows_RN)) > 0.98
+    assert (opened.counts.rows, opened.counts.slots) == opened.rows_RN.shape
     TokenStore.open(own_store.path, verify=True)
 
 
 def test_everything_that_decides_the_plan_is_in_its_fingerprint(own_store):
-    plans = [
-        open_or_make(own_store, "train", SegmentPairs(), 32, 0),
-        open_or_make(own_store, "heldout", SegmentPairs(), 32, 0),
-        open_or_make(own_store, "train", SegmentPairs(trim="outer_ends"), 32, 0),
-        open_or_make(own_store, "train", SegmentPairs(), 33, 0),
-        open_or_make(own_store, "train", SegmentPairs(), 32, 1),
+    changes = [
+        {},
+        {"split": "heldout"},
+        {"examples": SegmentPairs(trim="outer_ends")},
+        {"seq_len": 33},
+        {"seed": 1},
+        {"row_examples": 1},
+        {"number": 1},
     ]
-    assert len({plan.fingerprint for plan in plans}) == len({plan.path for plan in plans}) == 5
+    plans = [open_or_make(own_store, dataclasses.replace(TRAIN, **change)) for change in changes]
+    assert len({plan.fingerprint for plan in plans}) == len({plan.path for plan in plans}) == len(changes)
 
 
 def flip(path: Path) -> None:
@@ -58,17 +68,17 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip, cut, Path.unlink, lambda path: path.write_bytes(b"null")])
 @pytest.mark.parametrize("name", ["ranges.npy", "rows.npy", "plan.json"])
 def test_a_damaged_plan_is_made_again_with_a_word(own_store, caplog, name, harm):
-    made = open_or_make(own_store, "heldout", SegmentPairs(), 32, 0)
+    made = open_or_make(own_store, HELDOUT)
     whole = {file.name: file.read_bytes() for file in made.path.iterdir()}
     harm(made.path / name)
-    open_or_make(own_store, "heldout", SegmentPairs(), 32, 0)
+    open_or_make(own_store, HELDOUT)
     assert {file.name: file.read_bytes() for file in made.path.iterdir()} == whole
     assert caplog.messages == [f"the plan in {made.path} is damaged and is made again"]
 
 
 def test_processes_that_make_it_at_the_same_time_agree(own_store):
     with ThreadPoolExecutor(4) as pool:
-        plans = list(pool.map(lambda _: open_or_make(own_store, "train", SegmentPairs(), 32, 0), range(4)))
+        plans = list(pool.map(lambda _: open_or_make(own_store, TRAIN), range(4)))
     assert len({plan.fingerprint for plan in plans}) == 1
     assert [folder.name for folder in (own_store.path / "plans").iterdir()] == [plans[0].path.name]
 
@@ -78,28 +88,78 @@ def test_a_store_that_takes_no_plan(own_store):
     with pytest.raises(
         UserError, match="cannot write the plan .*; make the store writable or choose another data.store"
     ):
-        open_or_make(own_store, "train", SegmentPairs(), 32, 0)
+        open_or_make(own_store, TRAIN)
 
 
 @dataclasses.dataclass(frozen=True)
 class WholeRows:
-    """Takes whole rows of text alone, so a short split has none."""
+    """Takes whole rows of text alone, in blocks of a few, so a short split has none."""
 
-    def plan(self, split, seq_len, seed):
+    rows_a_block: int = 3
+
+    def blocks(self, split, seq_len, seed):
         stops = np.arange(seq_len, len(split.tokens) + 1, seq_len)
-        return np.stack([stops - seq_len, stops], axis=1)
+        ranges = np.stack([stops - seq_len, stops], axis=1)
+        for start in range(0, len(ranges), self.rows_a_block):
+            yield Block(ranges[start : start + self.rows_a_block], lost_tokens=2, repeated_tokens=1)
 
     def open(self, store, split, ranges):
-        return ranges
+        return Stretches(ranges)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretches:
+    path: Path
+
+    def __len__(self):
+        return len(np.load(self.path))
+
+    def lengths(self, start=0, stop=None):
+        return np.diff(np.load(self.path)[start:stop])[:, 0]
 
 
 def test_no_row_is_an_error(own_store):
-    assert len(open_or_make(own_store, "heldout", WholeRows(), 16, 0).rows_RN) > 0
-    with pytest.raises(UserError, match="heldout split of .* is too small to fill a row; prepare a larger corpus"):
-        open_or_make(own_store, "heldout", WholeRows(), 10**7, 0)
+    with pytest.raises(UserError, match="heldout split of .* is too small to fill a row; use a larger corpus"):
+        open_or_make(own_store, Spec("heldout", WholeRows(), 10**7, 0))
+    assert list((own_store.path / "plans").iterdir()) == []
 
 
-def test_pickled_examples_are_opened_by_path(own_store):
-    plan = open_or_make(own_store, "train", SegmentPairs(), 32, 0)
-    copied = pickle.loads(pickle.dumps(plan.examples))
-    np.testing.assert_array_equal(copied.lengths(), plan.examples.lengths())
+def test_blocks_are_joined_and_their_counts_added(own_store):
+    plan = open_or_make(own_store, Spec("heldout", WholeRows(), 16, 0))
+    tokens = len(own_store.split("heldout").tokens)
+    rows = tokens // 16
+    assert plan.counts.examples == plan.counts.rows == rows > 6
+    np.testing.assert_array_equal(np.load(plan.examples.path)[:, 0], 16 * np.arange(rows))
+    blocks = -(-rows // 3)
+    assert (plan.counts.lost_tokens, plan.counts.repeated_tokens) == (2 * blocks, blocks)
+
+
+def test_packing_in_blocks_keeps_every_example(own_store, monkeypatch):
+    whole = open_or_make(own_store, TRAIN)
+    monkeypatch.setattr(plan_module, "PACKED_AT_ONCE", 50)
+    blocks = open_or_make(own_store, dataclasses.replace(TRAIN, row_examples=5))
+    assert whole.counts.examples > 200
+    rows_RN = blocks.rows_RN
+    np.testing.assert_array_equal(np.sort(rows_RN[rows_RN >= 0]), np.arange(whole.counts.examples))
+    used = rows_RN.max(axis=1) // 50
+    assert (np.diff(used) >= 0).all() and used[-1] == (whole.counts.examples - 1) // 50
+    lengths = np.where(rows_RN >= 0, blocks.examples.lengths()[rows_RN], 0)
+    assert lengths.sum(axis=1).max() <= 32
+
+
+def test_plans_of_one_run_differ_and_the_first_is_that_of_the_seed(own_store):
+    first, second = (open_or_make(own_store, dataclasses.replace(TRAIN, number=number)) for number in (0, 1))
+    np.testing.assert_array_equal(
+        np.load(first.examples.ranges), np.load(open_or_make(own_store, TRAIN).examples.ranges)
+    )
+    assert not np.array_equal(np.load(first.examples.ranges)[:50], np.load(second.examples.ranges)[:50])
+
+
+def test_a_pickled_plan_is_opened_by_path(own_store):
+    plan = open_or_make(own_store, TRAIN)
+    plan.rows_RN, plan.examples.lengths()  # maps that are open stay behind
+    pickled = pickle.dumps(plan)
+    assert len(pickled) < 20_000
+    copied = pickle.loads(pickled)
+    np.testing.assert_array_equal(copied.rows_RN, plan.rows_RN)
+    np.testing.assert_array_equal(copied.examples.lengths(), plan.examples.lengths())

@@ -1,0 +1,87 @@
+"""From an ordinal to a row of a plan: which source, which epoch of it, which plan, which place in its order.
+
+An ordinal is a row's place in the endless sequence of rows that a task trains on. Nothing here has a state: any
+ordinal costs the same.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from bertjax.data.plan import Plan
+from bertjax.data.random import permuted
+
+# Slots of the table by which weighted sources take turns: their shares are exact to one slot.
+PERIOD = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """The rows of one source, epoch after epoch: epoch e runs through plan e mod P in an order of its own.
+
+    Attributes:
+      plans: P plans of the same split, format and row length.
+      stream: names the random order among others.
+      seed: of the run.
+      shuffle: a new order of the rows in every epoch; otherwise they come as planned.
+    """
+
+    plans: tuple[Plan, ...]
+    stream: str
+    seed: int
+    shuffle: bool
+
+    @functools.cached_property
+    def _first_rows(self) -> np.ndarray:
+        """Where each plan starts in a round through all of them, then the length of the round; int64 [P + 1]."""
+        return np.concatenate([[0], np.cumsum([plan.counts.rows for plan in self.plans])])
+
+    def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Epoch, plan and row of each ordinal (int64 [B], from 0 on); int64 [B] each."""
+        rounds, within = np.divmod(ordinals, self._first_rows[-1])
+        plans = np.searchsorted(self._first_rows, within, side="right") - 1
+        epochs, rows = rounds * len(self.plans) + plans, within - self._first_rows[plans]
+        if self.shuffle:
+            for index, plan in enumerate(self.plans):
+                here = plans == index
+                rows[here] = permuted(self.seed, self.stream, epochs[here], rows[here], plan.counts.rows)
+        return epochs, plans, rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """How sources take turns: in fixed proportions, spread evenly, by a table of `PERIOD` slots that repeats.
+
+    Attributes:
+      shares: of the rows, one for each source; they sum to 1.
+    """
+
+    shares: tuple[float, ...]
+
+    @functools.cached_property
+    def _sources(self) -> np.ndarray:
+        """The source of each slot; int64 [PERIOD]. Every source has a slot, however small its share."""
+        wanted = np.array(self.shares) * PERIOD
+        slots = np.maximum(np.floor(wanted).astype(np.int64), 1)
+        while (missing := PERIOD - slots.sum()) > 0:
+            slots[np.argsort(slots - wanted, kind="stable")[:missing]] += 1
+        while slots.sum() > PERIOD:
+            slots[np.argmax(slots)] -= 1
+        owners = np.repeat(np.arange(len(slots)), slots)
+        nth = np.arange(PERIOD) - np.repeat(np.cumsum(slots) - slots, slots)
+        return owners[np.argsort((nth + 0.5) / slots[owners], kind="stable")]
+
+    @functools.cached_property
+    def _ranks(self) -> np.ndarray:
+        """How many slots of the same source come before each slot; int64 [PERIOD]."""
+        one_hot = self._sources[:, None] == np.arange(len(self.shares))
+        return (np.cumsum(one_hot, axis=0) - 1)[np.arange(PERIOD), self._sources]
+
+    def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The source of each ordinal (int64 [B]) and its ordinal among the rows of that source; int64 [B] each."""
+        if len(self.shares) == 1:
+            return np.zeros_like(ordinals), ordinals
+        rounds, slots = np.divmod(ordinals, PERIOD)
+        sources = self._sources[slots]
+        return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[slots]

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.packing import assign, pack
+
+
+def packed(lengths: np.ndarray, seq_len: int, most: int) -> np.ndarray:
+    patterns = pack(np.bincount(lengths, minlength=seq_len + 1), most)
+    return assign(lengths, patterns, max(pattern.examples for pattern in patterns))
+
+
+def filled(rows_RN: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens in each row."""
+    return np.where(rows_RN >= 0, lengths[rows_RN], 0).sum(axis=1)
+
+
+def best_fit_decreasing(lengths: np.ndarray, seq_len: int, most: int) -> int:
+    """Rows that the textbook's algorithm needs, example by example."""
+    rooms: list[list[int]] = []
+    for length in sorted(lengths.tolist(), reverse=True):
+        fitting = [row for row in rooms if row[0] >= length and row[1] < most]
+        row = min(fitting, default=None)
+        if row is None:
+            row = [seq_len, 0]
+            rooms.append(row)
+        row[0] -= length
+        row[1] += 1
+    return len(rooms)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=200), st.integers(0, 20), st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_every_example_has_one_place_within_capacity(lengths, more, most):
+    lengths = np.array(lengths)
+    seq_len = int(lengths.max()) + more
+    rows_RN = packed(lengths, seq_len, most)
+    np.testing.assert_array_equal(np.sort(rows_RN[rows_RN >= 0]), np.arange(len(lengths)))
+    assert rows_RN.dtype == np.int32 and rows_RN.shape[1] <= most
+    assert filled(rows_RN, lengths).max() <= seq_len and (rows_RN[:, 0] >= 0).all()
+    slots = np.where(rows_RN >= 0, lengths[rows_RN], 0)
+    assert (np.diff(slots, axis=1) <= 0).all()  # longest first, empty slots last
+    np.testing.assert_array_equal(rows_RN, packed(lengths, seq_len, most))
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=120), st.integers(1, 6))
+@settings(max_examples=200, deadline=None)
+def test_as_few_rows_as_best_fit_one_by_one(lengths, most):
+    """Rows that fit equally well may be taken in another order where their number of examples is limited."""
+    lengths = np.array(lengths)
+    assert len(packed(lengths, 30, 200)) == best_fit_decreasing(lengths, 30, 200)
+    assert len(packed(lengths, 30, most)) <= 1.1 * best_fit_decreasing(lengths, 30, most) + 1
+
+
+def test_by_hand():
+    lengths = np.array([3, 10, 4, 3, 7, 6, 3])
+    assert packed(lengths, 10, 4).tolist() == [[1, -1], [5, 2], [4, 0], [3, 6]]
+    assert packed(lengths, 10, 1).tolist() == [[1], [4], [5], [2], [0], [3], [6]]
+
+
+@pytest.mark.parametrize(("seq_len", "most"), [(128, 8), (512, 32)])
+def test_lengths_of_real_pairs_leave_no_padding(seq_len, most):
+    """Sentence pairs average 81 tokens, most of BERT's pairs fill a row."""
+    rng = np.random.default_rng(0)
+    pairs = np.clip(rng.gamma(3, 27, 200_000), 11, seq_len).astype(np.int64)
+    segments = np.where(rng.random(200_000) < 0.9, seq_len, rng.integers(5, seq_len + 1, 200_000))
+    for lengths in (pairs, segments):
+        rows_RN = packed(lengths, seq_len, most)
+        assert filled(rows_RN, lengths).mean() > 0.99 * seq_len
+
+
+def test_work_follows_the_lengths_there_are_not_the_examples():
+    """A billion examples are packed as quickly as a thousand: only their histogram is looked at."""
+    histogram = np.zeros(129, np.int64)
+    histogram[[20, 50, 60, 128]] = 10**9
+    patterns = pack(histogram, 8)
+    assert len(patterns) < 20
+    totals = np.zeros(129, np.int64)
+    for pattern in patterns:
+        for length, count in pattern.lengths:
+            totals[length] += pattern.rows * count
+    np.testing.assert_array_equal(totals, histogram)
