@@ -160,7 +160,7 @@ def test_packed_rows_hold_the_same_masked_examples(store):
     planned = make_feed(store, shuffle=False, examples=short, row_examples=1)
     packed_feed = make_feed(store, shuffle=False, examples=short, row_examples=8)
     packed = packed_feed.batch(np.arange(packed_feed.plans[0].counts.rows))
-    assert ((packed["example_ids_BN"] >= 0).sum(axis=1) > 1).sum() > 30
+    assert ((packed["example_ids_BN"] >= 0).sum(axis=1) > 1).sum() > 20
     alone = planned.batch(np.arange(planned.plans[0].counts.rows))
     row_of = np.argsort(alone["example_ids_BN"][:, 0])
     for row, ids_N in enumerate(packed["example_ids_BN"]):
