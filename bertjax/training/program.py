@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -10,14 +10,12 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.config import Config
-from bertjax.data.examples import Vocabulary
-from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed
-from bertjax.data.plan import Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.training import schedules
+from bertjax.training.feeds import make_feed
 from bertjax.training.optimizer import adamw
 from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, Rules, shardings
 from bertjax.training.stages import Timetable
@@ -82,45 +80,11 @@ class Program:
     def _learning_rate(peak: float, warmup_steps: int, steps: int) -> Callable[[jax.Array], jax.Array]:
         return lambda step: schedules.linear(step, peak, warmup_steps, steps)
 
-    def feed(self, split: str, seq_len: int) -> Feed:
-        """Batches of a split: the training rows shuffled anew in every epoch, the held-out ones always alike.
-
-        Held-out rows are those of all sources together. So are training rows, unless the sources have weights of
-        their own: each is then planned apart and takes its turns.
-        """
-        config, train = self.config, split == "train"
-        sources = config.data.named_sources
-        apart = train and len({source.weight for source in sources.values()}) > 1
-        epochs = tuple(
-            Epochs(
-                plans=tuple(self._plans(split, seq_len, name, config.task.plans if train else 1)),
-                stream=f"rows/{name}" if name else "rows",
-                seed=config.seed,
-                shuffle=train,
-            )
-            for name in (sources if apart else [""])
-        )
-        shares = [source.weight for source in sources.values()] if apart else [1.0]
-        rows = [share * each.plans[0].counts.rows for share, each in zip(shares, epochs)]
-        return Feed(
-            sources=epochs,
-            turns=Turns(tuple(count / sum(rows) for count in rows)),
-            features=self.objective.features,
-            vocabulary=Vocabulary.of(self.store.tokenizer),
-            seq_len=seq_len,
-        )
-
-    def _plans(self, split: str, seq_len: int, source: str, count: int) -> Iterator[Plan]:
-        task = self.config.task
-        for number in range(count):
-            spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
-            yield open_or_make(self.store, spec)
-
     @functools.cached_property
     def train_feeds(self) -> dict[tuple[str, int], Feed]:
         """A feed for every (task, sequence length) that the stages train."""
         return {
-            (self.config.task_name, stage.seq_len): self.feed("train", stage.seq_len) for stage in self.config.stages
+            (self.config.task_name, stage.seq_len): self._feed("train", stage.seq_len) for stage in self.config.stages
         }
 
     @functools.cached_property
@@ -140,4 +104,7 @@ class Program:
     @functools.cached_property
     def heldout_feed(self) -> Feed:
         """Held-out rows as long as those of the last stage."""
-        return self.feed("heldout", self.config.stages[-1].seq_len)
+        return self._feed("heldout", self.config.stages[-1].seq_len)
+
+    def _feed(self, split: str, seq_len: int) -> Feed:
+        return make_feed(self.config, self.store, split, seq_len)

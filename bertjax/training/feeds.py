@@ -1,0 +1,49 @@
+"""From a configuration and a token store to the feeds of its task: which plans, whose turn, in which order."""
+
+from collections.abc import Iterator
+
+from bertjax.config import Config
+from bertjax.data.examples import Vocabulary
+from bertjax.data.order import Epochs, Turns
+from bertjax.data.pipeline import Feed
+from bertjax.data.plan import Plan, Spec, open_or_make
+from bertjax.data.store import TokenStore
+
+
+def make_feed(config: Config, store: TokenStore, split: str, seq_len: int) -> Feed:
+    """Batches of a split: training rows shuffled anew in every epoch, held-out rows always alike.
+
+    Held-out rows are those of all sources together. So are training rows, unless the sources have weights of their
+    own: each is then planned apart, and has `weight` times the turns that its number of rows would give it.
+
+    Raises:
+      UserError: the split is too small for the example format.
+    """
+    train = split == "train"
+    sources = config.data.named_sources
+    apart = train and len({source.weight for source in sources.values()}) > 1
+    epochs = tuple(
+        Epochs(
+            plans=tuple(_plans(config, store, split, seq_len, name)),
+            stream=f"rows/{name}" if name else "rows",
+            seed=config.seed,
+            shuffle=train,
+        )
+        for name in (sources if apart else [""])
+    )
+    weights = [source.weight for source in sources.values()] if apart else [1.0]
+    rows = [weight * each.plans[0].counts.rows for weight, each in zip(weights, epochs)]
+    return Feed(
+        sources=epochs,
+        turns=Turns(tuple(count / sum(rows) for count in rows)),
+        features=config.task.objective.features,
+        vocabulary=Vocabulary.of(store.tokenizer),
+        seq_len=seq_len,
+    )
+
+
+def _plans(config: Config, store: TokenStore, split: str, seq_len: int, source: str) -> Iterator[Plan]:
+    task = config.task
+    for number in range(task.plans if split == "train" else 1):
+        spec = Spec(split, task.examples, seq_len, config.seed, task.row_examples, source, number)
+        yield open_or_make(store, spec)
