@@ -5,6 +5,7 @@ Examples:
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=embedded:ko
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus='books/*.txt.gz' --config.data.splitter=line
   python -m bertjax.prepare --config=configs/tiny.py --config.data.tokenizer.vocab_size=16000 --verify
+  python -m bertjax.prepare --config=configs/tiny.py --show=3
 """
 
 import argparse
@@ -12,9 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from bertjax import config
+from bertjax.data import show
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import ArgumentParser, exit_code_of
+from bertjax.training.feeds import make_feed
+from bertjax.training.report import plan_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,14 +28,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--show", type=int, metavar="N", help="then print the first N rows of training as people read them"
+    )
     parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
     config.add_flags(parser)
     args, overrides = config.parse(parser, argv)
-    store = prepare(config.load(args.config, overrides).data)
+    loaded = config.load(args.config, overrides)
+    store = prepare(loaded.data)
     if args.verify:
         TokenStore.open(store.path, verify=True)
         print("every file is as it was written")
+    if args.show:
+        _show(loaded, store, args.show)
     return 0
+
+
+def _show(loaded: config.Config, store: TokenStore, count: int) -> None:
+    feed = make_feed(loaded, store, "train", loaded.stages[0].seq_len)
+    picture = feed.plans[0].path / "packing.png"
+    show.draw_packing(feed, picture)
+    print(show.show(feed, store.tokenizer, count))
+    print(f"\n{plan_line(feed)}\npicture  {picture}")
 
 
 if __name__ == "__main__":

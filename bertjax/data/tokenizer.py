@@ -78,6 +78,10 @@ class Tokenizer:
         return frozenset(i for i in range(self.vocab_size) if self._processor.is_byte(i))
 
     @functools.cached_property
+    def continuation_ids(self) -> frozenset[int]:
+        return frozenset(i for i in range(self.vocab_size) if not self.piece(i).startswith("\u2581"))
+
+    @functools.cached_property
     def fingerprint(self) -> str:
         return hashlib.sha256(f"{self.normalizer}\0".encode() + self.model).hexdigest()
 

@@ -1,0 +1,175 @@
+"""The data engine on one core: how full rows are, how fast batches, packing and plans are made.
+
+    python -m benchmarks.data --corpus=FILE_OR_FOLDER
+
+Batches of each masking take turns with transformers' `DataCollatorForLanguageModeling` in one process, where that is
+installed (any interpreter that has both will do: `peers/bin/python -m benchmarks.data`), `--rounds` times; a ratio is
+always taken within one round. Both get token ids and give a masked batch; transformers starts from rows that are cut
+and held in memory, bertjax from the token store on disk, and its batch holds the pair labels and positions too.
+"""
+
+import argparse
+import dataclasses
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.train_step import machine
+from bertjax.config import Config, Task
+from bertjax.data.config import DataConfig
+from bertjax.data.formats import KINDS as FORMATS
+from bertjax.data.formats import format_class
+from bertjax.data.masking import KINDS as MASKINGS
+from bertjax.data.masking import masking_class
+from bertjax.data.packing import assign, pack
+from bertjax.data.pipeline import Feed
+from bertjax.data.plan import Spec, open_or_make
+from bertjax.data.preparation import prepare
+from bertjax.data.store import TokenStore
+from bertjax.errors import exit_code_of
+from bertjax.objectives.mlm import MaskedLM
+from bertjax.training.feeds import make_feed
+
+ROWS, SEQ_LEN = 256, 128
+BATCHES = 8
+PACKED = (1_000_000, 16_000_000)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def real_shares(store: TokenStore) -> None:
+    """Prints the share of real tokens of every example format, packed and not."""
+    print("\nshare of the positions that hold tokens\nformat                 T   packed   alone     N   lost  repeated")
+    for kind in FORMATS:
+        for seq_len in (128, 512):
+            packed, alone = (
+                open_or_make(store, Spec("train", format_class(kind)(), seq_len, 0, row_examples)).counts
+                for row_examples in (0, 1)
+            )
+            lost, repeated = packed.lost_tokens / packed.tokens, packed.repeated_tokens / packed.tokens
+            print(
+                f"{kind:20} {seq_len:3}   {packed.real_share(seq_len):6.2%}  {alone.real_share(seq_len):6.2%}"
+                f"   {packed.slots:3}  {lost:5.1%}    {repeated:5.1%}"
+            )
+
+
+def batches(store: TokenStore, rounds: int) -> None:
+    """Prints real tokens/s of batches with each masking, and the ratio to transformers' collator."""
+    arms: dict[str, Callable[[int], object]] = {}
+    for kind in MASKINGS:
+        if kind != "phrases":  # it needs a lexicon, and then does what words do
+            feed = _feed(store, kind)
+            arms[kind] = lambda number, feed=feed: feed.batch(np.arange(number * ROWS, (number + 1) * ROWS))
+    tokens = {name: _feed(store, name).plans[0].counts.real_share(SEQ_LEN) * ROWS * SEQ_LEN for name in arms}
+    for name, collate in _collators(store).items():
+        arms[name], tokens[name] = collate, ROWS * SEQ_LEN
+    rates: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        for name, make in arms.items():
+            make(number)  # not timed: the caches hold another arm's data
+            taken = seconds(lambda make=make, number=number: [make(number * BATCHES + b) for b in range(BATCHES)])
+            rates[name].append(BATCHES * tokens[name] / taken)
+    print(
+        f"\nmasked batches of {ROWS} x {SEQ_LEN}, one process, {rounds} rounds\narm                   tokens/s      rows/s"
+    )
+    for name, rate in rates.items():
+        median = statistics.median(rate)
+        print(f"{name:18} {median:11,.0f} {median * ROWS / tokens[name]:11,.0f}", end="")
+        for peer in rates:
+            if peer.startswith("collator"):
+                ratios = [ours / theirs for ours, theirs in zip(rate, rates[peer], strict=True)]
+                print(f"   {statistics.median(ratios):5.1f} ({min(ratios):.1f}-{max(ratios):.1f}) x {peer}", end="")
+        print()
+
+
+def _feed(store: TokenStore, masking: str) -> Feed:
+    task = Task(objective=MaskedLM(masking_class(masking)()), examples=format_class("full_sentences")())
+    return make_feed(Config(tasks={"mlm": task}), store, "train", SEQ_LEN)
+
+
+def _collators(store: TokenStore) -> dict[str, Callable[[int], object]]:
+    try:
+        from transformers import BertTokenizer, DataCollatorForLanguageModeling
+    except ImportError:
+        print("\ntransformers is absent: no collator to compare with")
+        return {}
+    names = [f"w{i}" for i in range(store.tokenizer.vocab_size - 5)]
+    vocabulary = Path(store.path) / "benchmark-vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *names]) + "\n")
+    tokenizer = BertTokenizer(str(vocabulary))
+    vocabulary.unlink()
+    source = store.split("train").tokens
+    cut = np.asarray(source[: len(source) // SEQ_LEN * SEQ_LEN]).reshape(-1, SEQ_LEN)
+    collators = {}
+    for tensors in ("np", "pt"):
+        try:
+            collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15, return_tensors=tensors)
+            rows = [{"input_ids": row.tolist()} for row in cut[: ROWS * 64]]
+            collator(rows[:2])
+        except ImportError as error:
+            print(f"\ncollator ({tensors}) is absent: {str(error).splitlines()[0]}")
+            continue
+
+        def collate(number, collator=collator, rows=rows):
+            start = number * ROWS % (len(rows) - ROWS)
+            return collator(rows[start : start + ROWS])
+
+        collators[f"collator-{tensors}"] = collate
+    return collators
+
+
+def packing() -> None:
+    """Prints how long histogram packing takes, and the memory of the process."""
+    print(
+        "\npacking lengths like those of sentence pairs, T=512\nexamples          seconds   real tokens   peak memory"
+    )
+    for count in PACKED:
+        lengths = np.clip(np.random.default_rng(0).gamma(3, 27, count), 11, 512).astype(np.int32)
+        rows = []
+
+        def run(lengths=lengths, rows=rows):
+            patterns = pack(np.bincount(lengths, minlength=513), 32)
+            rows.append(assign(lengths, patterns, max(pattern.examples for pattern in patterns)))
+
+        taken = seconds(run)
+        share = lengths.sum(dtype=np.int64) / (len(rows[0]) * 512)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{count:12,} {taken:11.2f}   {share:11.2%}   {peak:8.2f} GiB")
+
+
+def far_start(store: TokenStore) -> None:
+    """Prints how long the first batch takes at the start and far away."""
+    feed = _feed(store, "tokens")
+    feed.batch(np.arange(ROWS))
+    print("\nfirst batch at step       seconds")
+    for step in (0, 1_000_000):
+        taken = min(seconds(lambda step=step: feed.batch(np.arange(step * ROWS, (step + 1) * ROWS))) for _ in range(10))
+        print(f"{step:19,} {taken:13.4f}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", default=DataConfig().corpus, help="as data.corpus (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args(argv)
+    print(f"machine: {machine()}")
+    store = prepare(dataclasses.replace(DataConfig(), corpus=args.corpus))
+    packing()
+    real_shares(store)
+    far_start(store)
+    batches(store, args.rounds)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

@@ -1,0 +1,99 @@
+"""Rows as people read them: examples, segments, labels, what is masked and what it was; and a picture of the packing."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.data.pipeline import Feed
+from bertjax.data.tokenizer import Tokenizer
+
+LEGEND = "[MASK]‹was› or other‹was›: the model must guess what was there; ‹=› was left as it is"
+_SEGMENTS = "AB"
+_DRAWN_ROWS = 1_000_000
+
+
+def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
+    """The first rows of training, a line for each segment of each example.
+
+    Args:
+      feed: where the rows come from.
+      tokenizer: of the tokens.
+      count: how many rows.
+    """
+    batch = feed.batch(np.arange(count))
+    originals_BT, predicted_BT = _originals(batch)
+    lines = [LEGEND]
+    for row in range(count):
+        examples_T = batch["examples_BT"][row]
+        ids_N = batch["example_ids_BN"][row]
+        lines.append(
+            f"\nrow {row}: {np.count_nonzero(examples_T)} of {len(examples_T)} positions hold tokens, "
+            f"{np.count_nonzero(ids_N >= 0)} example(s), {np.count_nonzero(predicted_BT[row])} tokens to predict"
+        )
+        for slot in np.flatnonzero(ids_N >= 0):
+            labels = [f"{name.removesuffix('_labels_BN')}={batch[name][row, slot]}" for name in _labels(batch)]
+            lines.append("  " + ", ".join([f"example {ids_N[slot]}", *labels]))
+            for segment, name in enumerate(_SEGMENTS):
+                here = (examples_T == slot + 1) & (batch["segments_BT"][row] == segment)
+                if here.any():
+                    tokens = (batch["tokens_BT"][row, here], originals_BT[row, here], predicted_BT[row, here])
+                    lines.append(f"    {name}  {_spell(tokenizer, *tokens)}")
+    return "\n".join(lines)
+
+
+def _labels(batch: dict[str, np.ndarray]) -> list[str]:
+    return sorted(name for name in batch if name.endswith("_labels_BN"))
+
+
+def _originals(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens before masking (int32 [B, T]) and which of them are predicted (bool [B, T]), by any term."""
+    originals_BT, predicted_BT = batch["tokens_BT"].copy(), np.zeros(batch["tokens_BT"].shape, bool)
+    for name in batch:
+        if name.endswith("_positions_BK"):
+            term = name.removesuffix("_positions_BK")
+            rows, places = np.nonzero(batch[f"{term}_weights_BK"] > 0)
+            columns = batch[name][rows, places]
+            originals_BT[rows, columns] = batch[f"{term}_labels_BK"][rows, places]
+            predicted_BT[rows, columns] = True
+    return originals_BT, predicted_BT
+
+
+def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, predicted: np.ndarray) -> str:
+    """One segment as text; runs of tokens that are not predicted are decoded as a whole."""
+    spelled = []
+    for hidden, run in itertools.groupby(range(len(tokens)), key=lambda at: bool(predicted[at])):
+        run = list(run)
+        parts = [[at] for at in run] if hidden else [run]
+        for part in parts:
+            text = tokenizer.decode(tokens[part], keep_special=True)
+            if hidden:
+                [at] = part
+                kept = tokens[at] == originals[at]
+                text += "‹=›" if kept else f"‹{tokenizer.decode(originals[part], keep_special=True)}›"
+            goes_on = int(originals[part[0]]) in tokenizer.continuation_ids
+            spelled.append(text if goes_on or not spelled else " " + text)
+    return "".join(spelled)
+
+
+def draw_packing(feed: Feed, target: Path) -> None:
+    """A picture of the lengths of the examples, of how full the rows are and of how many examples they hold."""
+    from matplotlib.figure import Figure
+
+    plan = feed.plans[0]
+    rows_RN = plan.rows_RN[:_DRAWN_ROWS]
+    filled_RN = rows_RN >= 0
+    lengths_RN = np.where(filled_RN, plan.examples.lengths()[rows_RN], 0)
+    figure = Figure(figsize=(15, 4), layout="constrained")
+    edges = np.arange(0.5, feed.seq_len + 1)
+    panels = (
+        (lengths_RN[filled_RN], edges, "tokens in an example", "examples"),
+        (lengths_RN.sum(axis=1), edges, f"tokens in a row of {feed.seq_len}", "rows"),
+        (filled_RN.sum(axis=1), np.arange(0.5, plan.counts.slots + 1), "examples in a row", "rows"),
+    )
+    for axes, (values, bins, label, of) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        axes.hist(values, bins=bins)
+        axes.set(xlabel=label, ylabel=of, yscale="log")
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{plan.counts.real_share(feed.seq_len):.1%} of the positions hold tokens")
+    figure.savefig(target, dpi=120)
