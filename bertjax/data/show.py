@@ -1,4 +1,4 @@
-"""Rows as people read them: examples, segments, labels, what is masked and what it was; and a picture of the packing."""
+"""Rows as people read them: examples, segments, labels, what is masked and what it was; a picture of the packing."""
 
 import itertools
 from pathlib import Path
