@@ -79,9 +79,8 @@ def batches(store: TokenStore, rounds: int) -> None:
             make(number)  # not timed: the caches hold another arm's data
             taken = seconds(lambda make=make, number=number: [make(number * BATCHES + b) for b in range(BATCHES)])
             rates[name].append(BATCHES * tokens[name] / taken)
-    print(
-        f"\nmasked batches of {ROWS} x {SEQ_LEN}, one process, {rounds} rounds\narm                   tokens/s      rows/s"
-    )
+    print(f"\nmasked batches of {ROWS} x {SEQ_LEN}, one process, {rounds} rounds")
+    print("arm                   tokens/s      rows/s")
     for name, rate in rates.items():
         median = statistics.median(rate)
         print(f"{name:18} {median:11,.0f} {median * ROWS / tokens[name]:11,.0f}", end="")
