@@ -18,6 +18,7 @@ import jax
 
 from bertjax import config as configuration
 from bertjax import errors, export
+from bertjax.commands import command
 from bertjax.config import Config
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
@@ -179,14 +180,14 @@ def main(argv: list[str] | None = None) -> int:
     name = "" if changed else configuration.short_name(args.config, [])
     summary = run(config, workdir, name=name, extend=args.extend, should_stop=_stop_signal().is_set)
 
-    command = shlex.join(["python", "-m", "bertjax.train", *(sys.argv[1:] if argv is None else argv)])
     if not summary.finished:
-        print(f"stopped and saved at step {summary.step}; to go on: {command}")
+        again = command("train", *(sys.argv[1:] if argv is None else argv))
+        print(f"stopped and saved at step {summary.step}; to go on: {again}")
         return 0
     report.print_summary(summary.figures)
     root = summary.workdir
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    print(f"next      python -m bertjax.evaluate {root / 'export'}")
+    print(f"next      {command('evaluate', str(root / 'export'))}")
     return 0
 
 

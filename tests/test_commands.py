@@ -1,0 +1,26 @@
+"""The commands that bertjax tells its users to type are real ones."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bertjax.commands import command
+
+
+def test_the_shell_runs_it(monkeypatch, tmp_path):
+    shell = command("prepare", "--help", "a b").replace(" 'a b'", "")
+    assert subprocess.run(shell, shell=True, capture_output=True).returncode == 0
+    assert command("evaluate", "runs/a b").endswith(" -m bertjax.evaluate 'runs/a b'")
+
+
+def test_the_name_is_as_short_as_the_shell_allows(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    Path(sys.executable).touch(mode=0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command("train").split()[0] == sys.executable
+    monkeypatch.chdir(tmp_path)
+    assert command("train") == ".venv/bin/python -m bertjax.train"
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert command("train") == "python -m bertjax.train"
