@@ -11,8 +11,15 @@ import jax
 
 from bertjax.errors import UserError
 
-# An accelerator that the machine shows -> the extra that lets JAX use it.
-_ACCELERATORS = {"/dev/accel[0-9]*": "tpu", "/dev/vfio/[0-9]*": "tpu", "/dev/nvidia[0-9]*": "cuda"}
+# What a machine shows of its accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
+_ACCELERATORS = {
+    "/dev/accel[0-9]*": "tpu",
+    "/dev/vfio/[0-9]*": "tpu",
+    "/dev/nvidia[0-9]*": "cuda",
+    "/usr/lib/wsl/lib/libcuda.so.1": "cuda",
+}
+_PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
+_GOOGLE = "0x1ae0"
 
 
 # glibc keeps freed memory, and asks for it in huge pages. XLA allocates the buffers of a step anew for every step; a
@@ -73,9 +80,14 @@ def configure(platform: str | None) -> None:
 def _accelerator() -> tuple[str, str] | None:
     """The device file of an accelerator and the extra that serves it; None where the machine shows none."""
     for pattern, extra in _ACCELERATORS.items():
-        if found := glob.glob(pattern):
+        # Any device may be handed to a virtual machine through vfio.
+        if (found := glob.glob(pattern)) and ("/vfio/" not in pattern or _has_google_device()):
             return found[0], extra
     return None
+
+
+def _has_google_device() -> bool:
+    return any(Path(vendor).read_text().strip() == _GOOGLE for vendor in glob.glob(_PCI_VENDORS))
 
 
 def _cpu_flags() -> str:

@@ -34,6 +34,18 @@ def test_a_machine_without_accelerator_is_not_refused(tmp_path, monkeypatch):
     platform.configure(None)
 
 
+def test_a_device_behind_vfio_is_a_tpu_only_where_google_made_one(tmp_path, monkeypatch):
+    (tmp_path / "vfio").mkdir()
+    (tmp_path / "vfio" / "0").touch()
+    (tmp_path / "vendor").write_text("0x8086\n")
+    monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/vfio/[0-9]*": "tpu"})
+    monkeypatch.setattr(platform, "_PCI_VENDORS", f"{tmp_path}/vendor")
+    platform.configure(None)
+    (tmp_path / "vendor").write_text("0x1ae0\n")
+    with pytest.raises(UserError, match="vfio/0"):
+        platform.configure(None)
+
+
 @pytest.mark.parametrize(
     "given, expected",
     [
