@@ -91,7 +91,7 @@ class Program:
         return Feed(
             examples=plan.examples,
             rows_RN=plan.rows_RN,
-            features=self.objective.features,
+            features=self.objective.opened(self.store).features,
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
             seed=self.config.seed,

@@ -133,7 +133,7 @@ def test_predictions_of_packed_rows():
 @settings(max_examples=200, deadline=None)
 def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
     masking = TokenMasking(rate=rate)
-    places = masking.capacity(seq_len)
+    places = masking.capacity(seq_len, 1)
     assert places % 8 == 0 and rate * seq_len <= places < rate * seq_len + 8
     ragged = examples(np.array([seq_len]), np.array([0]))
     placed = one_a_row(ragged)
