@@ -41,6 +41,11 @@ class Objective:
         """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance)."""
         return self
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """{what `opened` read: its fingerprint}; part of the run."""
+        return {}
+
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Host: the arrays of fixed shape that the objective adds to the core batch, or replaces in it."""
         raise TypeError(f"{type(self).__name__} has no features()")

@@ -83,6 +83,10 @@ class MaskedLM(Objective):
     def opened(self, store: TokenStore) -> "MaskedLM":
         return dataclasses.replace(self, masking=self.masking.opened(store))
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return self.masking.fingerprints
+
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         masked = mask(examples, draw, self.masking)
         _, seq_len, row_examples = examples.shape

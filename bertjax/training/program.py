@@ -47,6 +47,11 @@ class Program:
         return self.config.task.objective
 
     @functools.cached_property
+    def opened_objective(self) -> Objective:
+        """The objective with what its features read besides the batch."""
+        return self.objective.opened(self.store)
+
+    @functools.cached_property
     def module(self) -> nn.Module:
         return self.objective.module(self.encoder)
 
@@ -91,7 +96,7 @@ class Program:
         return Feed(
             examples=plan.examples,
             rows_RN=plan.rows_RN,
-            features=self.objective.opened(self.store).features,
+            features=self.opened_objective.features,
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
             seed=self.config.seed,

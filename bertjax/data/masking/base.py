@@ -78,6 +78,11 @@ class Masking(abc.ABC):
         """The same masking, with what it reads besides the batch; most read nothing."""
         return self
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """{what `opened` read: its fingerprint}."""
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class Masked:

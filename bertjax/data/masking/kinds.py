@@ -17,13 +17,13 @@ SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 
 @dataclasses.dataclass(frozen=True)
 class WordMasking(UnitMasking):
-    """Whole words, each of their tokens decided on its own (BERT's whole-word masking of May 2019, README of
-    google-research/bert: the tokens of a word are chosen together, the rest of the procedure stays). Fields: see
-    `Masking`.
+    """Whole words (the whole-word masking of google-research/bert, README, May 31st, 2019).
+
+    As there, each token of a chosen word is decided on its own. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = False
-    spread: ClassVar[float] = 1.0
+    spread: ClassVar[float] = 1.1
 
     kind: str = "words"
 
@@ -33,15 +33,15 @@ class WordMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class NgramMasking(UnitMasking):
-    """Runs of n = 1, 2 or 3 whole words with p(n) = (1/n) / (1 + 1/2 + 1/3) (Lan et al. 2020, ALBERT, section 3.1, who
-    take it for the sentence-order variant from Joshi et al.; arXiv 1909.11942).
+    """Runs of n = 1, 2 or 3 whole words, p(n) = (1/n) / (1 + 1/2 + 1/3) (Lan et al. 2020, ALBERT; arXiv 1909.11942).
 
-    Every token is decided on its own, as in create_pretraining_data.py of google-research/albert; the paper says
-    nothing of it. The end of a segment can cut its last n-gram short. Fields: see `Masking`.
+    The paper defines p(n) in section 4.1 and leaves open who decides: each token of a chosen n-gram on its own, as in
+    create_pretraining_data.py of google-research/albert. The end of a segment can cut its last n-gram short. Fields:
+    see `Masking`.
     """
 
     one_decision: ClassVar[bool] = False
-    spread: ClassVar[float] = 1.5
+    spread: ClassVar[float] = 1.7
 
     kind: str = "ngrams"
 
@@ -58,7 +58,7 @@ class SpanMasking(UnitMasking):
     """
 
     one_decision: ClassVar[bool] = True
-    spread: ClassVar[float] = 3.0
+    spread: ClassVar[float] = 4.0
 
     kind: str = "spans"
 

@@ -26,7 +26,7 @@ class PhraseMasking(UnitMasking):
     """
 
     one_decision: ClassVar[bool] = True
-    spread: ClassVar[float] = 1.5
+    spread: ClassVar[float] = 1.2
 
     kind: str = "phrases"
     lexicon: str = lexicon.MINE
@@ -54,9 +54,13 @@ class PhraseMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class OpenedPhraseMasking(PhraseMasking):
-    """`PhraseMasking` with its phrases."""
+    """`PhraseMasking` with its `phrases`."""
 
-    phrases: lexicon.Lexicon = lexicon.Lexicon({}, "")
+    phrases: lexicon.Lexicon = dataclasses.field(kw_only=True)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {"lexicon": self.phrases.fingerprint}
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
         return self.phrases.units(words, placed.ragged.tokens, placed.vocabulary.size)
