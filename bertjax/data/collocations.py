@@ -77,10 +77,11 @@ def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
 def _sample(split: Split) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of blocks from all over the split (int32 [n]), and where a sentence or a block starts (bool [n])."""
     share = min(1.0, SAMPLE_TOKENS / len(split.tokens))
-    edges = np.linspace(0, len(split.tokens), _BLOCKS + 1).astype(np.int64)
+    blocks = _BLOCKS if share < 1.0 else 1
+    edges = np.linspace(0, len(split.tokens), blocks + 1).astype(np.int64)
     lengths = (share * np.diff(edges)).astype(np.int64)
     slack = np.diff(edges) - lengths + 1
-    starts = edges[:-1] + (uniform(_SAMPLE_SEED, "lexicon/sample", 0, np.arange(_BLOCKS), 0) * slack).astype(np.int64)
+    starts = edges[:-1] + (uniform(_SAMPLE_SEED, "lexicon/sample", 0, np.arange(blocks), 0) * slack).astype(np.int64)
     tokens, boundary = [], []
     for start, stop in zip(starts, starts + lengths, strict=True):
         low, high = np.searchsorted(split.sentences, (start, stop))

@@ -110,13 +110,14 @@ def _mined(store: TokenStore, size: int) -> Path:
 def _phrases(store: TokenStore, size: int) -> list[str]:
     """The best collocations as text; those that the tokenizer would not read again as the same tokens are no use."""
     tokenizer = store.tokenizer
-    found = collocations(store.split("train"), Vocabulary.of(tokenizer))[:size]
+    found = collocations(store.split("train"), Vocabulary.of(tokenizer))
     texts = [tokenizer.decode(ids) for ids in found]
-    return [
+    same = [
         text
         for text, ids, again in zip(texts, found, tokenizer.encode(texts), strict=True)
         if again == ids.tolist() and text == text.strip() and "\n" not in text
     ]
+    return same[:size]
 
 
 def _is_in(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
