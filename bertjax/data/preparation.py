@@ -86,7 +86,9 @@ def _spec(config: DataConfig) -> dict:
         "text_field": config.text_field,
         "heldout": sources.fingerprint(config.heldout) if config.heldout else config.heldout_share,
         "splitter": config.splitter,
-        "tokenizer": tokenizer.from_model(model).fingerprint if model else dataclasses.asdict(config.tokenizer),
+        "tokenizer": tokenizer.from_model(model, config.tokenizer.lowercase).fingerprint
+        if model
+        else dataclasses.asdict(config.tokenizer),
     }
 
 
@@ -135,7 +137,9 @@ def _tokenizer(config: DataConfig) -> Tokenizer:
     sample = sample_sentences(training_sentences(), config.tokenizer.sample_characters)
     _require_two(documents, config)
     model = config.tokenizer.model
-    return tokenizer.from_model(model) if model else tokenizer.train(sample, config.tokenizer)
+    return (
+        tokenizer.from_model(model, config.tokenizer.lowercase) if model else tokenizer.train(sample, config.tokenizer)
+    )
 
 
 def sample_sentences(sentences: Iterable[str], characters: int) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents
-from bertjax.data.tokenizer import SPECIALS, Tokenizer
+from bertjax.data.tokenizer import SPECIALS
 from bertjax.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
@@ -98,22 +98,22 @@ def test_characters_are_what_there_is(sentences, trained):
 
 def test_save_and_load(tmp_path, trained):
     trained["unigram"].save(tmp_path)
-    loaded = Tokenizer.load(tmp_path)
+    loaded = tokenizer.load(tmp_path)
     assert loaded == trained["unigram"] and loaded.fingerprint == trained["unigram"].fingerprint
     assert pickle.loads(pickle.dumps(loaded)).encode(["a word"]) == trained["unigram"].encode(["a word"])
 
 
 def test_load_refuses_what_is_not_as_it_was_saved(tmp_path, trained):
     with pytest.raises(UserError, match="no readable tokenizer"):
-        Tokenizer.load(tmp_path)
+        tokenizer.load(tmp_path)
     trained["unigram"].save(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(trained["bpe"].model)
     with pytest.raises(UserError, match="was altered"):
-        Tokenizer.load(tmp_path)
+        tokenizer.load(tmp_path)
     record = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps(record | {"format_version": 2}))
     with pytest.raises(UserError, match="format 2, not 1; upgrade"):
-        Tokenizer.load(tmp_path)
+        tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
