@@ -17,7 +17,7 @@ class Vocabulary:
       size: number of ids.
       pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
       special_ids: all ids that stand for no text, those four among them.
-      continuation_ids: ids that go on with the word of the token before; where there are none, every token is a word.
+      continuation_ids: ids that go on with the word of the token before.
     """
 
     size: int
@@ -37,6 +37,7 @@ class Vocabulary:
             sep_id=tokenizer.sep_id,
             mask_id=tokenizer.mask_id,
             special_ids=tuple(sorted(tokenizer.special_ids)),
+            continuation_ids=tuple(sorted(tokenizer.continuation_ids)),
         )
 
     @functools.cached_property
