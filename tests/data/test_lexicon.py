@@ -1,4 +1,5 @@
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,23 +62,39 @@ def test_phrases_are_matched_longest_first_and_from_the_left(texts, phrases):
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory) -> TokenStore:
-    """A corpus of random words, in which two pairs of words always come together."""
+def corpus(tmp_path_factory) -> Path:
+    """Random words, in which two pairs of words always come together."""
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefghij"), rng.integers(2, 6))) for _ in range(300)] + list(PLANTED)
     shares = np.array([*[0.99 / 300] * 300, 0.006, 0.004])
     texts = [" ".join(" ".join(rng.choice(words, 20, p=shares)) + "." for _ in range(60)) for _ in range(50)]
-    folder = tmp_path_factory.mktemp("planted")
-    (folder / "corpus.txt").write_text("\n\n".join(texts))
-    sizes = TokenizerConfig(vocab_size=400)
-    return prepare(DataConfig(str(folder / "corpus.txt"), heldout_share=0.2, tokenizer=sizes, store=str(folder / "s")))
+    path = tmp_path_factory.mktemp("planted") / "corpus.txt"
+    path.write_text("\n\n".join(texts))
+    return path
 
 
-def test_what_comes_together_is_mined_once_and_read_from_its_file(planted):
+def prepared(corpus: Path, kind: str) -> TokenStore:
+    sizes = TokenizerConfig(kind=kind, vocab_size=400)
+    return prepare(DataConfig(str(corpus), heldout_share=0.2, tokenizer=sizes, store=str(corpus.parent / kind)))
+
+
+@pytest.fixture(scope="module")
+def planted(corpus) -> TokenStore:
+    return prepared(corpus, "unigram")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
+def test_what_comes_together_is_mined_whatever_the_tokenizer(corpus, kind):
+    store = prepared(corpus, kind)
+    found = lexicon.open_lexicon(store, "mine", 1000)
+    (file,) = (store.path / "lexicons").iterdir()
+    assert {*PLANTED} <= {*file.read_text().splitlines()} and len(found.hashes[2]) < 6
+    file.unlink()
+
+
+def test_a_store_is_mined_once_and_the_file_is_one_like_any_other(planted):
     first = lexicon.open_lexicon(planted, "mine", 1000)
     (file,) = (planted.path / "lexicons").iterdir()
-    phrases = file.read_text().splitlines()
-    assert {*PLANTED} <= {*phrases}
     written = file.stat().st_mtime_ns
     again = lexicon.open_lexicon(planted, "mine", 1000)
     assert again.fingerprint == first.fingerprint and file.stat().st_mtime_ns == written
