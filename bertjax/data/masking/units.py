@@ -47,7 +47,8 @@ class UnitMasking(Masking):
     def most_predicted(self, seq_len: int, row_examples: int) -> float:
         """The mean and two standard deviations of N independent examples with two special tokens each.
 
-        Beyond lie less than 0.5% of the chosen tokens, even in rows that are full of short examples.
+        In rows of 128 tokens and more, whether of one example or full of short ones, less than 0.5% of the chosen
+        tokens find no place; shorter rows, and words much longer than those of ordinary text, lose more.
         """
         return self.rate * (seq_len - 2 * row_examples) + _DEVIATIONS * self.spread * math.sqrt(row_examples)
 
