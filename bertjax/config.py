@@ -15,6 +15,7 @@ import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
+from bertjax.data.masking import Masking, masking_class
 from bertjax.data.pairs import SegmentPairs
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
@@ -130,7 +131,7 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     mapping = dict(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    return typed.build(Config, mapping, "", {Objective: objective_class})
+    return typed.build(Config, mapping, "", {Objective: objective_class, Masking: masking_class})
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from bertjax import errors, opening
+from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.training import platform, report
@@ -36,7 +37,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     model = opening.open_model(name)
     config = model.config
     if corpus:
-        tokenizer = dataclasses.replace(config.data.tokenizer, model=str(_tokenizer_folder(name)))
+        tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
         data = dataclasses.replace(config.data, corpus=corpus, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
     store = open_or_prepare(config.data, may_prepare=True)

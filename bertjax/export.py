@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bertjax.config import Config, from_dict, to_dict
+from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.models import vocabulary
@@ -81,7 +82,7 @@ def read(folder: os.PathLike) -> Export:
     config = from_dict(record["config"])
     encoder = config.encoder(record["vocab_size"], backend="cpu")
     params = vocabulary.pad(_nest(flat), encoder)
-    return Export(config, encoder, params, Tokenizer.load(folder / _TOKENIZER), record["numbers"])
+    return Export(config, encoder, params, tokenizer.load(folder / _TOKENIZER), record["numbers"])
 
 
 def _flatten(tree: dict, prefix: str = ""):

@@ -93,6 +93,8 @@ def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Calla
     identity = program.config.identity(program.store.fingerprint) | {"plan": feed.fingerprint}
     if program.frozen is not None:
         identity["frozen"] = fingerprints(program.frozen)
+    if program.opened_objective.fingerprints:
+        identity["read"] = program.opened_objective.fingerprints
     resumes = restoring.check_identity(files, identity, extend)
     tokenizer = program.store.tokenizer
     restoring.write_record(files, restoring.RunRecord(program.config, identity, tokenizer.vocab_size), tokenizer)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
+from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import Execution
 from bertjax.objectives.mlm import MaskedLM
@@ -39,6 +40,14 @@ def test_overrides_are_applied_to_the_file():
     config = load(path_of("tiny"), overrides)
     assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 7, 1.0)
     assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 128, "a/b.txt")
+
+
+def test_the_masking_is_chosen_by_its_kind():
+    for kind in KINDS:
+        config = from_dict({"tasks": {"bert": {"objective": {"masking": {"kind": kind, "rate": 0.3}}}}})
+        masking = config.task.objective.masking
+        assert type(masking) is KINDS[kind] and (masking.kind, masking.rate) == (kind, 0.3)
+        assert from_dict(to_dict(config)) == config
 
 
 def test_the_objective_is_chosen_by_its_kind():
@@ -76,6 +85,14 @@ def test_the_objective_is_chosen_by_its_kind():
         ({"eval": {"rows": 5000}}, "eval.rows=5000 must lie between 1 and 4096"),
         ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
         ({"runtime": {"micro_batches": 0}}, "runtime.micro_batches=0 must be at least 1"),
+        (
+            {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
+            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases",
+        ),
+        (
+            {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},
+            "unknown configuration key 'tasks.a.objective.masking.lexicon'; known are kind, mask, random, rate, static",
+        ),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
             "objective.kind='nope' is unknown; choose one of mlm, bert, or name module:Class",

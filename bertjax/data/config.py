@@ -5,29 +5,37 @@ import dataclasses
 from bertjax.errors import UserError
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
+HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
 NORMALIZERS = ("nfc", "nfkc")
 SPLITTERS = ("punctuation", "line")
+# Fields of a tokenizer that only some kinds read.
+ONLY_FOR = {
+    "lowercase": ("wordpiece",),
+    "byte_fallback": SENTENCEPIECE_KINDS,
+    "character_coverage": (*SENTENCEPIECE_KINDS, "wordpiece"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """A SentencePiece tokenizer to train on the corpus, or an existing `model` to take.
+    """A tokenizer to train on the corpus, or an existing `model` to take.
 
     Attributes:
-      kind: `unigram`, `bpe` or `char`.
+      kind: `unigram`, `bpe` or `char` (SentencePiece), `wordpiece` or `byte_bpe` (Hugging Face tokenizers).
       vocab_size: number of pieces, special symbols and byte pieces included; the most of them for `char`.
-      normalizer: `nfc` (NFC, then identity: what is written stays) or `nfkc` (SentencePiece's default, which turns
-        U+2460 into 1).
-      byte_fallback: characters outside the vocabulary become bytes instead of [UNK].
-      character_coverage: share of the characters of the sample that the vocabulary covers.
+      normalizer: `nfc` (NFC, then identity: what is written stays) or `nfkc` (which turns U+2460 into 1).
+      lowercase: WordPiece alone: lower case, and no accents.
+      byte_fallback: SentencePiece alone: characters outside the vocabulary become bytes instead of [UNK].
+      character_coverage: share of the characters of the sample that the vocabulary covers; `byte_bpe` covers all.
       sample_characters: how much text the tokenizer trains on at most (seeded sample of sentences).
-      model: path of an existing SentencePiece `.model`, or of the `tokenizer` folder of a run or export; the other
-        fields are then ignored.
+      model: path of an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or of
+        the `tokenizer` folder of a run or export; of the other fields, `lowercase` is then read for a `vocab.txt`.
     """
 
     kind: str = "unigram"
     vocab_size: int = 8000
     normalizer: str = "nfc"
+    lowercase: bool = False
     byte_fallback: bool = True
     character_coverage: float = 0.9995
     sample_characters: int = 50_000_000
@@ -35,11 +43,16 @@ class TokenizerConfig:
 
     def __post_init__(self):
         for field, value, known in (
-            ("kind", self.kind, SENTENCEPIECE_KINDS),
+            ("kind", self.kind, SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS),
             ("normalizer", self.normalizer, NORMALIZERS),
         ):
             if value not in known:
                 raise UserError(f"data.tokenizer.{field}={value!r} is unknown; choose one of {', '.join(known)}")
+        for field in dataclasses.fields(self):
+            kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)
+            if not self.model and self.kind not in kinds and value != field.default:
+                remedy = f"leave it out, or choose one of {', '.join(kinds)}"
+                raise UserError(f"data.tokenizer.{field.name}={value} says nothing to kind={self.kind}; {remedy}")
 
 
 @dataclasses.dataclass(frozen=True)

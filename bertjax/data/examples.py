@@ -18,6 +18,7 @@ class Vocabulary:
       size: number of ids.
       pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
       special_ids: all ids that stand for no text, those four among them.
+      continuation_ids: ids that go on with the word of the token before.
     """
 
     size: int
@@ -26,6 +27,7 @@ class Vocabulary:
     sep_id: int
     mask_id: int
     special_ids: tuple[int, ...]
+    continuation_ids: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
@@ -36,6 +38,7 @@ class Vocabulary:
             sep_id=tokenizer.sep_id,
             mask_id=tokenizer.mask_id,
             special_ids=tuple(sorted(tokenizer.special_ids)),
+            continuation_ids=tuple(sorted(tokenizer.continuation_ids)),
         )
 
     @functools.cached_property
@@ -44,6 +47,13 @@ class Vocabulary:
         is_special = np.zeros(self.size, bool)
         is_special[list(self.special_ids)] = True
         return is_special
+
+    @functools.cached_property
+    def continues_word(self) -> np.ndarray:
+        """For every id, whether it goes on with the word of the token before; bool [size]."""
+        continues_word = np.zeros(self.size, bool)
+        continues_word[list(self.continuation_ids)] = True
+        return continues_word
 
     @functools.cached_property
     def ordinary(self) -> np.ndarray:

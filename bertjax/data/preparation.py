@@ -79,14 +79,16 @@ def store_path(config: DataConfig) -> Path:
 
 def _spec(config: DataConfig) -> dict:
     """All that decides the content of a store; no path is part of it."""
-    model = config.tokenizer.model
+    asked = config.tokenizer
     return {
         "format_version": store.FORMAT_VERSION,
         "corpus": sources.fingerprint(config.corpus),
         "text_field": config.text_field,
         "heldout": sources.fingerprint(config.heldout) if config.heldout else config.heldout_share,
         "splitter": config.splitter,
-        "tokenizer": tokenizer.from_model(model).fingerprint if model else dataclasses.asdict(config.tokenizer),
+        "tokenizer": tokenizer.from_model(asked.model, asked.lowercase).fingerprint
+        if asked.model
+        else dataclasses.asdict(asked),
     }
 
 
@@ -134,8 +136,8 @@ def _tokenizer(config: DataConfig) -> Tokenizer:
 
     sample = sample_sentences(training_sentences(), config.tokenizer.sample_characters)
     _require_two(documents, config)
-    model = config.tokenizer.model
-    return tokenizer.from_model(model) if model else tokenizer.train(sample, config.tokenizer)
+    asked = config.tokenizer
+    return tokenizer.from_model(asked.model, asked.lowercase) if asked.model else tokenizer.train(sample, asked)
 
 
 def sample_sentences(sentences: Iterable[str], characters: int) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
@@ -86,7 +87,7 @@ class TokenStore:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.path / "tokenizer")
+        return tokenizer.load(self.path / "tokenizer")
 
     def split(self, name: str, source: str = "") -> Split:
         """The `train` or the `heldout` side."""

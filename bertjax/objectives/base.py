@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
+from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 
 Arrays = dict[str, jax.Array]
@@ -35,6 +36,15 @@ class Objective:
     def module(self, encoder: EncoderConfig) -> nn.Module:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
         raise TypeError(f"{type(self).__name__} has no module()")
+
+    def opened(self, store: TokenStore) -> "Objective":
+        """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance)."""
+        return self
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """{what `opened` read: its fingerprint}; part of the run."""
+        return {}
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Host: the arrays of fixed shape that the objective adds to the core batch, or replaces in it."""

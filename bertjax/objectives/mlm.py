@@ -8,7 +8,8 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.data.masking import Masking, TokenMasking, mask, predictions
+from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoded, Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -74,14 +75,22 @@ def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array
 class MaskedLM(Objective):
     """Predicts masked tokens from both sides. Terms: `mlm`."""
 
-    masking: TokenMasking = TokenMasking()
+    masking: Masking = TokenMasking()
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         return MaskedLMModule(encoder)
 
+    def opened(self, store: TokenStore) -> "MaskedLM":
+        return dataclasses.replace(self, masking=self.masking.opened(store))
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return self.masking.fingerprints
+
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         masked = mask(examples, draw, self.masking)
-        capacity = self.masking.capacity(examples.seq_len)
+        _, seq_len, row_examples = examples.shape
+        capacity = self.masking.capacity(seq_len, row_examples)
         return {
             "tokens_BT": examples.tokens_to_rows(masked.tokens, fill=examples.vocabulary.pad_id),
             **{f"mlm_{name}": array for name, array in predictions(examples, masked.chosen, capacity).items()},

@@ -36,7 +36,7 @@ def make_feed(config: Config, store: TokenStore, split: str, seq_len: int) -> Fe
     return Feed(
         sources=epochs,
         turns=Turns(tuple(count / sum(rows) for count in rows)),
-        features=config.task.objective.features,
+        features=config.task.objective.opened(store).features,
         vocabulary=Vocabulary.of(store.tokenizer),
         seq_len=seq_len,
     )

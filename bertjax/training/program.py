@@ -46,6 +46,11 @@ class Program:
         return self.config.task.objective
 
     @functools.cached_property
+    def opened_objective(self) -> Objective:
+        """The objective with what its features read besides the batch."""
+        return self.objective.opened(self.store)
+
+    @functools.cached_property
     def module(self) -> nn.Module:
         return self.objective.module(self.encoder)
 

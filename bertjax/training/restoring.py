@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, from_dict, to_dict
+from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -104,6 +105,6 @@ def read_checkpoint(path: Path, step: str) -> Export:
         config=record.config,
         encoder=record.config.encoder(record.vocab_size, backend="cpu"),
         params=jax.tree.map(np.asarray, restored.tree["params"]),
-        tokenizer=Tokenizer.load(Path(workdir.tokenizer)),
+        tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": wanted, **restored.meta["totals"]},
     )

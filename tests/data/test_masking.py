@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,28 +7,10 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.data.masking import KINDS, TokenMasking, mask, masking_class, predictions
 from bertjax.errors import UserError
-
-PAD, SEP, CLS, MASK = 0, 4, 5, 6
-VOCABULARY = Vocabulary(500, PAD, CLS, SEP, MASK, (0, 1, 2, 3, 4, 5, 6))
-
-
-def examples(lengths: np.ndarray, ids: np.ndarray) -> Ragged:
-    """[CLS] text [SEP], whose text depends on the id alone."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    texts = [np.random.default_rng(id).integers(7, 500, length) for id, length in zip(ids, lengths, strict=True)]
-    tokens = np.concatenate(texts).astype(np.int32)
-    tokens[offsets[:-1]], tokens[offsets[1:] - 1] = CLS, SEP
-    return Ragged(tokens, np.zeros_like(tokens), VOCABULARY.is_special[tokens], offsets, {}, np.asarray(ids))
-
-
-def one_a_row(ragged: Ragged) -> PlacedExamples:
-    return place(ragged, np.arange(len(ragged.ids))[:, None], int(ragged.lengths.max()), VOCABULARY)
-
-
-def first_epoch(ragged: Ragged, seed: int = 0) -> Draw:
-    return Draw(seed, np.zeros(len(ragged.ids), np.int64))
+from tests.ragged import CLS, MASK, PAD, SEP, VOCABULARY, first_epoch, one_a_row
+from tests.ragged import random as examples
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +31,8 @@ def test_statistics_over_a_million_tokens(million):
     assert kept.mean() == pytest.approx(0.1, abs=0.005)  # a random token is never the original: it would count here
     replacements = seen[~became_mask & ~kept]
     assert not VOCABULARY.is_special[replacements].any()
-    counts = np.bincount(replacements, minlength=500)[7:]
-    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(492, abs=5 * np.sqrt(2 * 492))
+    counts = np.bincount(replacements, minlength=507)[7:]
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(499, abs=5 * np.sqrt(2 * 499))
 
 
 def test_a_random_token_is_always_another_one():
@@ -133,7 +117,7 @@ def test_predictions_of_packed_rows():
 @settings(max_examples=200, deadline=None)
 def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
     masking = TokenMasking(rate=rate)
-    places = masking.capacity(seq_len)
+    places = masking.capacity(seq_len, 1)
     assert places % 8 == 0 and rate * seq_len <= places < rate * seq_len + 8
     ragged = examples(np.array([seq_len]), np.array([0]))
     placed = one_a_row(ragged)
@@ -152,3 +136,43 @@ def test_nothing_maskable_is_no_error():
     ragged = examples(np.array([2]), np.array([0]))
     masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
     assert not masked.chosen.any() and masked.tokens.tolist() == [CLS, SEP]
+
+
+def test_masks_stay_as_they_were_first_drawn():
+    """Runs that go on after an update must not see other masks."""
+    lengths, ids = np.arange(5, 45), np.arange(40) * 3
+    tokens = 7 + np.arange(lengths.sum(), dtype=np.int32) * 37 % 500
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    tokens[offsets[:-1]], tokens[offsets[1:] - 1] = CLS, SEP
+    ragged = Ragged(tokens, 0 * tokens, VOCABULARY.is_special[tokens], offsets, {}, ids)
+    draw = Draw(7, np.arange(40) % 5)
+    digests = []
+    for masking in (TokenMasking(), TokenMasking(rate=0.4, mask=0.5, random=0.4, static=2)):
+        masked = mask(one_a_row(ragged), draw, masking)
+        digests.append(hashlib.sha256(masked.tokens.tobytes() + masked.chosen.tobytes()).hexdigest()[:16])
+    assert digests == ["6d751b9580cb8486", "abf7c40b9f0ffe43"]
+
+
+@given(st.integers(1, 16), st.floats(0.05, 0.5), st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
+    """Each rounds its share up by one half at most; eight tokens are enough for a share of one."""
+    lengths = np.random.default_rng(seed).integers(2 + 10, 40, row_examples)
+    ragged = examples(lengths, np.arange(row_examples))
+    placed = place(ragged, np.arange(row_examples)[None], int(lengths.sum()), VOCABULARY)
+    masking = TokenMasking(rate=rate)
+    places = masking.capacity(placed.seq_len, row_examples)
+    assert places % 8 == 0
+    assert predictions(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
+
+
+@pytest.mark.parametrize("seq_len", [8, 96, 128, 160, 256, 512])
+def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight(seq_len):
+    assert TokenMasking().capacity(seq_len, 1) == -(-0.15 * seq_len // 8) * 8
+
+
+def test_kinds_by_name():
+    assert masking_class(None) is TokenMasking
+    assert {kind: masking_class(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
+    with pytest.raises(UserError, match="masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans"):
+        masking_class("word")

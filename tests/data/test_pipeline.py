@@ -23,7 +23,7 @@ def features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
     """What a masked language model with sentence pairs asks for."""
     masking = TokenMasking()
     masked = mask(placed, draw, masking)
-    predicted = predictions(placed, masked.chosen, masking.capacity(placed.seq_len))
+    predicted = predictions(placed, masked.chosen, masking.capacity(placed.seq_len, 1))
     return {
         "tokens_BT": placed.tokens_to_rows(masked.tokens, placed.vocabulary.pad_id),
         "pair_labels_BN": placed.examples_to_rows(placed.ragged.labels["is_random"]),

@@ -3,6 +3,8 @@
 import jax
 import numpy as np
 import pytest
+from bertjax.objectives.sop import MaskedLMWithOrder
+from bertjax.objectives.structure import MaskedLMWithStructure
 
 from bertjax.config import Config, Task
 from bertjax.data.formats import KINDS, format_class
@@ -11,8 +13,6 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.bert import BERT
 from bertjax.objectives.mlm import MaskedLM
-from bertjax.objectives.sop import MaskedLMWithOrder
-from bertjax.objectives.structure import MaskedLMWithStructure
 from bertjax.training.feeds import make_feed
 
 T = 64

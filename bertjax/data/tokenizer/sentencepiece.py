@@ -2,73 +2,47 @@
 
 import dataclasses
 import functools
-import hashlib
 import io
-import itertools
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-import sentencepiece
-
 from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 1
-SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 # The trained pieces depend on the number of threads, so it must not depend on the machine.
 TRAINING_THREADS = 4
 LOG_NOTHING = 3
+WORD_START = "\u2581"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenizer:
-    """Text to token ids and back.
-
-    Special symbols are control symbols: their spelling in a text is ordinary text and never becomes their id.
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model; its special symbols are control symbols.
 
     Attributes:
       model: a serialized SentencePiece model.
       normalizer: `nfc` applies NFC before the model; any other value leaves normalization to the model.
     """
 
-    model: bytes
+    MODEL_FILE = "tokenizer.model"
+
     normalizer: str
 
     @functools.cached_property
-    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    def _processor(self):
+        import sentencepiece
+
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     @property
     def vocab_size(self) -> int:
         return self._processor.vocab_size()
 
-    @property
-    def pad_id(self) -> int:
-        return self._processor.piece_to_id("[PAD]")
-
-    @property
-    def unk_id(self) -> int:
-        return self._processor.unk_id()
-
-    @property
-    def sep_id(self) -> int:
-        return self._processor.piece_to_id("[SEP]")
-
-    @property
-    def cls_id(self) -> int:
-        return self._processor.piece_to_id("[CLS]")
-
-    @property
-    def mask_id(self) -> int:
-        return self._processor.piece_to_id("[MASK]")
-
     @functools.cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that no text stands for: the control symbols and [UNK]."""
         processor = self._processor
         return frozenset(i for i in range(self.vocab_size) if processor.is_control(i) or processor.is_unknown(i))
 
@@ -79,68 +53,27 @@ class Tokenizer:
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        return frozenset(i for i in range(self.vocab_size) if not self.piece(i).startswith("\u2581"))
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"{self.normalizer}\0".encode() + self.model).hexdigest()
+        """Ids of the pieces, byte pieces among them, that do not begin with U+2581, the sign for a space."""
+        starts = (i for i in range(self.vocab_size) if self.piece(i).startswith(WORD_START))
+        return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        """Token ids of each sentence, without [CLS] and [SEP]."""
         return self._processor.encode([self._normalize(sentence) for sentence in sentences])
-
-    def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
-        """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
-        tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
-        for row, ids in zip(tokens_BT, self.encode(texts), strict=True):
-            ids = [self.cls_id, *ids[: seq_len - 2], self.sep_id]
-            row[: len(ids)] = ids
-        return tokens_BT
-
-    def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
-        """Readable text; special symbols leave nothing behind, or are spelled out between spaces."""
-        ids = [int(i) for i in ids]
-        if not keep_special:
-            return self._processor.decode(ids)
-        runs = itertools.groupby(ids, key=self.special_ids.__contains__)
-        return " ".join(
-            " ".join(map(self.piece, run)) if special else self._processor.decode(list(run)) for special, run in runs
-        )
 
     def piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(int(token_id))
 
+    def _text(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def _special_id(self, symbol: str) -> int:
+        return self._processor.unk_id() if symbol == "[UNK]" else self._processor.piece_to_id(symbol)
+
     def _normalize(self, text: str) -> str:
         return unicodedata.normalize("NFC", text) if self.normalizer == "nfc" else text
 
-    def save(self, folder: Path) -> None:
-        """Writes `tokenizer.model` and `tokenizer.json` into a folder that exists."""
-        record = {"format_version": FORMAT_VERSION, "normalizer": self.normalizer, "fingerprint": self.fingerprint}
-        (folder / "tokenizer.model").write_bytes(self.model)
-        (folder / "tokenizer.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
-    @classmethod
-    def load(cls, folder: Path) -> "Tokenizer":
-        """Reads what `save` wrote.
-
-        Raises:
-          UserError: files are missing or altered, or a newer bertjax wrote them.
-        """
-        try:
-            record = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-            version, normalizer, fingerprint = record["format_version"], record["normalizer"], record["fingerprint"]
-            model = (folder / "tokenizer.model").read_bytes()
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder} holds no readable tokenizer ({error!r}); restore the folder") from None
-        if version != FORMAT_VERSION:
-            raise UserError(f"{folder} has tokenizer format {version}, not {FORMAT_VERSION}; upgrade bertjax")
-        tokenizer = cls(model, normalizer)
-        if tokenizer.fingerprint != fingerprint:
-            raise UserError(f"{folder / 'tokenizer.model'} was altered since it was written; restore the folder")
-        return tokenizer
-
-
-def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTokenizer:
     """Trains a model: the same sentences in the same order give the same bytes on any machine.
 
     `kind="char"` takes the characters that there are: `vocab_size` is then the most that it may have.
@@ -148,6 +81,8 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
     """
+    import sentencepiece
+
     nfc = config.normalizer == "nfc"
     model = io.BytesIO()
     pad, unk, bos, eos, *controls = SPECIALS
@@ -168,7 +103,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         )  # fmt: skip
     except RuntimeError as error:
         raise UserError(_training_error(str(error), config)) from None
-    return Tokenizer(model.getvalue(), config.normalizer)
+    return SentencePieceTokenizer(model.getvalue(), config.normalizer)
 
 
 def _training_error(message: str, config: TokenizerConfig) -> str:
@@ -180,18 +115,16 @@ def _training_error(message: str, config: TokenizerConfig) -> str:
     return f"SentencePiece cannot train with {config}: {message.splitlines()[0]}"
 
 
-def from_model(path: str | Path) -> Tokenizer:
-    """Takes an existing SentencePiece model, or a folder that `save` wrote; it keeps its normalization and its ids.
+def from_file(path: Path) -> SentencePieceTokenizer:
+    """Takes an existing model; it keeps its normalization and its ids.
 
     Raises:
       UserError: the file is no model, or [PAD], [SEP], [CLS] or [MASK] is none of its control symbols.
     """
-    if Path(path).is_dir():
-        return Tokenizer.load(Path(path))
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        model = Path(path).expanduser().read_bytes()
-        tokenizer = Tokenizer(model, "model")
+        model = path.read_bytes()
+        tokenizer = SentencePieceTokenizer(model, "model")
         controls = {tokenizer.piece(i) for i in tokenizer.special_ids} if model else set()
     except (OSError, RuntimeError) as error:
         raise UserError(f"{refused} is no readable SentencePiece model ({error}); name another") from None

@@ -1,0 +1,155 @@
+"""What every masking shares: how chosen tokens are hidden, and how they become the predictions of a row."""
+
+import abc
+import dataclasses
+import math
+
+import numpy as np
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.examples import Ragged
+from bertjax.data.random import uniform
+from bertjax.data.store import TokenStore
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which tokens of a batch are predicted.
+
+    Attributes:
+      tokens: int64 [m], indices into the ragged tokens, ascending.
+      deciders: int64 [m], for each of them the token whose random number decides what becomes of it; tokens with one
+        decider are hidden, replaced or left together.
+    """
+
+    tokens: np.ndarray
+    deciders: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Masking(abc.ABC):
+    """Choices of a masking; its kinds say which tokens are chosen.
+
+    Attributes:
+      kind: see `bertjax.data.masking.KINDS`.
+      rate: share of the tokens of an example that are predicted; the share is rounded and is at least one token.
+      mask: share of those that become [MASK].
+      random: share of those that become a random other token; the rest stays as it is.
+      static: 0 draws new masks in every epoch; d repeats the masks of d epochs (BERT's ten duplicates).
+    """
+
+    kind: str = ""
+    rate: float = 0.15
+    mask: float = 0.8
+    random: float = 0.1
+    static: int = 0
+
+    def __post_init__(self):
+        if self.kind != type(self).kind:
+            raise UserError(f"masking.kind={self.kind!r} is not that of {type(self).__name__}: {type(self).kind!r}")
+        if not 0.0 < self.rate < 1.0:
+            raise UserError(f"masking.rate={self.rate} must lie between 0 and 1")
+        if min(self.mask, self.random) < 0.0 or self.mask + self.random > 1.0:
+            raise UserError(
+                f"masking.mask={self.mask} and masking.random={self.random} are shares; they must not be negative "
+                "nor sum to more than 1"
+            )
+        if self.static < 0:
+            raise UserError(f"masking.static={self.static} must be 0 (new masks in every epoch) or a number of epochs")
+
+    @abc.abstractmethod
+    def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:
+        """The tokens to predict: a function of the seed, the epoch, the example and nothing else of the batch."""
+
+    @abc.abstractmethod
+    def most_predicted(self, seq_len: int, row_examples: int) -> float:
+        """How many tokens of a row of T tokens and N examples are chosen, almost never more."""
+
+    def capacity(self, seq_len: int, row_examples: int) -> int:
+        """K, the places for predictions in a row of T tokens that N examples share: a multiple of 8, at least rate * T.
+
+        What finds no place is dropped and counted, see `predictions`.
+        """
+        most = max(self.rate * seq_len, self.most_predicted(seq_len, row_examples))
+        return 8 * math.ceil(min(most, seq_len) / 8)
+
+    def opened(self, store: TokenStore) -> "Masking":
+        """The same masking, with what it reads besides the batch; most read nothing."""
+        return self
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """{what `opened` read: its fingerprint}."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Masked:
+    """Tokens as the encoder sees them (int32 [n]) and which of them it must predict (bool [n])."""
+
+    tokens: np.ndarray
+    chosen: np.ndarray
+
+
+def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
+    """Chooses tokens of every example and hides them. Rows, packing and the rest of the batch play no part in it."""
+    ragged = placed.ragged
+    if masking.static:
+        draw = Draw(draw.seed, draw.epochs % masking.static)
+    choice = masking.choose(placed, draw)
+    originals = ragged.tokens[choice.tokens]
+    share = uniform(draw.seed, "mask/other", *token_key(ragged, draw, choice.tokens))
+    others = _others(share, originals, placed.vocabulary.ordinary)
+    action = uniform(draw.seed, "mask/action", *token_key(ragged, draw, choice.deciders))
+
+    tokens, chosen = ragged.tokens.copy(), np.zeros(len(ragged.tokens), bool)
+    replaced = np.where(action < masking.mask + masking.random, others, originals)
+    tokens[choice.tokens] = np.where(action < masking.mask, placed.vocabulary.mask_id, replaced)
+    chosen[choice.tokens] = True
+    return Masked(tokens, chosen)
+
+
+def token_key(ragged: Ragged, draw: Draw, tokens: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the random numbers of tokens depend on besides seed and stream: epoch, example id, place in the example."""
+    owners = ragged.token_examples[tokens]
+    return draw.epochs[owners], ragged.ids[owners], ragged.token_index[tokens]
+
+
+def budget(ragged: Ragged, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """The maskable tokens of each example, and its share of them: rounded half up, at least 1; int64 [M] both."""
+    maskable = np.bincount(ragged.token_examples[~ragged.special], minlength=len(ragged.ids))
+    return maskable, np.minimum(np.maximum(np.floor(rate * maskable + 0.5), 1), maskable).astype(np.int64)
+
+
+def predictions(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict[str, np.ndarray]:
+    """Gathers the chosen tokens (bool [n]) of each row, by ascending position, into K `places`.
+
+    Returns:
+      `positions_BK` (int32, their columns), `labels_BK` (int32, their ids), `weights_BK` (float32, 1 each; a place
+      without a token has 0 in all three) and `dropped_B` (int32, chosen tokens that found no place).
+    """
+    chosen_BT = placed.tokens_to_rows(chosen)
+    rows, columns = np.nonzero(chosen_BT)
+    labels = placed.tokens_to_rows(placed.ragged.tokens)[rows, columns]
+    counts_B = chosen_BT.sum(axis=1)
+    rank = np.arange(len(rows)) - (np.cumsum(counts_B) - counts_B)[rows]
+    kept = rank < places
+
+    def gather(values: np.ndarray, dtype: type) -> np.ndarray:
+        gathered_BK = np.zeros((len(chosen_BT), places), dtype)
+        gathered_BK[rows[kept], rank[kept]] = values[kept]
+        return gathered_BK
+
+    return {
+        "positions_BK": gather(columns, np.int32),
+        "labels_BK": gather(labels, np.int32),
+        "weights_BK": gather(np.ones(len(rows)), np.float32),
+        "dropped_B": np.maximum(counts_B - places, 0).astype(np.int32),
+    }
+
+
+def _others(share: np.ndarray, originals: np.ndarray, ordinary: np.ndarray) -> np.ndarray:
+    """For each token the ordinary id at `share` (in [0, 1)) of all ordinary ids but its own."""
+    rank = (share * (len(ordinary) - 1)).astype(np.int64)
+    return ordinary[rank + (rank >= np.searchsorted(ordinary, originals))]

@@ -1,0 +1,66 @@
+"""Masking of the phrases of a lexicon."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data import lexicon
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.masking.units import UnitMasking
+from bertjax.data.store import TokenStore
+from bertjax.data.words import Words
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class PhraseMasking(UnitMasking):
+    """Phrases and entities as wholes, the words between them one by one (Sun et al. 2019, ERNIE 1.0, section 3.2; arXiv
+    1904.09223), each decided as a whole, of which the paper says nothing.
+
+    The paper's stages (single tokens, then phrases, then entities) are stages of a run. `opened` reads the lexicon.
+
+    Attributes:
+      lexicon: `mine` finds phrases in the token store; otherwise a UTF-8 file with a phrase a line.
+      lexicon_size: the most phrases that are mined.
+    """
+
+    one_decision: ClassVar[bool] = True
+    spread: ClassVar[float] = 1.2
+
+    kind: str = "phrases"
+    lexicon: str = lexicon.MINE
+    lexicon_size: int = 50_000
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.lexicon:
+            raise UserError(f"masking.lexicon='' names no file; use {lexicon.MINE!r} or a file with a phrase a line")
+        if self.lexicon_size < 1:
+            raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
+
+    def opened(self, store: TokenStore) -> "OpenedPhraseMasking":
+        """With its phrases, mined where the store has none yet.
+
+        Raises:
+          UserError: see `bertjax.data.lexicon.open_lexicon`.
+        """
+        choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking)}
+        return OpenedPhraseMasking(**choices, phrases=lexicon.open_lexicon(store, self.lexicon, self.lexicon_size))
+
+    def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
+        raise TypeError("PhraseMasking has no phrases before `opened`")
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedPhraseMasking(PhraseMasking):
+    """`PhraseMasking` with its `phrases`."""
+
+    phrases: lexicon.Lexicon = dataclasses.field(kw_only=True)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        return {"lexicon": self.phrases.fingerprint}
+
+    def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
+        return self.phrases.units(words, placed.ragged.tokens, placed.vocabulary.size)

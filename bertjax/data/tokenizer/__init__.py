@@ -1,0 +1,63 @@
+"""Tokenizers of two libraries behind one interface; neither library is imported before its tokenizer works."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.tokenizer import byte_bpe, huggingface, sentencepiece, wordpiece
+from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
+from bertjax.errors import UserError
+
+__all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
+
+
+def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """Trains a tokenizer: the same sentences in the same order give the same bytes on any machine.
+
+    `kind="char"` takes the characters that there are: `vocab_size` is then the most that it may have.
+
+    Raises:
+      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
+    """
+    if config.kind in SENTENCEPIECE_KINDS:
+        return sentencepiece.train(sentences, config)
+    if config.kind == "wordpiece":
+        return wordpiece.train(sentences, config)
+    return byte_bpe.train(sentences, config)
+
+
+def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
+    """Takes an existing tokenizer; it keeps its ids.
+
+    Args:
+      path: a SentencePiece `.model`, a WordPiece `vocab.txt`, a Hugging Face `tokenizer.json`, or a folder that `save`
+        wrote. All but `vocab.txt` bring their normalization with them.
+      lowercase: lower case and no accents, for a `vocab.txt` that was made so.
+
+    Raises:
+      UserError: nothing readable is there, it lacks [PAD], [SEP], [CLS] or [MASK], or `lowercase` says nothing to it.
+    """
+    path = Path(path).expanduser()
+    if path.suffix == ".txt":
+        return wordpiece.from_vocab(path, lowercase)
+    if lowercase:
+        raise UserError(
+            f"data.tokenizer.lowercase=True says nothing to data.tokenizer.model={str(path)!r}, which brings its own "
+            "normalization; leave it out"
+        )
+    if path.is_dir():
+        return load(path)
+    if path.suffix == ".json":
+        return huggingface.from_file(path)
+    return sentencepiece.from_file(path)
+
+
+def load(folder: Path) -> Tokenizer:
+    """Reads what `Tokenizer.save` wrote.
+
+    Raises:
+      UserError: files are missing or altered, or a newer bertjax wrote them.
+    """
+    if (folder / huggingface.HuggingFaceTokenizer.MODEL_FILE).exists():
+        return huggingface.HuggingFaceTokenizer.load(folder)
+    return sentencepiece.SentencePieceTokenizer.load(folder)

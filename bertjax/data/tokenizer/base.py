@@ -1,0 +1,146 @@
+"""What every tokenizer offers, whatever library works inside."""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+
+from bertjax.errors import UserError
+
+FORMAT_VERSION = 1
+# In the order of their ids in every tokenizer that is trained here.
+SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
+RECORD_FILE = "tokenizer.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer(abc.ABC):
+    """Text to token ids and back.
+
+    The spelling of a special symbol in a text is ordinary text and never becomes its id. Picklable.
+
+    Attributes:
+      model: all that the library inside needs to know.
+      MODEL_FILE: the name of the file that holds `model` in a saved folder.
+    """
+
+    model: bytes
+    MODEL_FILE: ClassVar[str]
+
+    def __reduce__(self):
+        return type(self), (self.model, *self._choices().values())  # the library's object is made again
+
+    @functools.cached_property
+    def pad_id(self) -> int:
+        return self._special_id("[PAD]")
+
+    @functools.cached_property
+    def unk_id(self) -> int:
+        return self._special_id("[UNK]")
+
+    @functools.cached_property
+    def sep_id(self) -> int:
+        return self._special_id("[SEP]")
+
+    @functools.cached_property
+    def cls_id(self) -> int:
+        return self._special_id("[CLS]")
+
+    @functools.cached_property
+    def mask_id(self) -> int:
+        return self._special_id("[MASK]")
+
+    @property
+    @abc.abstractmethod
+    def vocab_size(self) -> int:
+        """Number of ids, special symbols included."""
+
+    @property
+    @abc.abstractmethod
+    def special_ids(self) -> frozenset[int]:
+        """Ids that no text stands for: the control symbols and [UNK]."""
+
+    @property
+    @abc.abstractmethod
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the 256 pieces that are one byte each; empty where there are none."""
+
+    @property
+    @abc.abstractmethod
+    def continuation_ids(self) -> frozenset[int]:
+        """Ids that go on with the word of the token before: whole words are masked by them."""
+
+    @abc.abstractmethod
+    def encode(self, sentences: list[str]) -> list[list[int]]:
+        """Token ids of each sentence, without [CLS] and [SEP]."""
+
+    @abc.abstractmethod
+    def piece(self, token_id: int) -> str:
+        """One token as people read it, with the sign that tells whether it begins a word."""
+
+    @abc.abstractmethod
+    def _text(self, ids: list[int]) -> str:
+        """Readable text of ids; special symbols but [UNK] leave nothing behind."""
+
+    @abc.abstractmethod
+    def _special_id(self, symbol: str) -> int:
+        """The id of one of `SPECIALS`."""
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model and every choice that stands beside it."""
+        choices = "".join(f"{value}\0" for value in self._choices().values())
+        return hashlib.sha256(choices.encode() + self.model).hexdigest()
+
+    def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
+        """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
+        tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
+        for row, ids in zip(tokens_BT, self.encode(texts), strict=True):
+            ids = [self.cls_id, *ids[: seq_len - 2], self.sep_id]
+            row[: len(ids)] = ids
+        return tokens_BT
+
+    def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
+        """Readable text; special symbols leave nothing behind, or are spelled out between spaces."""
+        ids = [int(i) for i in ids]
+        if not keep_special:
+            return self._text(ids)
+        runs = itertools.groupby(ids, key=self.special_ids.__contains__)
+        return " ".join(" ".join(map(self.piece, run)) if special else self._text(list(run)) for special, run in runs)
+
+    def save(self, folder: Path) -> None:
+        """Writes `MODEL_FILE` and `tokenizer.json` into a folder that exists."""
+        record = {"format_version": FORMAT_VERSION, **self._choices(), "fingerprint": self.fingerprint}
+        (folder / self.MODEL_FILE).write_bytes(self.model)
+        (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads what `save` of the same class wrote.
+
+        Raises:
+          UserError: files are missing or altered, or a newer bertjax wrote them.
+        """
+        choices = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
+        try:
+            record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
+            version, fingerprint = record["format_version"], record["fingerprint"]
+            if version != FORMAT_VERSION:
+                raise UserError(f"{folder} has tokenizer format {version}, not {FORMAT_VERSION}; upgrade bertjax")
+            tokenizer = cls((folder / cls.MODEL_FILE).read_bytes(), **{name: record[name] for name in choices})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder} holds no readable tokenizer ({error!r}); restore the folder") from None
+        if tokenizer.fingerprint != fingerprint:
+            raise UserError(f"{folder / cls.MODEL_FILE} was altered since it was written; restore the folder")
+        return tokenizer
+
+    def _choices(self) -> dict[str, str]:
+        """What stands beside the model, by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}

@@ -1,0 +1,46 @@
+"""Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909) over bytes (GPT-2, Radford et al. 2019): no [UNK]."""
+
+from collections.abc import Iterable
+
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer import huggingface
+from bertjax.data.tokenizer.base import SPECIALS
+from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+
+# A space before the first word makes it the same pieces at the beginning of a sentence as within.
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
+    """Trains the merges on top of the 256 bytes.
+
+    Raises:
+      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for the bytes.
+    """
+    normalizers = [{"type": config.normalizer.upper()}]
+    trainers, alphabet = huggingface.library().trainers, huggingface.library().pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=huggingface.MIN_FREQUENCY,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    model = huggingface.train(sentences, _describe({}, [], normalizers, ()), trainer, config.vocab_size)
+    return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
+
+
+def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str]) -> bytes:
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocab,
+        "merges": merges,
+    }
+    return huggingface.describe(model, normalizers, BYTE_LEVEL, BYTE_LEVEL, symbols)

@@ -1,0 +1,196 @@
+"""Tokenizers of the Hugging Face `tokenizers` library, described by its `tokenizer.json`: WordPiece, byte-level BPE."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.errors import UserError
+
+# What RoBERTa calls the symbols of BERT (Liu et al. 2019, arXiv 1907.11692).
+EQUIVALENTS = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[SEP]": "</s>", "[CLS]": "<s>", "[MASK]": "<mask>"}
+# A byte-level piece spells a space so (GPT-2, Radford et al. 2019).
+SPACE = "\u0120"
+# A piece that the sample holds once is not worth a row of the embedding.
+MIN_FREQUENCY = 2
+
+
+def library():
+    """The `tokenizers` package, imported only where one of its tokenizers is wanted.
+
+    Raises:
+      UserError: it is not installed.
+    """
+    try:
+        import tokenizers
+    except ImportError:
+        raise UserError("this tokenizer needs the package tokenizers; pip install tokenizers") from None
+    return tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
+class HuggingFaceTokenizer(Tokenizer):
+    """A WordPiece or byte-level BPE tokenizer.
+
+    Attributes:
+      model: a `tokenizer.json`, UTF-8; its normalization, pre-tokenization and decoding are in it.
+    """
+
+    MODEL_FILE = "huggingface.json"
+
+    @functools.cached_property
+    def _processor(self):
+        processor = library().Tokenizer.from_str(self.model.decode("utf-8"))
+        processor.encode_special_tokens = True  # as ordinary text, that is
+        processor.no_truncation()
+        processor.no_padding()
+        return processor
+
+    @functools.cached_property
+    def _description(self) -> dict[str, Any]:
+        return json.loads(self.model)
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        """The id of every piece and special symbol."""
+        return self._processor.get_vocab(with_added_tokens=True)
+
+    @property
+    def _is_byte_level(self) -> bool:
+        return self._description["model"]["type"] == "BPE"
+
+    @functools.cached_property
+    def vocab_size(self) -> int:
+        return max(self._ids.values()) + 1  # a vocab.txt that repeats a piece leaves ids without one
+
+    @functools.cached_property
+    def special_ids(self) -> frozenset[int]:
+        added = self._processor.get_added_tokens_decoder().items()
+        known = (self.pad_id, self.unk_id, self.sep_id, self.cls_id, self.mask_id)
+        return frozenset(i for i, token in added if token.special).union(known)
+
+    @functools.cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the 256 pieces of byte-level BPE that are one byte each; empty for WordPiece."""
+        alphabet = library().pre_tokenizers.ByteLevel.alphabet() if self._is_byte_level else ()
+        return frozenset(self._ids[byte] for byte in alphabet if byte in self._ids)
+
+    @functools.cached_property
+    def continuation_ids(self) -> frozenset[int]:
+        """Ids of the pieces that begin with ## (WordPiece), or that begin with no space (byte-level BPE)."""
+        if self._is_byte_level:
+            continuing = (i for piece, i in self._ids.items() if not piece.startswith(SPACE))
+        else:
+            prefix = self._description["model"]["continuing_subword_prefix"]
+            continuing = (i for piece, i in self._ids.items() if piece.startswith(prefix))
+        return frozenset(continuing) - self.special_ids
+
+    def encode(self, sentences: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
+
+    def piece(self, token_id: int) -> str:
+        piece = self._processor.id_to_token(int(token_id)) or ""
+        if not self._is_byte_level:
+            return piece
+        text = self._processor.decoder.decode([piece])
+        return piece if "\ufffd" in text else text.replace(" ", SPACE)
+
+    def _text(self, ids: list[int]) -> str:
+        silent = self.special_ids - {self.unk_id}
+        text = self._processor.decode([i for i in ids if i not in silent], skip_special_tokens=False)
+        return text.removeprefix(" ") if self._is_byte_level else text
+
+    def _special_id(self, symbol: str) -> int:
+        return self._ids[symbol if symbol in self._ids else EQUIVALENTS[symbol]]
+
+
+def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
+    """A `tokenizer.json`, the same bytes whatever version of the library reads it.
+
+    Args:
+      model, pre_tokenizer, decoder: as the library's format has them, each with its `type`.
+      normalizers: applied one after the other.
+      symbols: those of `model["vocab"]` that no text becomes.
+    """
+    ordinary = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    description = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": model["vocab"][symbol], "content": symbol, **ordinary, "special": True} for symbol in symbols
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+    return json.dumps(description, ensure_ascii=False).encode()
+
+
+def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int) -> dict[str, Any]:
+    """The `model` part of a description whose vocabulary a trainer of the library filled.
+
+    Raises:
+      UserError: the sentences cannot fill `vocab_size`, or it has no room for their characters.
+    """
+    # Nothing is a special symbol yet: the corpus may spell one.
+    processor = library().Tokenizer.from_str(description.decode("utf-8"))
+    processor.train_from_iterator(sentences, trainer)
+    model = json.loads(processor.to_str())["model"]
+    size, asked = len(model["vocab"]), f"data.tokenizer.vocab_size={vocab_size}"
+    if size < vocab_size:
+        raise UserError(
+            f"{asked} is too large: the corpus is so small that it gives {size} pieces; ask for at most {size}"
+        )
+    if size > vocab_size:
+        raise UserError(f"{asked} is too small: the characters and special symbols alone take {size}; ask for more")
+    return model
+
+
+def from_file(path: Path) -> HuggingFaceTokenizer:
+    """Takes a `tokenizer.json` as it is.
+
+    Raises:
+      UserError: the file is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
+    """
+    refused = f"data.tokenizer.model={str(path)!r}"
+    try:
+        tokenizer = HuggingFaceTokenizer(path.read_bytes())
+        kind = tokenizer._description["model"]["type"]
+        steps = json.dumps([tokenizer._description[step] for step in ("pre_tokenizer", "decoder")])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
+    if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
+        remedy = "bertjax reads WordPiece and byte-level BPE, and SentencePiece from a .model"
+        raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
+    return checked(tokenizer, refused)
+
+
+def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokenizer:
+    """The tokenizer, if it can serve.
+
+    Raises:
+      UserError: the library cannot read it, it lacks one of [PAD] [UNK] [SEP] [CLS] [MASK] or RoBERTa's equivalent, or
+        it turns the spelling of one in a text into that symbol.
+    """
+    try:
+        ids = tokenizer._ids
+    except UserError:
+        raise
+    except Exception as error:  # the library raises this very class
+        raise UserError(
+            f"{refused} is no tokenizer that the tokenizers package reads ({error}); name another"
+        ) from None
+    if missing := [symbol for symbol, other in EQUIVALENTS.items() if symbol not in ids and other not in ids]:
+        raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
+    symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})
+    for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):
+        if symbol in spelling:
+            remedy = "split punctuation in its pre_tokenizer"
+            raise UserError(f"{refused} reads the text {tokenizer.piece(symbol)!r} as its special symbol; {remedy}")
+    return tokenizer

@@ -1,0 +1,101 @@
+"""WordPiece (Devlin et al. 2019, arXiv 1810.04805, section 3): the longest piece that fits, from left to right.
+
+White space, punctuation and CJK ideographs separate words; Hangul does not. A word with a character that the vocabulary
+lacks, or of more than 100 characters, is one [UNK].
+"""
+
+import collections
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer import huggingface
+from bertjax.data.tokenizer.base import SPECIALS
+from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.errors import UserError
+
+PREFIX = "##"
+MAX_WORD = 100
+
+
+def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
+    """Trains a vocabulary by merging the most frequent pairs, as the Hugging Face library understands WordPiece.
+
+    Every character of the alphabet is there as the beginning of a word and, where the pre-tokenizer lets it, as its
+    continuation. The library's own order of the continuations depends on a hash table, and the merges on their order.
+
+    Raises:
+      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
+    """
+    sentences = list(sentences)
+    normalizers = [{"type": config.normalizer.upper()}, _bert(config.lowercase)]
+    if config.lowercase:
+        normalizers.append({"type": "NFC"})  # accents go by way of NFD, which takes Hangul syllables apart
+    untrained = _describe({}, normalizers, ())
+    library = huggingface.library()
+    pipeline = library.Tokenizer.from_str(untrained.decode("utf-8"))
+    alphabet = _alphabet(map(pipeline.normalizer.normalize_str, sentences), config.character_coverage)
+    continuing = [c for c in alphabet if len(pipeline.pre_tokenizer.pre_tokenize_str(f"a{c}")) == 1]
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=huggingface.MIN_FREQUENCY,
+        special_tokens=[*SPECIALS, *alphabet, *(PREFIX + c for c in continuing)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    model = huggingface.train(sentences, untrained, trainer, config.vocab_size)
+    return HuggingFaceTokenizer(_describe(model["vocab"], normalizers, SPECIALS))
+
+
+def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
+    """Takes BERT's `vocab.txt`: a piece a line, its id the number of the line.
+
+    Texts are normalized with NFC and as BERT does it. Accents go with capitals, and Hangul syllables, as in BERT, come
+    apart into letters then.
+
+    Raises:
+      UserError: the file cannot be read, or see `huggingface.checked`.
+    """
+    refused = f"data.tokenizer.model={str(path)!r}"
+    try:
+        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{refused} is no readable vocab.txt ({error}); name another") from None
+    vocab = {piece: line for line, piece in enumerate(pieces)}
+    normalizers = [{"type": "NFC"}, _bert(lowercase)]
+    symbols = [symbol for symbol in huggingface.EQUIVALENTS if symbol in vocab]
+    return huggingface.checked(HuggingFaceTokenizer(_describe(vocab, normalizers, symbols)), refused)
+
+
+def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
+    """The most frequent characters that make up a share of the text, white space aside, in the order of Unicode."""
+    counts = collections.Counter()
+    for sentence in normalized:
+        counts.update(sentence)
+    counts = {character: count for character, count in counts.items() if not character.isspace()}
+    wanted, kept = coverage * sum(counts.values()), []
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        if wanted <= 0:
+            break
+        kept.append(character)
+        wanted -= counts[character]
+    return sorted(kept)
+
+
+def _bert(lowercase: bool) -> dict:
+    flags = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": lowercase, "lowercase": lowercase}
+    return {"type": "BertNormalizer", **flags}
+
+
+def _describe(vocab: dict[str, int], normalizers: list[dict], symbols: Iterable[str]) -> bytes:
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": PREFIX,
+        "max_input_chars_per_word": MAX_WORD,
+        "vocab": vocab,
+    }
+    decoder = {"type": "WordPiece", "prefix": PREFIX, "cleanup": False}
+    return huggingface.describe(model, normalizers, {"type": "BertPreTokenizer"}, decoder, symbols)

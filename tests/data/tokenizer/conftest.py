@@ -1,0 +1,31 @@
+"""Real sentences, and one tokenizer of every kind that was trained on them."""
+
+import itertools
+
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.sources import documents
+
+KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
+
+
+def sentences_of(corpus: str, count: int) -> list[str]:
+    texts = [document.text for document in itertools.islice(documents(corpus, "text"), count)]
+    return [line for text in texts for line in text.splitlines() if line]
+
+
+@pytest.fixture(scope="session")
+def sentences():
+    return sentences_of("embedded:en", 12)
+
+
+@pytest.fixture(scope="session")
+def korean():
+    return sentences_of("embedded:ko", 12)
+
+
+@pytest.fixture(scope="session")
+def trained(sentences):
+    return {kind: tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=800)) for kind in KINDS}

@@ -1,0 +1,222 @@
+"""What holds for every kind of tokenizer: ids, spellings, words, training, saving, and what is refused."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data import tokenizer
+from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.examples import Vocabulary
+from bertjax.data.tokenizer import SPECIALS
+from bertjax.errors import UserError
+
+KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
+
+
+def pieces(tokens, text):
+    [ids] = tokens.encode([text])
+    return [tokens.piece(i) for i in ids]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_symbols_have_fixed_ids(trained, kind):
+    tokens = trained[kind]
+    assert [tokens.piece(i) for i in range(7)] == list(SPECIALS)
+    assert (tokens.pad_id, tokens.unk_id, tokens.sep_id, tokens.cls_id, tokens.mask_id) == (0, 1, 4, 5, 6)
+    assert tokens.special_ids == frozenset(range(7))
+    assert tokens.byte_ids == (frozenset() if kind == "wordpiece" else frozenset(range(7, 263)))
+    assert tokens.vocab_size == (800 if kind != "char" else tokens.vocab_size)
+    assert len({tokens.piece(i) for i in range(tokens.vocab_size)}) == tokens.vocab_size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("around", ["", " ", "a", "\u00e9", "\uac00", "("])
+def test_spelling_of_a_special_symbol_is_ordinary_text(sentences, kind, around):
+    symbols = [*SPECIALS, "<0x41>", "##a", "\u0120a"]
+    corpus = [*sentences, *(" ".join(symbols) for _ in range(300))]
+    tokens = tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=800))
+    texts = [f"{around}{symbol}{around}" for symbol in symbols]
+    encoded = tokens.encode(texts)
+    assert pickle.loads(pickle.dumps(tokens)).encode(texts) == encoded
+    for text, ids in zip(texts, encoded, strict=True):
+        assert not (tokens.special_ids - {tokens.unk_id}) & set(ids)
+        if kind != "wordpiece":
+            assert tokens.decode(ids).strip() == text.strip()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")))
+def test_bytes_read_back_any_text(trained, text):
+    text = " ".join(word for word in text.split(" ") if word)
+    for kind in (*SENTENCEPIECE_KINDS, "byte_bpe"):
+        [ids] = trained[kind].encode([text])
+        assert trained[kind].unk_id not in ids
+        assert trained[kind].decode(ids) == unicodedata.normalize("NFC", text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decode_keeps_special_symbols_on_request(trained, kind):
+    tokens = trained[kind]
+    [the], [words] = tokens.encode(["the"]), tokens.encode(["same words"])
+    ids = np.array([tokens.cls_id, *the, tokens.mask_id, tokens.mask_id, *words, tokens.sep_id], np.int32)
+    assert tokens.decode(ids) == "the same words"
+    assert tokens.decode(ids, keep_special=True) == "[CLS] the [MASK] [MASK] same words [SEP]"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows(trained, kind):
+    tokens = trained[kind]
+    ids, longer = tokens.encode(["the same", "the same words " * 9])
+    rows = tokens.rows(["the same", "the same words " * 9], seq_len=20)
+    assert rows.dtype == np.int32
+    assert rows[0].tolist() == [5, *ids, 4] + [0] * (18 - len(ids))
+    assert rows[1].tolist() == [5, *longer[:18], 4]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_normalizers(korean, kind):
+    text = "\u2460 5\u33a1 \u2163 \uac00"  # a circled number, a unit, a Roman numeral
+    corpus = [*korean, *[text, "1 5m2 IV"] * 9]
+    covering = {} if kind == "byte_bpe" else {"character_coverage": 1.0}
+    nfc, nfkc = (
+        tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=1800, normalizer=normalizer, **covering))
+        for normalizer in ("nfc", "nfkc")
+    )
+    assert nfc.encode([text]) == nfc.encode([unicodedata.normalize("NFD", text)])
+    assert nfc.decode(nfc.encode([text])[0]) == text
+    assert nfkc.decode(nfkc.encode([text])[0]) == "1 5m2 IV \uac00"
+    assert nfc.fingerprint != nfkc.fingerprint
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_first_piece_of_a_word_begins_one(trained, kind):
+    tokens = trained[kind]
+    words = ["the", "extraordinarily", "same", "misunderstanding"]
+    [ids] = tokens.encode([" ".join(words)])
+    starts = [i for i, token_id in enumerate(ids) if token_id not in tokens.continuation_ids]
+    ends = [*starts[1:], len(ids)]
+    assert [tokens.decode(ids[start:end]) for start, end in zip(starts, ends, strict=True)] == words
+    assert not tokens.continuation_ids & tokens.special_ids
+
+
+@pytest.mark.parametrize(
+    "kind, text, continuing",
+    [
+        ("char", "it is", {"\u2581": False, "i": True, "t": True, "s": True}),
+        ("char", "\uac00", {"\u2581": False, "<0xEA>": True, "<0xB0>": True, "<0x80>": True}),
+        ("wordpiece", "is, therefore", {"is": False, ",": False, "there": False, "##fore": True}),
+        ("byte_bpe", "it, is", {"\u0120it": False, ",": True, "\u0120is": False}),
+    ],
+)
+def test_continuations_as_literals(trained, kind, text, continuing):
+    tokens = trained[kind]
+    assert set(pieces(tokens, text)) == set(continuing)
+    [ids] = tokens.encode([text])
+    assert {tokens.piece(i): i in tokens.continuation_ids for i in ids} == continuing
+
+
+def test_vocabulary_knows_the_continuations(trained):
+    for tokens in trained.values():
+        vocabulary = Vocabulary.of(tokens)
+        assert vocabulary.continues_word.shape == (tokens.vocab_size,) and vocabulary.continues_word.dtype == bool
+        assert set(np.flatnonzero(vocabulary.continues_word)) == tokens.continuation_ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_gives_the_same_bytes_again(sentences, trained, kind):
+    assert tokenizer.train(iter(sentences), TokenizerConfig(kind=kind, vocab_size=800)) == trained[kind]
+
+
+def test_training_does_not_depend_on_the_threads(tmp_path, sentences, trained):
+    (tmp_path / "sentences.json").write_text(json.dumps(sentences))
+    script = (
+        "import json, sys; from bertjax.data import tokenizer; from bertjax.data.config import TokenizerConfig\n"
+        f"sentences = json.load(open({str(tmp_path / 'sentences.json')!r}))\n"
+        f"trained = (tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=800)) for kind in {KINDS})\n"
+        "print(*(tokens.fingerprint for tokens in trained))"
+    )
+    for threads, hash_seed in ((1, 1), (3, 2)):
+        environment = {"RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(hash_seed)}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [trained[kind].fingerprint for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load(tmp_path, trained, kind):
+    trained[kind].save(tmp_path)
+    loaded = tokenizer.load(tmp_path)
+    assert loaded == trained[kind] and loaded.fingerprint == trained[kind].fingerprint
+    assert tokenizer.from_model(tmp_path) == loaded
+    text = "a word, and \u00e9\uac00 [MASK]"
+    for copied in (loaded, pickle.loads(pickle.dumps(trained[kind])), copy.deepcopy(trained[kind])):
+        assert copied.encode([text]) == trained[kind].encode([text])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_loading_imports_one_library(tmp_path, trained, kind):
+    trained[kind].save(tmp_path)
+    script = (
+        "import sys; from pathlib import Path; from bertjax.data import tokenizer\n"
+        "print(sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
+        f"print(tokenizer.load(Path({str(tmp_path)!r})).vocab_size)\n"
+        "print(sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    library = "sentencepiece" if kind in SENTENCEPIECE_KINDS else "tokenizers"
+    assert done.stdout.splitlines() == ["[]", "800", f"['{library}']"]
+
+
+@pytest.mark.parametrize("kind, file", [("unigram", "tokenizer.model"), ("wordpiece", "huggingface.json")])
+def test_load_refuses_what_is_not_as_it_was_saved(tmp_path, trained, kind, file):
+    with pytest.raises(UserError, match="no readable tokenizer"):
+        tokenizer.load(tmp_path)
+    trained[kind].save(tmp_path)
+    (tmp_path / file).write_bytes(trained[kind].model + b" ")
+    with pytest.raises(UserError, match=f"{file} was altered"):
+        tokenizer.load(tmp_path)
+    record = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps(record | {"format_version": 2}))
+    with pytest.raises(UserError, match="format 2, not 1; upgrade"):
+        tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(json.dumps([1]))
+    with pytest.raises(UserError, match="no readable tokenizer"):
+        tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
+def test_too_small_a_corpus_names_the_possible_size(sentences, kind, capfd):
+    with pytest.raises(UserError, match=r"vocab_size=8000 is too large.* ask for at most (\d+)") as caught:
+        tokenizer.train(sentences[:9], TokenizerConfig(kind=kind))
+    possible = int(str(caught.value).rsplit(" ", 1)[1])
+    assert tokenizer.train(sentences[:9], TokenizerConfig(kind=kind, vocab_size=possible)).vocab_size == possible
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind, size", [("unigram", 264), ("wordpiece", 50), ("byte_bpe", 262)])
+def test_too_small_a_vocabulary(sentences, kind, size):
+    with pytest.raises(UserError, match=rf"vocab_size={size} is too small.* take \d+"):
+        tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=size))
+
+
+@pytest.mark.parametrize(
+    "choices, refused",
+    [
+        ({"kind": "words"}, "kind='words' is unknown; choose one of unigram, bpe, char, wordpiece, byte_bpe"),
+        ({"lowercase": True}, "lowercase=True says nothing to kind=unigram; leave it out, or choose one of wordpiece"),
+        ({"kind": "wordpiece", "byte_fallback": False}, "byte_fallback=False says nothing to kind=wordpiece"),
+        ({"kind": "byte_bpe", "character_coverage": 1.0}, "character_coverage=1.0 says nothing to kind=byte_bpe"),
+    ],
+)
+def test_choices_that_make_no_sense(choices, refused):
+    with pytest.raises(UserError, match=refused):
+        TokenizerConfig(**choices)

@@ -1,0 +1,113 @@
+"""A tokenizer.json of others: what it keeps, and what is refused."""
+
+import json
+import pickle
+import sys
+
+import pytest
+import tokenizers
+
+from bertjax.data import tokenizer
+from bertjax.errors import UserError
+
+ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
+TEXT = "a <mask> and <s>more</s> of the same"
+
+
+@pytest.fixture(scope="module")
+def roberta(sentences):
+    """As RoBERTa's tokenizer.json: no space before the first word, <mask> at the end and eager for the space before."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=600, show_progress=False, special_tokens=list(ROBERTA), initial_alphabet=alphabet
+    )
+    made.train_from_iterator(sentences, trainer)
+    made.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, special=True)])
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    made.enable_truncation(8)
+    made.enable_padding(length=8)
+    return made
+
+
+def written(path, description):
+    path.write_text(description if isinstance(description, str) else json.dumps(description), encoding="utf-8")
+    return path
+
+
+def test_roberta_s_symbols_are_ours(tmp_path, roberta):
+    tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
+    assert (tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id, tokens.mask_id) == (0, 1, 2, 3, 600)
+    assert tokens.special_ids == {0, 1, 2, 3, 600} and tokens.vocab_size == 601 and len(tokens.byte_ids) == 256
+    [ids] = tokens.encode(["the same"])
+    assert ids[0] in tokens.continuation_ids and tokens.encode([" the"])[0][0] not in tokens.continuation_ids
+    assert tokens.decode([0, *ids, 600, 2], keep_special=True) == "<s> the same <mask> </s>"
+    assert tokens.decode([0, *ids, 600, 2]) == "the same"
+
+
+def test_nothing_is_cut_padded_or_parsed(tmp_path, roberta):
+    tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
+    [ids] = tokens.encode([TEXT])
+    assert len(ids) > 8 and not tokens.special_ids & set(ids) and tokens.decode(ids) == TEXT
+    assert pickle.loads(pickle.dumps(tokens)).encode([TEXT]) == [ids]
+
+
+def test_a_saved_one_loads_again(tmp_path, roberta):
+    tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
+    (tmp_path / "saved").mkdir()
+    tokens.save(tmp_path / "saved")
+    assert tokenizer.load(tmp_path / "saved") == tokens
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
+    """The saved file opens in the library as it is, and there the special symbols are special."""
+    trained[kind].save(tmp_path)
+    opened = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface.json"))
+    assert opened.encode("the same").ids == trained[kind].encode(["the same"])[0]
+    assert opened.encode("[MASK]").ids == [trained[kind].mask_id]
+    assert tokenizer.from_model(tmp_path / "huggingface.json") == trained[kind]
+
+
+@pytest.mark.parametrize(
+    "content, refused",
+    [
+        (None, "is no readable tokenizer.json .*FileNotFoundError"),
+        ("", "is no readable tokenizer.json"),
+        ("[1]", "is no readable tokenizer.json"),
+        ('{"a": 1}', "is no readable tokenizer.json .*model"),
+        ('{"format_version": 1, "normalizer": "nfc"}', "is no readable tokenizer.json"),
+        ('{"model": {"type": "Unigram"}, "pre_tokenizer": null, "decoder": null}', r"another kind .*\(Unigram\); bert"),
+        ('{"model": {"type": "BPE"}, "pre_tokenizer": null, "decoder": null}', r"another kind of tokenizer \(BPE\)"),
+        ('{"model": {"type": "WordPiece"}, "pre_tokenizer": 3, "decoder": null}', "that the tokenizers package reads"),
+    ],
+)
+def test_what_is_no_tokenizer(tmp_path, content, refused):
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=refused) as caught:
+        tokenizer.from_model(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_symbols_are_named(tmp_path, roberta):
+    description = json.loads(roberta.to_str())
+    description["added_tokens"].pop()
+    with pytest.raises(UserError, match=r"has no symbols \[MASK\]; add them"):
+        tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
+
+
+def test_one_that_must_read_special_symbols_out_of_texts(tmp_path, trained):
+    description = json.loads(trained["wordpiece"].model) | {"pre_tokenizer": {"type": "WhitespaceSplit"}}
+    with pytest.raises(UserError, match=r"reads the text '\[PAD\]' as its special symbol; split punctuation"):
+        tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch, trained):
+    trained["wordpiece"].save(tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match="needs the package tokenizers; pip install tokenizers"):
+        tokenizer.load(tmp_path).encode(["a"])

@@ -1,0 +1,58 @@
+"""SentencePiece: the choices that it alone has, and models that were trained elsewhere."""
+
+import io
+
+import pytest
+import sentencepiece
+
+from bertjax.data import tokenizer
+from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.tokenizer import SPECIALS
+from bertjax.errors import UserError
+
+
+def existing_model(path, sentences, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, vocab_size=300, minloglevel=3, **options
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
+def test_spelling_of_a_special_symbol_is_ordinary_text_without_bytes(sentences, kind):
+    corpus = [*sentences, *(" ".join(SPECIALS) for _ in range(300))]
+    tokens = tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=500, byte_fallback=False))
+    assert tokens.byte_ids == frozenset()
+    for ids in tokens.encode([*SPECIALS, "<0x41>"]):
+        assert not (tokens.special_ids - {tokens.unk_id}) & set(ids)
+
+
+def test_characters_are_what_there_is(sentences, trained):
+    characters = {character for sentence in sentences for character in sentence}
+    pieces = {trained["char"].piece(i) for i in range(263, trained["char"].vocab_size)}
+    assert all(len(piece) == 1 for piece in pieces) and pieces <= characters | {"\u2581"}
+
+
+def test_existing_model_keeps_its_ids(tmp_path, sentences):
+    options = {"pad_id": 3, "pad_piece": "[PAD]", "control_symbols": ["[MASK]", "[CLS]", "[SEP]"]}
+    tokens = tokenizer.from_model(existing_model(tmp_path / "m.model", sentences, **options))
+    assert (tokens.unk_id, tokens.pad_id, tokens.mask_id, tokens.cls_id, tokens.sep_id) == (0, 3, 4, 5, 6)
+    assert tokens.decode(tokens.encode(["a word"])[0]) == "a word"
+
+
+def test_existing_model_without_special_symbols(tmp_path, sentences):
+    path = existing_model(tmp_path / "m.model", sentences, control_symbols=["[CLS]"], user_defined_symbols=["[MASK]"])
+    with pytest.raises(UserError, match=r"has no control symbols \[PAD\], \[SEP\], \[MASK\];"):
+        tokenizer.from_model(path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model"])
+def test_what_is_no_model(tmp_path, content, capfd):
+    path = tmp_path / "m.model"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="m.model"):
+        tokenizer.from_model(path)
+    assert capfd.readouterr() == ("", "")
