@@ -125,7 +125,7 @@ def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
     hidden = whole = 0
     ids = planted.tokenizer.encode([PLANTED[0]])[0]
     for step in range(20):
-        batch = feed.batch(np.arange(step * 32, step * 32 + 32) % len(feed.rows_RN))
+        batch = feed.batch(np.arange(step * 32, step * 32 + 32) % feed.plans[0].counts.rows)
         seen_BT = batch["tokens_BT"].copy()
         rows, places = np.nonzero(batch["mlm_weights_BK"])
         is_masked_BT = np.zeros(seen_BT.shape, bool)
