@@ -169,7 +169,8 @@ def foreign(what: str, remedy: str = "") -> Iterator[None]:
     except UserError:
         raise
     except ImportError as error:
-        raise UserError(f"{what}: {reason_of(error)}; pip install '.[gcs]' brings gs://") from error
+        remedy = "install it, or all that corpora of every kind need with pip install '.[data,gcs]'"
+        raise UserError(f"{what}: {reason_of(error)}; {remedy}") from error
     except Exception as error:
         raise UserError(f"{what}: {reason_of(error)}" + (f"; {remedy}" if remedy else "")) from error
 
@@ -221,8 +222,9 @@ def no_field(where: str, field: str, fields: list[str]) -> UserError:
     return UserError(f"{where} has no field {field!r} (it has {found}); set data.text_field")
 
 
-def reason_of(error: Exception) -> str:
-    """What an error says, in one line."""
+def reason_of(error: BaseException) -> str:
+    """What an error says, with its direct cause, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason

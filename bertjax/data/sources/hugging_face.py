@@ -32,7 +32,8 @@ def parts(name: str, text_field: str) -> list[Part]:
     if text_field not in splits[split].column_names:
         raise no_field(corpus, text_field, splits[split].column_names)
     files = [epath.Path(file["filename"]) for file in splits[split].cache_files]
-    return [Part(file, file.name, file.stat().length, ArrowStream(text_field)) for file in files]
+    names = [f"{split}-{index:05d}-of-{len(files):05d}.arrow" for index in range(len(files))]
+    return [Part(file, name, file.stat().length, ArrowStream(text_field)) for file, name in zip(files, names)]
 
 
 def _path_and_config(name: str) -> tuple[str, str | None]:

@@ -42,16 +42,19 @@ class ArrayRecords:
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         source = _open(self.dataset, self.split)
+        features = source.dataset_info.features
         for start in range(0, self.count, RECORDS):
             stop = min(start + RECORDS, self.count)
             try:
-                records = source.__getitems__(list(range(self.first + start, self.first + stop)))
+                records = source.data_source.__getitems__(list(range(self.first + start, self.first + stop)))
             except Exception as error:  # of the C++ reader, without a type of its own
-                reason = reason_of(error)
-                raise Damaged(f"{part.path} is cut short or damaged ({reason}); prepare it again with TFDS") from None
+                raise _damaged(part, reason_of(error)) from None
+            if b"" in records:  # what that reader gives from a file that was cut between two of its blocks
+                raise _damaged(part, "a record is missing")
             for number, record in enumerate(records, start=start + 1):
+                value = features.deserialize_example_np(record)[self.text_field]
                 try:
-                    text = text_of(record[self.text_field], f"{part.path}:{number}", self.text_field)
+                    text = text_of(value, f"{part.path}:{number}", self.text_field)
                 except UserError as error:
                     on_bad(error)
                 else:
@@ -91,3 +94,7 @@ def _open(dataset: str, split: str):
     remedy = "name tfds:NAME/CONFIG[:SPLIT] and set TFDS_DATA_DIR to the folder that holds it in ArrayRecord files"
     with foreign(f"corpus 'tfds:{dataset}:{split}' cannot be opened", remedy):
         return tensorflow_datasets.data_source(dataset, split=split)
+
+
+def _damaged(part: Part, reason: str) -> Damaged:
+    return Damaged(f"{part.path} is cut short or damaged ({reason}); prepare it again with TFDS")

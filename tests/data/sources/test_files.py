@@ -194,4 +194,4 @@ def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
 
 def test_an_unknown_scheme_and_a_missing_library():
     assert "cannot be read" in error_of("s4://bucket/a.txt")
-    assert "pip install '.[gcs]'" in error_of("gs://bucket/a.txt")
+    assert "pip install '.[data,gcs]'" in error_of("gs://bucket/a.txt")
