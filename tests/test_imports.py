@@ -41,7 +41,13 @@ def test_nothing_is_imported_from_above(folder, unknown):
 
 @pytest.mark.parametrize(
     "package, only",
-    [("grain", {"data/pipeline.py"}), ("orbax", {"training/checkpoint.py"}), ("sentencepiece", {"data/tokenizer.py"})],
+    [
+        ("grain", {"data/pipeline.py"}),
+        ("orbax", {"training/checkpoint.py"}),
+        ("sentencepiece", {"data/tokenizer.py"}),
+        ("tensorflow_datasets", {"data/sources/tfds.py"}),
+        ("datasets", {"data/sources/hugging_face.py"}),
+    ],
 )
 def test_a_library_of_one_file(package, only):
     assert {str(path.relative_to(PACKAGE)) for path in FILES if within(path, package)} == only
@@ -49,4 +55,4 @@ def test_a_library_of_one_file(package, only):
 
 def test_data_is_made_without_jax():
     """Workers that prepare batches must not start a backend."""
-    assert [path.name for path in (PACKAGE / "data").glob("*.py") if within(path, "jax", "flax")] == []
+    assert [path.name for path in (PACKAGE / "data").rglob("*.py") if within(path, "jax", "flax")] == []

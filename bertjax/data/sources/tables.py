@@ -44,7 +44,7 @@ class Parquet:
                     yield from _documents(batch.column(0), seen, part, self.text_field, on_bad)
                     seen += len(batch)
                     progress(part.size * seen // rows)
-            except (pyarrow.ArrowException, OSError) as error:
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise _damaged(part, "Parquet", error) from None
 
 
@@ -66,7 +66,7 @@ class ArrowStream:
                     yield from _documents(batch.column(self.text_field), seen, part, self.text_field, on_bad)
                     seen += len(batch)
                     progress(file.tell())
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(part, "Arrow", error) from None
 
 

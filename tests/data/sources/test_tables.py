@@ -91,3 +91,10 @@ def test_a_hole_in_the_middle_ends_the_part(tmp_path):
     left, errors = skipping(path, "body")
     assert 200 < len(left) <= 500 and left == TEXTS[: len(left)]
     assert len(errors) == 1 and "is cut short, damaged" in errors[0]
+
+
+def test_a_column_name_that_is_not_utf8(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, TEXTS)
+    path.write_bytes(path.read_bytes().replace(b"body", b"bod\xff"))
+    assert f"{path} is cut short, damaged" in error_of(path, "body")
