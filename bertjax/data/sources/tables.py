@@ -36,7 +36,8 @@ class Parquet:
             import pyarrow.parquet
         with open_file(part.path) as file:
             try:
-                table = pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20)
+                # Buffering ahead would hold a row group, which a writer may make as large as the file.
+                table = pyarrow.parquet.ParquetFile(file, buffer_size=MIB, pre_buffer=False)
                 _require_text(table.schema_arrow, part, self.text_field)
                 rows = table.metadata.num_rows
                 seen = 0
