@@ -1,6 +1,5 @@
 """What every source is made of: documents, the parts of a corpus that hold them, and the formats that read a part."""
 
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -9,9 +8,9 @@ from typing import Any, NoReturn, Protocol
 
 from etils import epath
 
+from bertjax.data.sources.access import MIB, open_file
 from bertjax.errors import UserError
 
-MIB = 1 << 20
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
 
@@ -125,65 +124,6 @@ class Part:
         return digest.hexdigest()
 
 
-def open_file(path: epath.Path) -> io.BufferedReader:
-    """Opens a local or remote file for reading, every failure of which is a UserError."""
-    return io.BufferedReader(_File(path), MIB)
-
-
-class _File(io.RawIOBase):
-    """A binary file that says in one line what is wrong, whatever file system is below."""
-
-    def __init__(self, path: epath.Path):
-        self._path = path
-        with foreign(f"{path} cannot be read"):
-            self._file = path.open("rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        with foreign(f"{self._path} cannot be read"):
-            return self._file.readinto(buffer)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with foreign(f"{self._path} cannot be read"):
-            return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._file.close()
-
-
-@contextlib.contextmanager
-def foreign(what: str, remedy: str = "") -> Iterator[None]:
-    """Turns whatever another library raises (network, rights, its own checks) into one line that begins with `what`."""
-    try:
-        yield
-    except UserError:
-        raise
-    except ImportError as error:
-        remedy = "install it, or all that corpora of every kind need with pip install '.[data,gcs]'"
-        raise UserError(f"{what}: {reason_of(error)}; {remedy}") from error
-    except Exception as error:
-        raise UserError(f"{what}: {reason_of(error)}" + (f"; {remedy}" if remedy else "")) from error
-
-
-@contextlib.contextmanager
-def extra(what: str) -> Iterator[None]:
-    """Around the import of a library of the extra `data`: where it is missing, says how `what` is to be had."""
-    try:
-        yield
-    except ImportError as error:
-        raise UserError(f"{what} needs {error.name}, which is not installed; pip install '.[data]'") from error
-
-
 def text_of(value: Any, where: str, field: str = "") -> str:
     """The text that a document holds.
 
@@ -220,11 +160,3 @@ def no_field(where: str, field: str, fields: list[str]) -> UserError:
     """The error where a record or a table has no field of the name that was asked for."""
     found = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
     return UserError(f"{where} has no field {field!r} (it has {found}); set data.text_field")
-
-
-def reason_of(error: BaseException) -> str:
-    """What an error says, with its direct cause, in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason

@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 
 from etils import epath
 
-from bertjax.data.sources.base import Format, Part, foreign
+from bertjax.data.sources.access import foreign
+from bertjax.data.sources.base import Format, Part
 from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
 from bertjax.data.sources.tables import Parquet
 from bertjax.errors import UserError

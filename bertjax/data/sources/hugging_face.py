@@ -4,7 +4,8 @@ import os
 
 from etils import epath
 
-from bertjax.data.sources.base import Part, extra, foreign, no_field
+from bertjax.data.sources.access import extra, foreign
+from bertjax.data.sources.base import Part, no_field
 from bertjax.data.sources.tables import ArrowStream
 from bertjax.errors import UserError
 

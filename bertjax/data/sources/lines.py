@@ -8,19 +8,8 @@ import lzma
 import zlib
 from collections.abc import Iterator
 
-from bertjax.data.sources.base import (
-    MIB,
-    Damaged,
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    extra,
-    no_field,
-    open_file,
-    reason_of,
-    text_of,
-)
+from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst", ".xz")

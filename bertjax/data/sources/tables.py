@@ -4,18 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bertjax.data.sources.base import (
-    Damaged,
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    extra,
-    no_field,
-    open_file,
-    reason_of,
-    text_of,
-)
+from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import UserError
 
 if TYPE_CHECKING:

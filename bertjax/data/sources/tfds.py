@@ -5,18 +5,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.data.sources.base import (
-    Damaged,
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    extra,
-    foreign,
-    no_field,
-    reason_of,
-    text_of,
-)
+from bertjax.data.sources.access import extra, foreign, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import UserError
 
 RECORDS = 64  # read at once
@@ -75,7 +65,7 @@ def parts(name: str, text_field: str) -> list[Part]:
     split = split or "train"
     source = _open(dataset, split)
     if text_field not in source.dataset_info.features:
-        raise no_field(f"corpus 'tfds:{name}'", text_field, list(source.dataset_info.features))
+        raise no_field(f"corpus 'tfds:{name}'", text_field, sorted(source.dataset_info.features))
     found, first = [], 0
     for piece in source.dataset_info.splits[split].file_instructions:
         path = epath.Path(piece.filename)
