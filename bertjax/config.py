@@ -109,6 +109,8 @@ class Config:
             del identity[free]
         for path in _PATHS:
             del identity["data"][path]
+        for source in identity["data"]["sources"].values():
+            del source["corpus"]
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         identity["data"]["store_fingerprint"] = store_fingerprint

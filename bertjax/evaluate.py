@@ -38,7 +38,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     config = model.config
     if corpus:
         tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
-        data = dataclasses.replace(config.data, corpus=corpus, heldout="", tokenizer=tokenizer)
+        data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
     store = open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:

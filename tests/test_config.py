@@ -1,11 +1,13 @@
 import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
+from bertjax.data.config import SourceConfig
 from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import Execution
@@ -147,6 +149,43 @@ def test_the_identity_is_what_a_run_is_and_not_how_or_where():
         assert identity([bound]) != config.identity("f00d"), bound
     assert config.identity("other") != config.identity("f00d")
     assert json.loads(json.dumps(config.identity("f00d"))) == config.identity("f00d")
+
+
+def test_several_sources_are_what_a_run_is_but_for_where_they_lie():
+    def identity(**book):
+        return from_dict({"data": {"sources": {"law": {"corpus": "law"}, "book": book}}}).identity("f00d")
+
+    first = identity(corpus="books")
+    assert identity(corpus="copy/of/books") == first
+    assert identity(corpus="books", weight=2) != first and identity(corpus="books", text_field="body") != first
+
+
+def test_sources_have_names():
+    config = from_dict({"data": {"sources": {"law": {"corpus": "b"}, "book": {"corpus": "a", "weight": 2}}}})
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert list(config.data.named_sources.items()) == [
+        ("book", SourceConfig("a", "text", 2.0)),
+        ("law", SourceConfig("b")),
+    ]
+    one = from_dict({"data": {"corpus": "a", "text_field": "body"}}).data
+    assert one.named_sources == {"corpus": SourceConfig("a", "body")}
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"on_bad_document": "ignore"}, "data.on_bad_document='ignore' is unknown; choose one of stop, skip"),
+        ({"corpus": "a", "sources": {"b": {"corpus": "b"}}}, "data.corpus='a' and data.sources (b) are both set"),
+        ({"sources": {"b": {}}}, "data.sources.b.corpus is not set"),
+        ({"sources": {"b": {"corpus": "b", "weight": 0}}}, "data.sources.b.weight=0.0 must be above 0"),
+        ({"sources": {"b": {"corpus": "b", "weight": float("nan")}}}, "data.sources.b.weight=nan must be above 0"),
+        ({"sources": {"../b": {"corpus": "b"}}}, "data.sources has the name '../b'"),
+        ({"sources": {"b": {"corpse": "b"}}}, "unknown configuration key 'data.sources.b.corpse'; did you mean"),
+    ],
+)
+def test_sources_that_cannot_be(data, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_dict({"data": data})
 
 
 def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():

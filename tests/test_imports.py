@@ -46,6 +46,8 @@ def test_nothing_is_imported_from_above(folder, unknown):
         ("orbax", {"training/checkpoint.py"}),
         ("sentencepiece", {"data/tokenizer/sentencepiece.py"}),
         ("tokenizers", {"data/tokenizer/huggingface.py"}),
+        ("tensorflow_datasets", {"data/sources/tfds.py"}),
+        ("datasets", {"data/sources/hugging_face.py"}),
     ],
 )
 def test_a_library_of_one_file(package, only):

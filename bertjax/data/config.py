@@ -1,6 +1,7 @@
 """What the user says about data: plain frozen dataclasses, no behaviour but their own checks."""
 
 import dataclasses
+import re
 
 from bertjax.errors import UserError
 
@@ -14,6 +15,7 @@ ONLY_FOR = {
     "byte_fallback": SENTENCEPIECE_KINDS,
     "character_coverage": (*SENTENCEPIECE_KINDS, "wordpiece"),
 }
+ON_BAD_DOCUMENT = ("stop", "skip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,14 @@ class TokenizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SourceConfig:
+    """One of several corpora.
+
+    Attributes:
+      corpus: see `bertjax.data.sources.parts`.
+      text_field: the field, column or feature that holds a document.
+      weight: rows of this corpus are drawn so much more often than their number would have it.
+    """
+
     corpus: str = ""
     text_field: str = "text"
     weight: float = 1.0
@@ -67,8 +77,12 @@ class DataConfig:
     """A corpus and how it becomes a token store.
 
     Attributes:
-      corpus: `embedded:en`, `embedded:ko`, or a file, folder or glob of .txt, .txt.gz, .jsonl, .jsonl.gz.
-      text_field: the field of a JSON line that holds the text.
+      corpus: `embedded:en`, `embedded:ko`; a file, folder or glob of .txt, .jsonl (each plain, .gz, .zst or .xz) and
+        .parquet, local or `gs://...`; `tfds:NAME/CONFIG[:SPLIT]`; `hf:OWNER/NAME[/CONFIG][:SPLIT]` or
+        `hf:FOLDER[:SPLIT]`.
+      text_field: the field, column or feature that holds a document; .txt has none.
+      sources: several corpora by name, in place of `corpus` and `text_field`.
+      on_bad_document: `stop` at a document that cannot be read, or `skip` and count it.
       heldout: a file of held-out documents; empty holds out a share of the corpus instead.
       heldout_share: share of the documents held out, by a threshold on the hash of their content.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
@@ -79,20 +93,39 @@ class DataConfig:
 
     corpus: str = "embedded:en"
     text_field: str = "text"
+    sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
+    on_bad_document: str = "stop"
     heldout: str = ""
     heldout_share: float = 0.05
     splitter: str = "punctuation"
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
     overfit: int = 0
-    sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.splitter not in SPLITTERS:
             raise UserError(f"data.splitter={self.splitter!r} is unknown; choose one of {', '.join(SPLITTERS)}")
+        if self.on_bad_document not in ON_BAD_DOCUMENT:
+            known = ", ".join(ON_BAD_DOCUMENT)
+            raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
         if not 0.0 < self.heldout_share < 1.0:
             raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")
+        if self.sources and self.corpus != DataConfig.corpus:
+            names = ", ".join(self.sources)
+            raise UserError(
+                f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; leave one of them out"
+            )
+        for name, source in self.sources.items():
+            if not re.fullmatch(r"[\w-]+", name):
+                raise UserError(f"data.sources has the name {name!r}; use letters, digits, - and _")
+            if not source.corpus:
+                raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
+            if not 0 < source.weight < float("inf"):
+                raise UserError(f"data.sources.{name}.weight={source.weight} must be above 0")
 
     @property
     def named_sources(self) -> dict[str, SourceConfig]:
-        return dict(sorted(self.sources.items())) or {"corpus": SourceConfig(self.corpus, self.text_field)}
+        """The corpora by name, sorted; a single one is named `corpus`."""
+        if self.sources:
+            return dict(sorted(self.sources.items()))
+        return {"corpus": SourceConfig(self.corpus, self.text_field)}

@@ -82,14 +82,18 @@ def _spec(config: DataConfig) -> dict:
     asked = config.tokenizer
     return {
         "format_version": store.FORMAT_VERSION,
-        "corpus": sources.fingerprint(config.corpus),
+        "corpus": _fingerprint(config.corpus, config),
         "text_field": config.text_field,
-        "heldout": sources.fingerprint(config.heldout) if config.heldout else config.heldout_share,
+        "heldout": _fingerprint(config.heldout, config) if config.heldout else config.heldout_share,
         "splitter": config.splitter,
         "tokenizer": tokenizer.from_model(asked.model, asked.lowercase).fingerprint
         if asked.model
         else dataclasses.asdict(asked),
     }
+
+
+def _fingerprint(corpus: str, config: DataConfig) -> list[str]:
+    return [part.fingerprint() for part in sources.parts(corpus, config.text_field)]
 
 
 @contextlib.contextmanager
@@ -190,7 +194,7 @@ def _batches(documents: Iterator[tuple[str, Document]]) -> Iterator[list[tuple[s
 def _sided_documents(config: DataConfig, doing: str) -> Iterator[tuple[str, Document]]:
     """All documents, each with its side, under a progress bar over the bytes on disk."""
     corpora = [config.corpus] + ([config.heldout] if config.heldout else [])
-    total = sum(sources.size(corpus) for corpus in corpora)
+    total = sum(part.size for corpus in corpora for part in sources.parts(corpus, config.text_field))
     with tqdm(total=total, desc=doing, unit="B", unit_scale=True, disable=None) as bar:
         for document in sources.documents(config.corpus, config.text_field, bar.update):
             heldout = not config.heldout and is_heldout(document.text, config.heldout_share)

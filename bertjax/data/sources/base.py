@@ -1,0 +1,162 @@
+"""What every source is made of: documents, the parts of a corpus that hold them, and the formats that read a part."""
+
+import dataclasses
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+from etils import epath
+
+from bertjax.data.sources.access import MIB, open_file
+from bertjax.errors import UserError
+
+WHOLE_BYTES = 64 * MIB
+SAMPLED_BLOCKS = 64
+
+OnRead = Callable[[int], object]
+OnBad = Callable[[UserError], object]
+
+
+class Damaged(UserError):
+    """A part that cannot be read to its end: cut short, or not what its name says."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """One document.
+
+    Attributes:
+      id: `<name of the part>:<number>`, the number that of its first line, or of its record, from 1.
+      text: never blank; newlines separate its paragraphs; control characters, NUL too, stay as they are.
+    """
+
+    id: str
+    text: str
+
+
+class Format(Protocol):
+    """How a part holds its documents; all that reading needs to know, so that it travels to another process."""
+
+    def documents(self, part: "Part", progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        """Streams the documents of a part.
+
+        Args:
+          progress: called now and then with how many of the `part.size` bytes are used up so far.
+          on_bad: called with the error of each bad document, which is left out where the call returns.
+
+        Raises:
+          Damaged: from here on, nothing can be read.
+          UserError: nothing of this part can be read for a reason outside of it (rights, network, a wrong setting).
+        """
+        ...
+
+
+def stop(error: UserError) -> NoReturn:
+    """Lets no bad document pass: the default `on_bad`."""
+    raise error
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One file of a corpus: what a preparation that starts again can skip over.
+
+    Attributes:
+      path: where it lies.
+      name: unique in the corpus, the same wherever the corpus lies; parts are ordered by it.
+      size: bytes on disk.
+      format: how it is read.
+    """
+
+    path: epath.Path
+    name: str
+    size: int
+    format: Format
+
+    def documents(self, on_read: OnRead = lambda size: None, on_bad: OnBad = stop) -> Iterator[Document]:
+        """Streams the documents in constant memory (that of the largest one).
+
+        Args:
+          on_read: called with the number of bytes used up since the last call; the sum is `size`.
+          on_bad: called with the error of each document that is no text, of a part that is cut short, which ends there,
+            and of a part without any document. Where the call returns, reading goes on without.
+
+        Raises:
+          UserError: what `on_bad` raises, or the part cannot be read at all.
+        """
+        used, empty = 0, True
+
+        def progress(position: int) -> None:
+            nonlocal used
+            on_read(position - used)
+            used = position
+
+        def bad(error: UserError) -> None:
+            nonlocal empty
+            empty = False
+            on_bad(error)
+
+        try:
+            for document in self.format.documents(self, progress, bad):
+                empty = False
+                yield document
+        except Damaged as error:
+            bad(error)
+        if empty:
+            on_bad(UserError(f"{self.path} is empty; remove it from the corpus or fill it"))
+        progress(self.size)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over name, size and content: whole up to 64 MiB, else 64 evenly spaced blocks of 1 MiB.
+
+        Raises:
+          UserError: the file cannot be read.
+        """
+        digest = hashlib.sha256()
+        with open_file(self.path) as file:
+            length = file.seek(0, io.SEEK_END)
+            digest.update(f"{self.name}\0{length}\0".encode())
+            whole = length <= WHOLE_BYTES
+            offsets = (0,) if whole else [i * (length - MIB) // (SAMPLED_BLOCKS - 1) for i in range(SAMPLED_BLOCKS)]
+            for offset in offsets:
+                file.seek(offset)
+                digest.update(file.read(WHOLE_BYTES if whole else MIB))
+        return digest.hexdigest()
+
+
+def text_of(value: Any, where: str, field: str = "") -> str:
+    """The text that a document holds.
+
+    Args:
+      value: what was found; bytes are UTF-8.
+      where: file and line or record.
+      field: name of the field that `value` is from.
+
+    Raises:
+      UserError: `value` is no text, is blank, is not UTF-8 or holds a lone surrogate.
+    """
+    what = f"{where}: field {field!r}" if field else where
+    if isinstance(value, bytes):
+        try:
+            value = value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{what} is not UTF-8: its byte {error.start} is {value[error.start]:#04x}; "
+                "convert it, e.g. with iconv -t UTF-8"
+            ) from None
+    elif not isinstance(value, str):
+        raise UserError(f"{what} is {str(value)[:40]!r}, no string; set data.text_field")
+    else:
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(f"{what} holds a lone surrogate, which is no text; remove it") from None
+    if not value.strip():
+        raise UserError(f"{what} is blank; remove it")
+    return value
+
+
+def no_field(where: str, field: str, fields: list[str]) -> UserError:
+    """The error where a record or a table has no field of the name that was asked for."""
+    found = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
+    return UserError(f"{where} has no field {field!r} (it has {found}); set data.text_field")

@@ -1,0 +1,45 @@
+"""`hf:NAME[:SPLIT]`: a data set of the Hugging Face hub, or of a local folder, through the `datasets` library."""
+
+import os
+
+from etils import epath
+
+from bertjax.data.sources.access import extra, foreign
+from bertjax.data.sources.base import Part, no_field
+from bertjax.data.sources.tables import ArrowStream
+from bertjax.errors import UserError
+
+
+def parts(name: str, text_field: str) -> list[Part]:
+    """The files of a split as `datasets` keeps them in its cache, downloaded where they are not there yet.
+
+    Args:
+      name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the split is `train` where none is
+        named.
+
+    Raises:
+      UserError: no such data set, configuration, split or field.
+    """
+    corpus = f"corpus 'hf:{name}'"
+    name, _, split = name.partition(":")
+    split = split or "train"
+    path, config = _path_and_config(name)
+    with extra(corpus):
+        import datasets
+    with foreign(f"{corpus} cannot be loaded", "name hf:OWNER/NAME[/CONFIG][:SPLIT] or hf:FOLDER[:SPLIT]"):
+        splits = datasets.load_dataset(path, config)
+    if split not in splits:
+        raise UserError(f"{corpus} has no split {split!r}; it has {', '.join(splits)}")
+    if text_field not in splits[split].column_names:
+        raise no_field(corpus, text_field, splits[split].column_names)
+    files = [epath.Path(file["filename"]) for file in splits[split].cache_files]
+    names = [f"{split}-{index:05d}-of-{len(files):05d}.arrow" for index in range(len(files))]
+    return [Part(file, name, file.stat().length, ArrowStream(text_field)) for file, name in zip(files, names)]
+
+
+def _path_and_config(name: str) -> tuple[str, str | None]:
+    """What `datasets` calls path and name."""
+    if name.startswith(("/", "~", ".")) or os.path.isdir(name):
+        return os.path.expanduser(name), None
+    owner_and_name, config = name.split("/")[:2], name.split("/")[2:]
+    return "/".join(owner_and_name), "/".join(config) or None

@@ -1,0 +1,107 @@
+"""Files of lines, plain or compressed: text and JSON lines."""
+
+import dataclasses
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Iterator
+
+from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.errors import UserError
+
+COMPRESSIONS = (".gz", ".zst", ".xz")
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Plain text: a blank line ends a document, a line is a sentence or a paragraph."""
+
+    def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        for first, paragraphs in _paragraphs(part, progress):
+            try:
+                text = text_of(b"\n".join(paragraphs), f"{part.path}:{first}")
+            except UserError as error:
+                on_bad(error)
+            else:
+                yield Document(f"{part.name}:{first}", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLines:
+    """One JSON object a line; the field `text_field` holds the document."""
+
+    text_field: str
+
+    def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        for number, line in _lines(part, progress):
+            if line.isspace() or not line:
+                continue
+            try:
+                text = self._text(line, f"{part.path}:{number}")
+            except UserError as error:
+                on_bad(error)
+            else:
+                yield Document(f"{part.name}:{number}", text)
+
+    def _text(self, line: bytes, where: str) -> str:
+        try:
+            record = json.loads(text_of(line, where))
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
+            ) from None
+        if not isinstance(record, dict):
+            raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{self.text_field!r}: ...}}")
+        if self.text_field not in record:
+            raise no_field(where, self.text_field, list(record))
+        return text_of(record[self.text_field], where, self.text_field)
+
+
+def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]]]:
+    """The runs of lines between blank ones, each with the number of its first line."""
+    first, paragraphs = 0, []
+    for number, line in _lines(part, progress):
+        if line.decode("utf-8", "replace").strip():
+            first = first or number
+            paragraphs.append(line)
+        elif paragraphs:
+            yield first, paragraphs
+            first, paragraphs = 0, []
+    if paragraphs:
+        yield first, paragraphs
+
+
+def _lines(part: Part, progress: OnRead) -> Iterator[tuple[int, bytes]]:
+    """Numbers from 1 and lines without their ends (Windows' too) and without a byte-order mark at the beginning."""
+    with open_file(part.path) as file:
+        try:
+            unsaid = 0
+            for number, line in enumerate(_decompressed(file, part.path.suffix), start=1):
+                yield number, (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
+                unsaid += len(line)
+                if unsaid >= MIB:
+                    progress(file.tell())
+                    unsaid = 0
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            kind = part.path.suffix[1:]
+            raise Damaged(
+                f"{part.path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again"
+            ) from None
+
+
+def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
+    """A buffered stream that raises where the file ends before its content does."""
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), MIB)
+    if suffix == ".xz":
+        return io.BufferedReader(lzma.LZMAFile(file), MIB)
+    if suffix == ".zst":
+        with extra("a .zst file"):
+            import pyarrow
+        # The reader of the zstandard library ends in silence where a frame is cut short; this one does not.
+        return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"), MIB)
+    return file

@@ -1,0 +1,95 @@
+"""Arrow tables: Parquet, and the memory-mapped stream files that the `datasets` library keeps."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PARQUET_ROWS = 256  # read at once; documents may be long
+
+
+@dataclasses.dataclass(frozen=True)
+class Parquet:
+    """A Parquet file, of which the column `text_field` alone is read; a row is a document."""
+
+    text_field: str
+
+    def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        with extra("a .parquet file"):
+            import pyarrow
+            import pyarrow.parquet
+        with open_file(part.path) as file:
+            try:
+                # Buffering ahead would hold a row group, which a writer may make as large as the file.
+                table = pyarrow.parquet.ParquetFile(file, buffer_size=MIB, pre_buffer=False)
+                _require_text(table.schema_arrow, part, self.text_field)
+                rows = table.metadata.num_rows
+                seen = 0
+                for batch in table.iter_batches(PARQUET_ROWS, columns=[self.text_field], use_threads=False):
+                    yield from _documents(batch.column(0), seen, part, self.text_field, on_bad)
+                    seen += len(batch)
+                    progress(part.size * seen // rows)
+            except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+                raise _damaged(part, "Parquet", error) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrowStream:
+    """A file of the cache of the `datasets` library, memory-mapped; a row is a document."""
+
+    text_field: str
+
+    def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        with extra("a data set of Hugging Face"):
+            import pyarrow
+        try:
+            with pyarrow.memory_map(str(part.path)) as file:
+                batches = pyarrow.ipc.open_stream(file)
+                _require_text(batches.schema, part, self.text_field)
+                seen = 0
+                for batch in batches:
+                    yield from _documents(batch.column(self.text_field), seen, part, self.text_field, on_bad)
+                    seen += len(batch)
+                    progress(file.tell())
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _damaged(part, "Arrow", error) from None
+
+
+def _require_text(schema: "pyarrow.Schema", part: Part, field: str) -> None:
+    """Raises UserError where there is no column of text or bytes of that name."""
+    from pyarrow import types
+
+    if field not in schema.names:
+        raise no_field(str(part.path), field, schema.names)
+    kind = schema.field(field).type
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if not any(is_kind(value) for is_kind in (types.is_string, types.is_large_string, types.is_string_view)) and not (
+        types.is_binary(value) or types.is_large_binary(value)
+    ):
+        raise UserError(f"{part.path}: column {field!r} is of type {kind}, not of text; set data.text_field")
+
+
+def _documents(column: "pyarrow.Array", seen: int, part: Part, field: str, on_bad: OnBad) -> Iterator[Document]:
+    """The documents of a column whose first row has the number `seen` + 1."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # As bytes: Arrow does not check that its strings are UTF-8.
+    for number, value in enumerate(column.cast(pyarrow.large_binary()), start=seen + 1):
+        try:
+            text = text_of(value.as_py(), f"{part.path}:{number}", field)
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield Document(f"{part.name}:{number}", text)
+
+
+def _damaged(part: Part, kind: str, error: Exception) -> Damaged:
+    return Damaged(f"{part.path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again")

@@ -1,0 +1,90 @@
+"""`tfds:NAME/CONFIG[:SPLIT]`: a data set of TensorFlow Datasets in ArrayRecord files, read without TensorFlow."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from etils import epath
+
+from bertjax.data.sources.access import extra, foreign, reason_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.errors import UserError
+
+RECORDS = 64  # read at once
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayRecords:
+    """A run of the records of a split: those that lie in one file; a record is a document.
+
+    Attributes:
+      dataset: `NAME/CONFIG`.
+      split: of which this part is a piece.
+      first: number of the first record within the split, from 0.
+      count: how many records.
+      text_field: the feature that holds the document.
+    """
+
+    dataset: str
+    split: str
+    first: int
+    count: int
+    text_field: str
+
+    def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        source = _open(self.dataset, self.split)
+        features = source.dataset_info.features
+        for start in range(0, self.count, RECORDS):
+            stop = min(start + RECORDS, self.count)
+            try:
+                records = source.data_source.__getitems__(list(range(self.first + start, self.first + stop)))
+            except Exception as error:  # of the C++ reader, without a type of its own
+                raise _damaged(part, reason_of(error)) from None
+            if b"" in records:  # what that reader gives from a file that was cut between two of its blocks
+                raise _damaged(part, "a record is missing")
+            for number, record in enumerate(records, start=start + 1):
+                value = features.deserialize_example_np(record)[self.text_field]
+                try:
+                    text = text_of(value, f"{part.path}:{number}", self.text_field)
+                except UserError as error:
+                    on_bad(error)
+                else:
+                    yield Document(f"{part.name}:{number}", text)
+            progress(part.size * stop // self.count)
+
+
+def parts(name: str, text_field: str) -> list[Part]:
+    """The files of a split under `TFDS_DATA_DIR`, prepared (which may need TensorFlow) where they are not there yet.
+
+    Args:
+      name: `NAME/CONFIG[:SPLIT]`; the split is `train` where none is named, and may be any slice that TFDS knows.
+
+    Raises:
+      UserError: no such data set, configuration, split or field.
+    """
+    dataset, _, split = name.partition(":")
+    split = split or "train"
+    source = _open(dataset, split)
+    if text_field not in source.dataset_info.features:
+        raise no_field(f"corpus 'tfds:{name}'", text_field, sorted(source.dataset_info.features))
+    found, first = [], 0
+    for piece in source.dataset_info.splits[split].file_instructions:
+        path = epath.Path(piece.filename)
+        whole = piece.take == piece.examples_in_shard
+        label = path.name if whole else f"{path.name}[{piece.skip}:{piece.skip + piece.take}]"
+        records = ArrayRecords(dataset, split, first, piece.take, text_field)
+        found.append(Part(path, label, path.stat().length, records))
+        first += records.count
+    return found
+
+
+def _open(dataset: str, split: str):
+    """The random-access source of a split."""
+    with extra(f"corpus 'tfds:{dataset}'"):
+        import tensorflow_datasets
+    remedy = "name tfds:NAME/CONFIG[:SPLIT] and set TFDS_DATA_DIR to the folder that holds it in ArrayRecord files"
+    with foreign(f"corpus 'tfds:{dataset}:{split}' cannot be opened", remedy):
+        return tensorflow_datasets.data_source(dataset, split=split)
+
+
+def _damaged(part: Part, reason: str) -> Damaged:
+    return Damaged(f"{part.path} is cut short or damaged ({reason}); prepare it again with TFDS")

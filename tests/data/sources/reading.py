@@ -1,0 +1,30 @@
+"""What the tests of sources share: reading a corpus whole, and what is said about a bad one."""
+
+import pytest
+
+from bertjax.data import sources
+from bertjax.errors import UserError
+
+
+def read(corpus, text_field="text", **listeners):
+    return list(sources.documents(str(corpus), text_field, **listeners))
+
+
+def texts(corpus, text_field="text"):
+    return [document.text for document in read(corpus, text_field)]
+
+
+def error_of(corpus, text_field="text"):
+    """The one line in which reading a corpus fails."""
+    with pytest.raises(UserError) as caught:
+        read(corpus, text_field)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def skipping(corpus, text_field="text"):
+    """The texts that are left, and what is said of those that are not."""
+    errors = []
+    left = read(corpus, text_field, on_bad=errors.append)
+    return [document.text for document in left], [str(error) for error in errors]

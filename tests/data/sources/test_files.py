@@ -1,0 +1,197 @@
+"""Files, folders and globs, local and remote: which are found, in which order, and what is said where none is."""
+
+import gzip
+import os
+import pickle
+import tempfile
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from etils import epath
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from bertjax.data import sources
+from bertjax.data.sources import base
+from tests.data.sources.reading import error_of, read, texts
+
+
+def write(folder, *names):
+    """Files whose one text is their own name."""
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(pyarrow.table({"text": [name]}), path)
+        else:
+            path.write_bytes(gzip.compress(name.encode()) if path.suffix == ".gz" else name.encode())
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
+    write(tmp_path, "b.txt", "a/z.txt", "c.txt.gz", "README.md", "b.parquet")
+    assert [part.name for part in sources.parts(str(tmp_path), "text")] == [
+        "a/z.txt",
+        "b.parquet",
+        "b.txt",
+        "c.txt.gz",
+    ]
+    assert texts(tmp_path) == ["a/z.txt", "b.parquet", "b.txt", "c.txt.gz"]
+    assert texts(tmp_path / "*.txt") == ["b.txt"]
+    assert texts(f"{tmp_path}/**/*.txt") == ["a/z.txt", "b.txt"]
+
+
+@pytest.mark.parametrize("name, documents", [("en", 353), ("ko", 379)])
+def test_embedded_corpora(name, documents):
+    assert len(read(f"embedded:{name}")) == documents
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.parquet"])
+def test_bytes_read_add_up_to_the_size(tmp_path, name):
+    text = "".join(f"{number} words\n\n" for number in range(300_000))
+    write(tmp_path, name)
+    if name == "a.parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"text": text.split("\n\n")[:-1]}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    (part,) = sources.parts(str(tmp_path), "text")
+    steps = []
+    assert sum(1 for _ in part.documents(steps.append)) == 300_000
+    assert sum(steps) == part.size == (tmp_path / name).stat().st_size
+    assert len(steps) > 3 and min(steps) >= 0
+
+
+def test_parts_travel_to_other_processes(tmp_path):
+    write(tmp_path, "a.txt", "b.parquet")
+    for part in pickle.loads(pickle.dumps(sources.parts(str(tmp_path), "text"))):
+        assert [document.text for document in part.documents()] == [part.name]
+
+
+def test_fingerprint_follows_name_and_content_but_not_the_place(tmp_path):
+    def fingerprint(place, name="a.txt", text="One."):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / name).write_text(text)
+        (part,) = sources.parts(str(tmp_path / place), "text")
+        return part.fingerprint()
+
+    first = fingerprint("first")
+    assert fingerprint("second") == first
+    assert fingerprint("renamed", name="b.txt") != first
+    assert fingerprint("changed", text="Two.") != first
+
+
+def test_fingerprint_of_a_large_file_reads_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "WHOLE_BYTES", 0)
+    path = tmp_path / "a.txt"
+    content = bytearray(b"x" * 80 * base.MIB)
+    path.write_bytes(content)
+    (part,) = sources.parts(str(path), "text")
+    first = part.fingerprint()
+    assert part.fingerprint() == first
+    content[-1] = ord("y")
+    path.write_bytes(content)
+    assert part.fingerprint() != first
+
+
+def test_missing_corpus(tmp_path):
+    assert "does not exist" in error_of(tmp_path / "none.txt")
+    assert "does not exist" in error_of(tmp_path / "*.txt")
+    assert "embedded are en, ko" in error_of("embedded:xx")
+
+
+def test_nothing_of_a_known_suffix(tmp_path):
+    (tmp_path / "a.pdf").write_text("text")
+    assert "holds no .txt" in error_of(tmp_path)
+    assert "holds no .txt" in error_of(tmp_path / "a.pdf")
+
+
+def test_what_may_not_be_read_is_named():
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        write(folder, "a.txt", "closed/b.txt")
+        (folder / "a.txt").chmod(0)
+        (folder / "closed").chmod(0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)  # root may read all
+        try:
+            assert error_of(folder / "a.txt") == f"{folder / 'a.txt'} cannot be read: Permission denied"
+            assert error_of(folder) == f"corpus {name!r} cannot be read: Permission denied"
+        finally:
+            os.seteuid(user)
+            (folder / "closed").chmod(0o755)
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A folder of this machine behind gs://, through the road that epath takes to a real bucket."""
+
+    class Bucket(DirFileSystem):
+        protocol = ("gcs", "gs")
+        cachable = False
+
+        def __init__(self, **options):
+            super().__init__(str(tmp_path / "gs"), LocalFileSystem())
+
+        def _join(self, path):
+            return super()._join(
+                [self._strip_protocol(one) for one in path] if isinstance(path, list) else self._strip_protocol(path)
+            )
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return os.fspath(path).removeprefix("gs://").rstrip("/")
+
+    monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", lambda self, name: Bucket())
+    (tmp_path / "gs").mkdir()
+    return tmp_path / "gs" / "bucket"
+
+
+def test_a_bucket_is_read_as_a_folder_is(bucket):
+    bucket.mkdir()
+    write(bucket, "texts/b.txt", "texts/a.parquet", "texts/c.txt.gz")
+    write(bucket / "texts", "sub/d.txt")
+    assert texts("gs://bucket/texts") == ["texts/a.parquet", "texts/b.txt", "texts/c.txt.gz", "sub/d.txt"]
+    assert texts("gs://bucket/texts/b.txt") == ["texts/b.txt"]
+    assert texts("gs://bucket/te*/*.txt") == ["texts/b.txt"]
+    local, remote = (sources.parts(corpus, "text") for corpus in (str(bucket), "gs://bucket"))
+    assert [part.fingerprint() for part in local] == [part.fingerprint() for part in remote]
+
+
+def test_a_missing_bucket_file(bucket):
+    assert "does not exist" in error_of("gs://bucket/none.txt")
+    assert "`**`" in error_of("gs://bucket/**/*.txt")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.txt.xz", "a.parquet"])
+def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
+    """A network that fails is no bad document: leaving out what follows would go unseen."""
+    bucket.mkdir()
+    write(bucket, name)
+    (part,) = sources.parts(f"gs://bucket/{name}", "text")
+
+    class Broken:
+        def readinto(self, buffer):
+            raise ValueError("the connection was lost\nby the peer")
+
+        def seek(self, offset, whence=0):
+            return 99
+
+        def tell(self):
+            return 99
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "open", lambda self, path, mode: Broken())
+    errors = []
+    with pytest.raises(base.UserError, match="cannot be read: the connection was lost$"):
+        list(part.documents(on_bad=errors.append))
+    assert not errors
+
+
+def test_an_unknown_scheme_and_a_missing_library():
+    assert "cannot be read" in error_of("s4://bucket/a.txt")
+    assert "pip install '.[data,gcs]'" in error_of("gs://bucket/a.txt")

@@ -1,0 +1,134 @@
+"""Text and JSON lines, plain and compressed: what is read, and what is said about bad ones."""
+
+import gzip
+import json
+import lzma
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.sources import Document
+from tests.data.sources.reading import error_of, read, skipping, texts
+
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: pyarrow.Codec("zstd").compress(content, asbytes=True),
+}
+ARCHIVES = [suffix for suffix in COMPRESS if suffix]
+
+
+@pytest.fixture(params=COMPRESS)
+def write(request, tmp_path):
+    """Writes content to a file of a kind, under every compression."""
+
+    def write(kind, content):
+        path = tmp_path / f"a{kind}{request.param}"
+        path.write_bytes(COMPRESS[request.param](content))
+        return path
+
+    return write
+
+
+def test_blank_lines_end_the_documents_of_a_text_file(write):
+    path = write(".txt", "\ufeff\r\nOne.\r\nTwo.\r\n \r\n\u3000\r\nThree é.".encode())
+    assert read(path) == [Document(f"{path.name}:2", "One.\nTwo."), Document(f"{path.name}:6", "Three é.")]
+
+
+def test_json_lines(write):
+    lines = "".join(json.dumps({"body": text}) + "\r\n" for text in ("One.\nTwo.", "셋"))
+    path = write(".jsonl", b"\xef\xbb\xbf" + lines.replace("\r\n", "\r\n\r\n").encode())
+    assert read(path, "body") == [Document(f"{path.name}:1", "One.\nTwo."), Document(f"{path.name}:3", "셋")]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip), min_size=1))
+def test_json_lines_give_back_what_was_written(tmp_path_factory, written):
+    path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in written), "utf-8")
+    assert texts(path) == written
+
+
+@pytest.mark.parametrize("control", [chr(code) for code in (0, 1, 7, 8, 11, 12, 26, 27, 28, 127, 0x85, 0xFEFF, 0x2028)])
+def test_control_characters_stay_within_a_text(write, control):
+    text = f"One{control}two."
+    assert texts(write(".txt", text.encode())) == [text]
+    assert texts(write(".jsonl", json.dumps({"text": text}).encode())) == [text]
+
+
+def test_long_lines_and_documents_are_whole(tmp_path):
+    line, document = "word " * 2_000_000, "Sixteen letters.\n" * 3_000_000
+    (tmp_path / "a.txt").write_text(f"{line}\n\n{document}")
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": line}) + "\n" + json.dumps({"text": document}))
+    assert [text == whole for text, whole in zip(texts(tmp_path), [line, document[:-1], line, document])] == [True] * 4
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+def test_members_of_an_archive_follow_each_other(tmp_path, suffix):
+    compress = COMPRESS[suffix]
+    (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"One.\n") + compress(b"Two.\n\nThree."))
+    assert texts(tmp_path) == ["One.\nTwo.", "Three."]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
+def test_a_file_without_a_document_is_empty(write, content):
+    path = write(".txt", content)
+    assert f"{path} is empty" in error_of(path)
+
+
+def test_not_utf8_names_line_and_byte(write):
+    path = write(".txt", "One.\n\né.\nab".encode() + b"\xff\n\nTwo.")
+    assert f"{path}:3 is not UTF-8: its byte 6 is 0xff" in error_of(path)
+    left, errors = skipping(path)
+    assert left == ["One.", "Two."] and len(errors) == 1
+
+
+def test_utf16_is_not_utf8(tmp_path):
+    (tmp_path / "a.txt").write_text("Some text.", "utf-16")
+    assert "a.txt:1 is not UTF-8: its byte 0 is 0xff" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (b"{", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"1" * 5000, "is no JSON"),
+        (b'{"text": "\xff"}', "is not UTF-8: its byte 10 is 0xff"),
+        (b'["text"]', "is no JSON object but \"['text']\""),
+        (b'{"id": 1, "a\\nb": 2}', "has no field 'text' (it has id, a\\nb)"),
+        (b"{}", "has no field 'text' (it has none)"),
+        (b'{"text": 7}', "field 'text' is '7', no string"),
+        (b'{"text": null}', "field 'text' is 'None', no string"),
+        (b'{"text": ["One."]}', "no string"),
+        (b'{"text": ""}', "field 'text' is blank"),
+        (b'{"text": " \\n\\u3000"}', "field 'text' is blank"),
+        (b'{"text": "a\\ud800b"}', "holds a lone surrogate"),
+    ],
+)
+def test_bad_json_line_is_named_or_left_out(tmp_path, line, said):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "\\ud83d\\ude00"}')
+    message = error_of(path)
+    assert f"{path}:2" in message and said in message
+    assert skipping(path) == (["One.", "\N{GRINNING FACE}"], [message])
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:10], lambda whole: b"plain text"])
+def test_a_damaged_archive_is_named_and_ends_there(tmp_path, suffix, damage):
+    words = "".join(f"Sentence {number}.\n\n" for number in range(20_000))
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(damage(COMPRESS[suffix](words.encode())))
+    message = error_of(path)
+    assert f"{path} is cut short, damaged or no {suffix[1:]} file" in message
+    left, errors = skipping(path)
+    assert errors == [message] and left == [f"Sentence {number}." for number in range(len(left))]
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+def test_an_empty_archive_file_is_named(tmp_path, suffix):
+    (tmp_path / f"a.txt{suffix}").write_bytes(b"")
+    assert f"a.txt{suffix} is" in error_of(tmp_path)

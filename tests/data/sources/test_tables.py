@@ -1,0 +1,100 @@
+"""Parquet: the text column of every kind that Arrow has for text, and what is said about bad files and rows."""
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from bertjax.data.sources import Document
+from tests.data.sources.reading import error_of, read, skipping, texts
+
+TEXTS = [f"Text {number}.\nSecond é line." for number in range(1000)]
+
+
+def write(path, column, **options):
+    table = pyarrow.table({"id": range(len(column)), "body": column})
+    pyarrow.parquet.write_table(table, path, **options)
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "large_binary", "dictionary"])
+def test_text_columns(tmp_path, kind):
+    type = pyarrow.dictionary("int32", "string") if kind == "dictionary" else getattr(pyarrow, kind)()
+    column = pyarrow.array(TEXTS, pyarrow.string())
+    write(tmp_path / "a.parquet", column.cast(type), row_group_size=300)
+    assert read(tmp_path, "body") == [Document(f"a.parquet:{number}", text) for number, text in enumerate(TEXTS, 1)]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
+def test_its_own_compressions(tmp_path, compression):
+    write(tmp_path / "a.parquet", TEXTS, compression=compression)
+    assert texts(tmp_path, "body") == TEXTS
+
+
+def test_a_field_name_with_a_dot(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"a.b": ["One."], "a": [{"b": "Two."}]}), tmp_path / "a.parquet")
+    assert texts(tmp_path, "a.b") == ["One."]
+
+
+def test_a_missing_column_and_one_that_is_no_text(tmp_path):
+    write(tmp_path / "a.parquet", TEXTS)
+    assert "a.parquet has no field 'text' (it has id, body)" in error_of(tmp_path)
+    assert "column 'id' is of type int64, not of text" in error_of(tmp_path, "id")
+    write(tmp_path / "a.parquet", [["One."], ["Two."]])
+    assert "column 'body' is of type list" in error_of(tmp_path, "body")
+
+
+@pytest.mark.parametrize(
+    "row, said",
+    [
+        (None, "is 'None', no string"),
+        (b"", "is blank"),
+        (b" \n", "is blank"),
+        (b"a\xff", "is not UTF-8: its byte 1 is 0xff"),
+    ],
+)
+def test_a_bad_row_is_named_or_left_out(tmp_path, row, said):
+    # Parquet has writers that do not check that a string is UTF-8, Arrow's own among them.
+    column = pyarrow.array([b"One.", row, b"Two."], pyarrow.binary()).view(pyarrow.string())
+    write(tmp_path / "a.parquet", column)
+    message = error_of(tmp_path, "body")
+    assert f"{tmp_path / 'a.parquet'}:2: field 'body' {said}" in message
+    assert skipping(tmp_path, "body") == (["One.", "Two."], [message])
+
+
+def test_a_large_document(tmp_path):
+    text = "word " * 10_000_000
+    write(tmp_path / "a.parquet", ["One.", text])
+    assert texts(tmp_path, "body")[1] == text
+
+
+@pytest.mark.parametrize("rows", [[], None])
+def test_a_file_without_rows_is_empty(tmp_path, rows):
+    write(tmp_path / "a.parquet", pyarrow.array(rows or [], pyarrow.string()))
+    assert "a.parquet is empty" in error_of(tmp_path, "body")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: b"", lambda whole: b"plain text"])
+def test_a_file_that_is_cut_short(tmp_path, damage):
+    path = tmp_path / "a.parquet"
+    write(path, TEXTS)
+    path.write_bytes(damage(path.read_bytes()))
+    message = error_of(path, "body")
+    assert f"{path} is cut short, damaged or no Parquet file" in message
+    assert skipping(path, "body") == ([], [message])
+
+
+def test_a_hole_in_the_middle_ends_the_part(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, TEXTS, row_group_size=500, compression="gzip", use_dictionary=False)
+    whole = path.read_bytes()
+    middle = pyarrow.parquet.ParquetFile(path).metadata.row_group(1).column(1).data_page_offset
+    path.write_bytes(whole[: middle + 50] + bytes(200) + whole[middle + 250 :])
+    left, errors = skipping(path, "body")
+    assert 200 < len(left) <= 500 and left == TEXTS[: len(left)]
+    assert len(errors) == 1 and "is cut short, damaged" in errors[0]
+
+
+def test_a_column_name_that_is_not_utf8(tmp_path):
+    path = tmp_path / "a.parquet"
+    write(path, TEXTS)
+    path.write_bytes(path.read_bytes().replace(b"body", b"bod\xff"))
+    assert f"{path} is cut short, damaged" in error_of(path, "body")
