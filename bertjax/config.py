@@ -15,7 +15,9 @@ import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
-from bertjax.data.pairs import SegmentPairs
+from bertjax.data.formats import format_class
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import kind_of, objective_class
@@ -33,11 +35,11 @@ class Task:
 
     Attributes:
       objective: by `kind`, see `bertjax.objectives`.
-      examples: how text becomes examples.
+      examples: by `kind`, see `bertjax.data.formats`.
     """
 
     objective: Objective = BERT()
-    examples: SegmentPairs = SegmentPairs()
+    examples: ExampleFormat = SegmentPairs()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     mapping = dict(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    return typed.build(Config, mapping, "", {Objective: objective_class})
+    return typed.build(Config, mapping, "", {Objective: objective_class, ExampleFormat: format_class})
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

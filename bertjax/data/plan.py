@@ -9,28 +9,18 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from bertjax.data.examples import Examples
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 
 FORMAT_VERSION = 1
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
 
 log = logging.getLogger(__name__)
-
-
-class ExampleFormat(Protocol):
-    """A frozen dataclass of choices that turns a split into examples, for instance `SegmentPairs`."""
-
-    def plan(self, split: Split, seq_len: int, seed: int) -> np.ndarray:
-        """Which tokens make up each example; one line an example, none longer than `seq_len`."""
-
-    def open(self, store: TokenStore, split: str, ranges: Path) -> Examples:
-        """The examples of a plan that was saved as `ranges`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +66,7 @@ def open_or_make(store: TokenStore, split: str, examples: ExampleFormat, seq_len
         log.warning("the plan in %s is damaged and is made again", path)
         _attempt(path, lambda: shutil.rmtree(path))
     if not path.exists():
-        ranges = examples.plan(store.split(split), seq_len, seed)
+        ranges = np.concatenate([block.ranges for block in examples.blocks(store.split(split), seq_len, seed)])
         if not len(ranges):
             raise UserError(f"the {split} split of {store.path} is too small to fill a row; prepare a larger corpus")
         rows_RN = np.arange(len(ranges), dtype=np.int32)[:, None]

@@ -7,8 +7,8 @@ import pytest
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.masking import TokenMasking, mask, predictions
-from bertjax.data.pairs import SegmentPairs
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import open_or_make
 from bertjax.errors import UserError

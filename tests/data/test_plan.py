@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.data.pairs import SegmentPairs
+from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.plan import open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
@@ -28,8 +29,8 @@ def test_made_once_and_opened_again(own_store):
     assert opened.path.parent == own_store.path / "plans" and opened.path.name == opened.fingerprint[:12]
     np.testing.assert_array_equal(opened.rows_RN, np.arange(len(opened.examples))[:, None])
     assert isinstance(opened.rows_RN, np.memmap) and opened.rows_RN.dtype == np.int32
-    expected = SegmentPairs().plan(own_store.split("train"), 32, 0)
-    np.testing.assert_array_equal(np.load(opened.examples.ranges), expected)
+    (block,) = SegmentPairs().blocks(own_store.split("train"), 32, 0)
+    np.testing.assert_array_equal(np.load(opened.examples.ranges), block.ranges)
     assert opened.real_share(32) == pytest.approx(made.examples.lengths().mean() / 32)
     TokenStore.open(own_store.path, verify=True)
 
@@ -82,12 +83,14 @@ def test_a_store_that_takes_no_plan(own_store):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeRows:
+class WholeRows(ExampleFormat):
     """Takes whole rows of text alone, so a short split has none."""
 
-    def plan(self, split, seq_len, seed):
+    kind: str = dataclasses.field(init=False, default="tests.data.test_plan:WholeRows")
+
+    def blocks(self, split, seq_len, seed):
         stops = np.arange(seq_len, len(split.tokens) + 1, seq_len)
-        return np.stack([stops - seq_len, stops], axis=1)
+        yield Block(np.stack([stops - seq_len, stops], axis=1), len(split.tokens) % seq_len, 0)
 
     def open(self, store, split, ranges):
         return ranges
