@@ -15,7 +15,7 @@ import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import format_class
+from bertjax.data.formats import format_class, kinds_with
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
@@ -40,6 +40,15 @@ class Task:
 
     objective: Objective = BERT()
     examples: ExampleFormat = SegmentPairs()
+
+    def __post_init__(self):
+        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+            remedies = kinds_with(self.objective.labels) or ["module:Class"]
+            raise UserError(
+                f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"examples.kind={self.examples.kind} does not give; "
+                f"use examples.kind={' or '.join(remedies)}, or another objective"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,4 +49,4 @@ def test_a_library_of_one_file(package, only):
 
 def test_data_is_made_without_jax():
     """Workers that prepare batches must not start a backend."""
-    assert [path.name for path in (PACKAGE / "data").glob("*.py") if within(path, "jax", "flax")] == []
+    assert [path.name for path in (PACKAGE / "data").rglob("*.py") if within(path, "jax", "flax")] == []

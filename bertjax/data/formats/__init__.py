@@ -32,6 +32,8 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
     if not (isinstance(found, type) and issubclass(found, ExampleFormat)):
         base = f"{ExampleFormat.__module__}.{ExampleFormat.__qualname__}"
         raise UserError(f"examples.kind={kind!r} is no ExampleFormat; derive it from {base}")
+    if (own := getattr(found, "kind", None)) != kind:
+        raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
     return found
 
 
