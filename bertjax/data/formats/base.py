@@ -1,5 +1,6 @@
 """The contract of an example format: how the documents of a split become examples, block by block."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,20 +62,19 @@ class ExampleFormat:
         raise TypeError(f"{type(self).__name__} has no open()")
 
 
-def document_runs(documents: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Splits the documents into runs of about BLOCK_SENTENCES sentences, each at least one document.
-
-    Args:
-      documents: int64 [D + 1], as `Split.documents`.
+def document_runs(split: Split) -> Iterator[tuple[Split, int, int]]:
+    """Goes through the documents in runs of about BLOCK_SENTENCES sentences, each at least one document.
 
     Yields:
-      (start, stop): documents start..stop-1 are a run.
+      (split, start, stop): documents start..stop-1 are a run. The split is a copy, which maps the files anew, so that
+      the pages read for one run are let go before the next.
     """
+    documents = np.asarray(split.documents)
     start, end = 0, len(documents) - 1
     while start < end:
         reached = int(np.searchsorted(documents, documents[start] + BLOCK_SENTENCES, side="right")) - 1
         stop = max(start + 1, reached)
-        yield start, stop
+        yield copy.copy(split), start, stop
         start = stop
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.formats.base import document_runs
-from bertjax.data.formats.runs import RunFormat, pieces
+from bertjax.data.formats.runs import RunFormat, document_edges, pieces
 from bertjax.data.store import Split
 
 
@@ -19,8 +19,7 @@ class DocSentences(RunFormat):
     across: ClassVar[bool] = False
 
     def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
-        for start, stop in document_runs(documents):
-            edges = bounds[documents[start : stop + 1]]
+        for part, start, stop in document_runs(split):
+            edges = document_edges(part, start, stop)
             begin, end, _ = pieces(edges[:-1], edges[1:], room)
             yield np.stack([begin, end, np.zeros_like(begin)], axis=1)

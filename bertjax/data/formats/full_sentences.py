@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.formats.base import document_runs
-from bertjax.data.formats.runs import RunFormat
+from bertjax.data.formats.runs import RunFormat, document_edges
 from bertjax.data.store import Split
 
 
@@ -24,13 +24,12 @@ class FullSentences(RunFormat):
         A separator beside a cut is left out, since the [CLS] or [SEP] of the example stands there: such an example is
         one token short, and each cut lies at a multiple of `room` whatever comes before it.
         """
-        bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
-        origin = bounds[documents[0]]
+        origin = split.sentences[split.documents[0]]
         begin, begin_document = origin, 0
-        for start, stop in document_runs(documents):
-            edges = bounds[documents[start : stop + 1]]
+        for part, start, stop in document_runs(split):
+            edges = document_edges(part, start, stop)
             stream = edges - origin + np.arange(start, stop + 1)
-            is_last = stop == len(documents) - 1
+            is_last = stop == len(part.documents) - 1
             end = stream[-1] - is_last
             cuts = np.arange(-(-max(stream[0], 1) // room) * room, end, room)
             if is_last:

@@ -1,6 +1,5 @@
 """What the pair formats share: chunks of consecutive sentences, cut in two, and partners from other documents."""
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -99,9 +98,8 @@ class PairFormat(ExampleFormat):
                 f"sentence pairs need at least two documents and there is {documents}; "
                 "add documents or split them where their sentences stop being consecutive"
             )
-        for start, stop in document_runs(split.documents):
-            # A copy maps the files anew: the pages that the last block read are let go with its maps.
-            block = self._block(copy.copy(split), start, stop, room, seed)
+        for part, start, stop in document_runs(split):
+            block = self._block(part, start, stop, room, seed)
             pairs += len(block.ranges)
             yield block
         if not pairs:
@@ -209,4 +207,17 @@ def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, share: Share
     other += other >= owner
     first = documents[other] + below(share("start", chunks.first), documents[other + 1] - documents[other])
     wanted = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
-    return first, np.minimum(np.searchsorted(bounds, bounds[first] + wanted), documents[other + 1])
+    return first, _reach(bounds, first, np.minimum(first + wanted, documents[other + 1]), wanted)
+
+
+def _reach(bounds: np.ndarray, first: np.ndarray, last: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The first sentence after `first` that begins `wanted` tokens later or more, or `last`: bisection in between.
+
+    A search through all bounds would read pages of the map from everywhere.
+    """
+    low, high, reached = first + 1, last, bounds[first] + wanted
+    while (low < high).any():
+        middle = (low + high) // 2
+        is_before = (low < high) & (bounds[middle] < reached)
+        low, high = np.where(is_before, middle + 1, low), np.where(is_before, high, middle)
+    return low

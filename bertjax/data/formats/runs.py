@@ -62,9 +62,9 @@ class RunFormat(ExampleFormat):
         A separator counts as a token of the document before it. An example that may go on in the next block is left
         to it.
         """
-        bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
-        begin = bounds[documents[0]]
-        for _, stop in document_runs(documents):
+        begin = split.sentences[split.documents[0]]
+        for part, _, stop in document_runs(split):
+            bounds, documents = np.asarray(part.sentences), np.asarray(part.documents)
             first = np.searchsorted(bounds, begin, side="right") - 1
             sentences = np.arange(first, documents[stop])
             starts, stops, which = pieces(bounds[sentences], bounds[sentences + 1], room)
@@ -117,6 +117,11 @@ class RunExamples(StoredExamples):
         begins = bounds[documents[concatenated(following, following + count)]]
         before = concatenated(np.zeros_like(count), count)
         return begins + before + np.repeat(offsets[example] + 1 - start, count)
+
+
+def document_edges(split: Split, start: int, stop: int) -> np.ndarray:
+    """Where documents start..stop-1 begin in the tokens, and where the last of them ends; int64 [stop - start + 1]."""
+    return np.asarray(split.sentences)[split.documents[start : stop + 1]]
 
 
 def pieces(starts: np.ndarray, stops: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
