@@ -135,6 +135,14 @@ def test_documents_of_one_sentence():
         assert (np.array(examples_class.relations)[pairs.ranges[alone, 4]] == RANDOM).all()
 
 
+def test_a_sentence_as_long_as_a_row_still_has_its_neighbour():
+    split = split_of([[100] * 1000] * 2)
+    order = made(SentenceOrder(), split, 64).ranges
+    assert len(order) == 1000 and set(order[:, 4]) == {0, 1}
+    structure = made(SentenceStructure(), split, 64).ranges
+    assert np.bincount(structure[:, 4]) / len(structure) == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
 def test_segments_fill_rows():
     """The share of pairs that aim at a full row, in sentences so short that none misses by much."""
     split = split_of([[2] * 50_000] * 4)
