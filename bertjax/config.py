@@ -15,8 +15,10 @@ import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
+from bertjax.data.formats import format_class, kinds_with
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.masking import Masking, masking_class
-from bertjax.data.pairs import SegmentPairs
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import kind_of, objective_class
@@ -34,17 +36,24 @@ class Task:
 
     Attributes:
       objective: by `kind`, see `bertjax.objectives`.
-      examples: how text becomes examples.
+      examples: by `kind`, see `bertjax.data.formats`.
       row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
       plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
     """
 
     objective: Objective = BERT()
-    examples: SegmentPairs = SegmentPairs()
+    examples: ExampleFormat = SegmentPairs()
     row_examples: int = 0
     plans: int = 1
 
     def __post_init__(self):
+        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+            remedies = kinds_with(self.objective.labels) or ["module:Class"]
+            raise UserError(
+                f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"examples.kind={self.examples.kind} does not give; "
+                f"use examples.kind={' or '.join(remedies)}, or another objective"
+            )
         if self.row_examples < 0:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
         if self.plans < 1:
@@ -133,7 +142,8 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     mapping = dict(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    return typed.build(Config, mapping, "", {Objective: objective_class, Masking: masking_class})
+    unions = {Objective: objective_class, Masking: masking_class, ExampleFormat: format_class}
+    return typed.build(Config, mapping, "", unions)
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

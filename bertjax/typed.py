@@ -50,7 +50,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     fields = dict(_mapping(path, value))
     if expected in unions:
         expected = unions[expected](fields.get("kind"))
-    known = {field.name for field in dataclasses.fields(expected)}
+    known = {field.name for field in dataclasses.fields(expected) if field.init}
     if "kind" not in known:
         fields.pop("kind", None)
     for key in fields:

@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
 from bertjax.data.config import SourceConfig
+from bertjax.data.formats import format_class
 from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import Execution
@@ -60,6 +61,41 @@ def test_the_objective_is_chosen_by_its_kind():
 
 
 @pytest.mark.parametrize(
+    "objective, kind",
+    [
+        ("mlm", "full_sentences"),
+        ("mlm", "doc_sentences"),
+        ("bert", "sentence_pairs"),
+        ("sentence_order", "sentence_order"),
+        ("sentence_structure", "sentence_structure"),
+    ],
+)
+def test_the_examples_are_chosen_by_their_kind(objective, kind):
+    config = load(path_of("tiny"), [f"tasks.bert.objective.kind={objective}", f"tasks.bert.examples.kind={kind}"])
+    assert type(config.task.examples) is format_class(kind)
+    assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    "objective, kind, label, remedy",
+    [
+        ("bert", "full_sentences", "is_random", "segment_pairs or sentence_pairs"),
+        ("bert", "sentence_order", "is_random", "segment_pairs or sentence_pairs"),
+        ("sentence_order", "segment_pairs", "is_swapped", "sentence_order"),
+        ("sentence_structure", "doc_sentences", "order", "sentence_structure"),
+    ],
+)
+def test_examples_without_the_label_that_an_objective_learns(objective, kind, label, remedy):
+    with pytest.raises(UserError) as caught:
+        from_dict({"tasks": {"a": {"objective": {"kind": objective}, "examples": {"kind": kind}}}})
+    assert str(caught.value) == (
+        f"objective.kind={objective} learns the label {label}, which examples.kind={kind} does not give; "
+        f"use examples.kind={remedy}, or another objective"
+    )
+
+
+@pytest.mark.parametrize(
     "mapping, message",
     [
         ({"sead": 1}, "unknown configuration key 'sead'; did you mean 'seed'?"),
@@ -96,8 +132,13 @@ def test_the_objective_is_chosen_by_its_kind():
             "unknown configuration key 'tasks.a.objective.masking.lexicon'; known are kind, mask, random, rate, static",
         ),
         (
+            {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
+            "unknown configuration key 'tasks.a.examples.trim'; known are cut",
+        ),
+        (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
-            "objective.kind='nope' is unknown; choose one of mlm, bert, or name module:Class",
+            "objective.kind='nope' is unknown; "
+            "choose one of mlm, bert, sentence_order, sentence_structure, or name module:Class",
         ),
     ],
 )

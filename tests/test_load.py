@@ -12,7 +12,7 @@ import pytest
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.objectives.bert import BERTModule
+from bertjax.objectives.bert import BERT
 from bertjax.opening import split_name
 from bertjax.training.restoring import read_checkpoint
 
@@ -41,8 +41,10 @@ def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
     loaded = module.apply({"params": params}, tokens_BT)
 
     run = read_checkpoint(undisturbed, "100")
-    trained = BERTModule(run.encoder).apply(
-        {"params": run.params}, tokens_BT, method=lambda root, tokens: root.encoder(tokens)
+    trained = (
+        BERT()
+        .module(run.encoder)
+        .apply({"params": run.params}, tokens_BT, method=lambda root, tokens: root.encoder(tokens))
     )
     assert np.array_equal(loaded.hidden, trained.hidden)
     assert np.array_equal(loaded.pooled_BND, trained.pooled_BND)

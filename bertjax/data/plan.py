@@ -62,9 +62,7 @@ class Spec:
 
     def identity(self, store: TokenStore) -> dict:
         """All that the plan follows from."""
-        examples = {"class": type(self.examples).__name__} | dataclasses.asdict(self.examples)
-        choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return choices | {"format_version": FORMAT_VERSION, "store": store.fingerprint, "examples": examples}
+        return dataclasses.asdict(self) | {"format_version": FORMAT_VERSION, "store": store.fingerprint}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,8 @@ from bertjax.objectives.base import Objective
 KINDS = {
     "mlm": "bertjax.objectives.mlm:MaskedLM",
     "bert": "bertjax.objectives.bert:BERT",
+    "sentence_order": "bertjax.objectives.sop:SentenceOrderPrediction",
+    "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",
 }
 
 

@@ -6,6 +6,7 @@ fields are its configuration; everything it computes is a pure function of its a
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -31,7 +32,13 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What every objective gives. `module`, `features`, `weights` and `terms` are its own; the rest has defaults."""
+    """What every objective gives. `module`, `features`, `weights` and `terms` are its own; the rest has defaults.
+
+    Attributes:
+      labels: names of the labels that `features` reads, which the examples must carry.
+    """
+
+    labels: ClassVar[tuple[str, ...]] = ()
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""

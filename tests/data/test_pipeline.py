@@ -8,9 +8,9 @@ import pytest
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.masking import TokenMasking, mask, predictions
 from bertjax.data.order import Epochs, Turns
-from bertjax.data.pairs import SegmentPairs
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.errors import UserError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bertjax.data import plan as plan_module
-from bertjax.data.formats.base import Block
-from bertjax.data.pairs import SegmentPairs
+from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
@@ -92,9 +92,10 @@ def test_a_store_that_takes_no_plan(own_store):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeRows:
+class WholeRows(ExampleFormat):
     """Takes whole rows of text alone, in blocks of a few, so a short split has none."""
 
+    kind: str = dataclasses.field(default="tests:WholeRows", init=False)
     rows_a_block: int = 3
 
     def blocks(self, split, seq_len, seed):

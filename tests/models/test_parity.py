@@ -5,14 +5,14 @@ import dataclasses
 import jax
 import numpy as np
 
-from bertjax.objectives.bert import BERTModule
+from bertjax.objectives.bert import BERT
 from tests import batches
 from tests.models import reference
 
 
 def test_logits_are_those_of_the_papers():
     config, batch = batches.ENCODER, batches.make(4)
-    module = BERTModule(config)
+    module = BERT().module(config)
     params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
     logits = jax.jit(module.apply)({"params": params}, batch)
     mlm_BKV, nsp_B2 = reference.bert(params, config, batch)
@@ -24,7 +24,7 @@ def test_logits_are_those_of_the_papers():
 def test_the_parameters_that_are_compared_all_matter():
     """Otherwise a part that both leave out would go unseen."""
     config, batch = dataclasses.replace(batches.ENCODER, layers=2), batches.make(4)
-    module = BERTModule(config)
+    module = BERT().module(config)
     params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
 
     def number(params):

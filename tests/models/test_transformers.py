@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.objectives.bert import BERTModule
+from bertjax.objectives.bert import BERT
 from tests import batches
 
 torch = pytest.importorskip("torch")
@@ -86,7 +86,7 @@ def test_logits_are_those_of_transformers(published):
             attention_mask=torch.tensor(batch["examples_BT"]),
             token_type_ids=torch.tensor(batch["segments_BT"]),
         )
-    logits = jax.jit(BERTModule(CONFIG).apply)({"params": bertjax_params(published)}, batch)
+    logits = jax.jit(BERT().module(CONFIG).apply)({"params": bertjax_params(published)}, batch)
     read_BK1 = batch["mlm_positions_BK"][..., None]
     expected_mlm = np.take_along_axis(expected.prediction_logits.numpy(), read_BK1, axis=1)
     np.testing.assert_allclose(logits["mlm"][..., : CONFIG.vocab_size], expected_mlm, rtol=1e-5, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from bertjax.models import vocabulary
 from bertjax.models.config import PRESETS
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.bert import BERTModule
+from bertjax.objectives.bert import BERT
 from tests import batches
 
 
@@ -24,7 +24,7 @@ def test_the_published_models_have_the_published_number_of_parameters(preset, pa
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    return jax.jit(BERTModule(batches.ENCODER).init)(jax.random.key(0), batches.make(2))["params"]
+    return jax.jit(BERT().module(batches.ENCODER).init)(jax.random.key(0), batches.make(2))["params"]
 
 
 def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
@@ -38,7 +38,7 @@ def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
 
 
 def test_padding_changes_no_logits(params):
-    apply, batch = jax.jit(BERTModule(batches.ENCODER).apply), batches.make(2)
+    apply, batch = jax.jit(BERT().module(batches.ENCODER).apply), batches.make(2)
     zeroed = vocabulary.pad(jax.tree.map(np.asarray, vocabulary.cut(params, batches.ENCODER)), batches.ENCODER)
     jax.tree.map(
         np.testing.assert_array_equal,

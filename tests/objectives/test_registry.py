@@ -28,7 +28,11 @@ def test_registered_names():
 @pytest.mark.parametrize(
     "kind, message",
     [
-        ("nope", "^objective.kind='nope' is unknown; choose one of mlm, bert, or name module:Class$"),
+        (
+            "nope",
+            "^objective.kind='nope' is unknown; "
+            "choose one of mlm, bert, sentence_order, sentence_structure, or name module:Class$",
+        ),
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
         ("bertjax.objectives.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
         ("bertjax.objectives.mlm:encode", "is no Objective; derive it from bertjax.objectives.base.Objective$"),

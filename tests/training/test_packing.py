@@ -3,8 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from bertjax.objectives.sop import MaskedLMWithOrder
-from bertjax.objectives.structure import MaskedLMWithStructure
 
 from bertjax.config import Config, Task
 from bertjax.data.formats import KINDS, format_class
@@ -13,14 +11,16 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.bert import BERT
 from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.sop import SentenceOrderPrediction
+from bertjax.objectives.structure import SentenceStructurePrediction
 from bertjax.training.feeds import make_feed
 
 T = 64
 OBJECTIVES = {
     "segment_pairs": BERT(),
     "sentence_pairs": BERT(),
-    "sentence_order": MaskedLMWithOrder(),
-    "sentence_structure": MaskedLMWithStructure(),
+    "sentence_order": SentenceOrderPrediction(),
+    "sentence_structure": SentenceStructurePrediction(),
 }
 
 

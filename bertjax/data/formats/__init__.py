@@ -1,0 +1,42 @@
+"""Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`."""
+
+import importlib
+
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.errors import UserError
+
+KINDS = {
+    "segment_pairs": "bertjax.data.formats.segment_pairs:SegmentPairs",
+    "sentence_pairs": "bertjax.data.formats.sentence_pairs:SentencePairs",
+    "full_sentences": "bertjax.data.formats.full_sentences:FullSentences",
+    "doc_sentences": "bertjax.data.formats.doc_sentences:DocSentences",
+    "sentence_order": "bertjax.data.formats.sentence_order:SentenceOrder",
+    "sentence_structure": "bertjax.data.formats.sentence_structure:SentenceStructure",
+}
+
+
+def format_class(kind: str | None) -> type[ExampleFormat]:
+    """The class of a format, by its registered kind or as `module:Class`; that of segment pairs where none is said.
+
+    Raises:
+      UserError: no such kind, or nothing importable under that name.
+    """
+    kind = kind or "segment_pairs"
+    if kind not in KINDS and ":" not in kind:
+        raise UserError(f"examples.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}, or name module:Class")
+    module_name, _, class_name = KINDS.get(kind, kind).partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"examples.kind={kind!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+    if not (isinstance(found, type) and issubclass(found, ExampleFormat)):
+        base = f"{ExampleFormat.__module__}.{ExampleFormat.__qualname__}"
+        raise UserError(f"examples.kind={kind!r} is no ExampleFormat; derive it from {base}")
+    if (own := getattr(found, "kind", None)) != kind:
+        raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
+    return found
+
+
+def kinds_with(labels: tuple[str, ...]) -> list[str]:
+    """The registered kinds whose examples carry all of these labels."""
+    return [kind for kind in KINDS if set(labels) <= set(format_class(kind).labels)]

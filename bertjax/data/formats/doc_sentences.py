@@ -1,0 +1,25 @@
+"""Doc sentences: text that never crosses a document (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.formats.base import document_runs
+from bertjax.data.formats.runs import RunFormat, document_edges, pieces
+from bertjax.data.store import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class DocSentences(RunFormat):
+    """[CLS] text [SEP] of one document, shorter at its end. No token is lost, none is repeated."""
+
+    kind: str = dataclasses.field(init=False, default="doc_sentences")
+    across: ClassVar[bool] = False
+
+    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
+        for part, start, stop in document_runs(split):
+            edges = document_edges(part, start, stop)
+            begin, end, _ = pieces(edges[:-1], edges[1:], room)
+            yield np.stack([begin, end, np.zeros_like(begin)], axis=1)

@@ -1,0 +1,47 @@
+"""Full sentences: text that runs on across documents (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.formats.base import document_runs
+from bertjax.data.formats.runs import RunFormat, document_edges
+from bertjax.data.store import Split
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences(RunFormat):
+    """[CLS] text [SEP] text ... [SEP]: a [SEP] between documents. No token is lost, none is repeated."""
+
+    kind: str = dataclasses.field(init=False, default="full_sentences")
+    across: ClassVar[bool] = True
+
+    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
+        """Cuts the stream of all documents, a separator after each, every `room` places.
+
+        A separator beside a cut is left out, since the [CLS] or [SEP] of the example stands there: such an example is
+        one token short, and each cut lies at a multiple of `room` whatever comes before it.
+        """
+        origin = split.sentences[split.documents[0]]
+        begin, begin_document = origin, 0
+        for part, start, stop in document_runs(split):
+            edges = document_edges(part, start, stop)
+            stream = edges - origin + np.arange(start, stop + 1)
+            is_last = stop == len(part.documents) - 1
+            end = stream[-1] - is_last
+            cuts = np.arange(-(-max(stream[0], 1) // room) * room, end, room)
+            if is_last:
+                cuts = np.append(cuts, end)
+
+            owner = np.searchsorted(stream, cuts, side="right") - 1
+            token = origin + cuts - (start + owner)
+            next_document = start + owner + (token == edges[owner + 1])
+            last_document = start + owner - (token == edges[owner])
+
+            begins = np.concatenate([[begin], token])
+            begin_documents = np.concatenate([[begin_document], next_document])
+            begin, begin_document = begins[-1], begin_documents[-1]
+            ranges = np.stack([begins[:-1], token, last_document - begin_documents[:-1]], axis=1)
+            yield ranges[token > begins[:-1]]

@@ -1,0 +1,136 @@
+"""What full-sentences and doc-sentences share: runs of text that fill rows, each token in exactly one example."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.formats.base import Block, ExampleFormat, document_runs, walk
+from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
+from bertjax.data.store import Split, TokenStore
+from bertjax.errors import UserError
+
+CUTS = ("tokens", "sentences")
+_DELIMITERS = 2  # [CLS] text [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFormat(ExampleFormat):
+    """[CLS] text [SEP]: consecutive sentences, as many as fit. A subclass says whether documents may share a row.
+
+    Attributes:
+      cut: where an example ends. `tokens`: where the row is full, and the next example goes on from there;
+        `sentences`: after the last sentence that fits as a whole (as Liu et al. 2019 have it), so rows keep some
+        padding unless they are packed. A sentence longer than a row is cut either way.
+      across: an example goes on with the next document after a [SEP].
+    """
+
+    cut: str = "tokens"
+    across: ClassVar[bool]
+
+    def __post_init__(self):
+        if self.cut not in CUTS:
+            raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
+
+    def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
+        """One pass; `ranges` int64 [E, 3]: start, stop, and how many [SEP] stand between documents. Nothing is drawn.
+
+        Raises:
+          UserError: a `seq_len` that cannot hold a token.
+        """
+        room = seq_len - _DELIMITERS
+        if room < 1:
+            raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {1 + _DELIMITERS}")
+        make = self._at_sentences if self.cut == "sentences" else self._at_tokens
+        for ranges in make(split, room):
+            yield Block(ranges, lost_tokens=0, repeated_tokens=0)
+
+    def open(self, store: TokenStore, split: str, ranges: Path) -> "RunExamples":
+        return RunExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
+
+    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
+        """Ranges of examples that end where the row is full."""
+        raise TypeError(f"{type(self).__name__} has no _at_tokens()")
+
+    def _at_sentences(self, split: Split, room: int) -> Iterator[np.ndarray]:
+        """Ranges of examples that end after whole sentences: from each, the walk takes as many as fit.
+
+        A separator counts as a token of the document before it. An example that may go on in the next block is left
+        to it.
+        """
+        begin = split.sentences[split.documents[0]]
+        for part, _, stop in document_runs(split):
+            bounds, documents = np.asarray(part.sentences), np.asarray(part.documents)
+            first = np.searchsorted(bounds, begin, side="right") - 1
+            sentences = np.arange(first, documents[stop])
+            starts, stops, which = pieces(bounds[sentences], bounds[sentences + 1], room)
+            document = np.searchsorted(documents, sentences, side="right")[which]
+            separators = document if self.across else 0
+            following = np.searchsorted(stops + separators, starts + separators + room, side="right")
+            if not self.across:
+                following = np.minimum(following, np.searchsorted(document, document, side="right"))
+            met = walk(following, int(np.searchsorted(starts, begin)))
+            if self.across and stop < len(documents) - 1:
+                met, begin = met[:-1], starts[met[-1]]
+            else:
+                begin = bounds[documents[stop]]
+            last = following[met] - 1
+            yield np.stack([starts[met], stops[last], document[last] - document[met]], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunExamples(StoredExamples):
+    """`Examples` [CLS] text [SEP], with a [SEP] between documents; all of segment 0, without labels."""
+
+    @functools.cached_property
+    def _offsets(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self._source.sentences), np.asarray(self._source.documents)
+
+    def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
+        start, stop, separators = ranges.T
+        return stop - start + separators + _DELIMITERS
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        ranges = self._ranges[indices]
+        start, stop, _ = ranges.T
+        offsets = offsets_of(self._lengths_of(ranges))
+        return self._assemble(
+            indices,
+            offsets,
+            sources=concatenated(start, stop),
+            separators=self._separators(ranges, offsets),
+            segments=np.zeros(offsets[-1], np.int32),
+            labels={},
+        )
+
+    def _separators(self, ranges: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+        """Places of the [SEP] between documents; int64."""
+        example = np.flatnonzero(ranges[:, 2])
+        start, _, count = ranges[example].T
+        bounds, documents = self._offsets
+        sentence = np.searchsorted(bounds, start, side="right") - 1
+        following = np.searchsorted(documents, sentence, side="right")
+        begins = bounds[documents[concatenated(following, following + count)]]
+        before = concatenated(np.zeros_like(count), count)
+        return begins + before + np.repeat(offsets[example] + 1 - start, count)
+
+
+def document_edges(split: Split, start: int, stop: int) -> np.ndarray:
+    """Where documents start..stop-1 begin in the tokens, and where the last of them ends; int64 [stop - start + 1]."""
+    return np.asarray(split.sentences)[split.documents[start : stop + 1]]
+
+
+def pieces(starts: np.ndarray, stops: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts each range into pieces of `room` tokens, the last of them shorter.
+
+    Returns:
+      Starts and stops of the P pieces and the index of the range that each is from; int64 [P].
+    """
+    counts = -(-(stops - starts) // room)
+    which = np.repeat(np.arange(len(starts)), counts)
+    begin = starts[which] + room * concatenated(np.zeros_like(counts), counts)
+    return begin, np.minimum(begin + room, stops[which]), which

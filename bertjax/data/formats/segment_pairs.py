@@ -1,0 +1,30 @@
+"""Segment pairs as BERT makes them: B follows A, or comes from another document (Devlin et al. 2019, appendix A.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+from bertjax.data.formats.pairs import NEXT, RANDOM
+from bertjax.data.formats.segments import SegmentFormat, check_share
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentPairs(SegmentFormat):
+    """Two segments of whole sentences that fill a row together. Label `is_random`: 1 where B is from another document.
+
+    Attributes:
+      random_next: share of the pairs whose B comes from another document. A chunk of a single sentence has nothing
+        left for B and takes a random one besides, as in BERT: the share over all pairs lies above this one.
+    """
+
+    kind: str = dataclasses.field(init=False, default="segment_pairs")
+    random_next: float = 0.5
+    labels: ClassVar[tuple[str, ...]] = ("is_random",)
+    relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
+    fewest: ClassVar[int] = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_share("random_next", self.random_next)
+
+    def shares(self) -> tuple[float, float]:
+        return self.random_next, 0.0

@@ -1,0 +1,22 @@
+"""Sentence order: two consecutive segments, swapped or not (Lan et al. 2020, ALBERT, arXiv 1909.11942, 3.1)."""
+
+import dataclasses
+from typing import ClassVar
+
+from bertjax.data.formats.pairs import NEXT, PREVIOUS
+from bertjax.data.formats.segments import SegmentFormat
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(SegmentFormat):
+    """Two adjoining segments that fill a row together. Label `is_swapped`, half of the time: 1 where B precedes A.
+
+    A sentence that is left alone at the end of its document has no other to be ordered with: it is lost, and counted.
+    """
+
+    kind: str = dataclasses.field(init=False, default="sentence_order")
+    labels: ClassVar[tuple[str, ...]] = ("is_swapped",)
+    relations: ClassVar[tuple[int, ...]] = (NEXT, PREVIOUS)
+
+    def shares(self) -> tuple[float, float]:
+        return 0.0, 0.5

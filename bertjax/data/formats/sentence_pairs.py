@@ -1,0 +1,35 @@
+"""Pairs of single natural sentences (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2, SENTENCE-PAIR+NSP)."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.formats.pairs import NEXT, RANDOM, Chunks, PairFormat, Share
+from bertjax.data.formats.segments import check_share
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePairs(PairFormat):
+    """A is one sentence; B is the next one, or one of another document. Label `is_random`: 1 for the latter.
+
+    Attributes:
+      random_next: share of the pairs whose B comes from another document. The last sentence of a document, where it
+        begins a pair, takes a random one besides.
+    """
+
+    kind: str = dataclasses.field(init=False, default="sentence_pairs")
+    random_next: float = 0.5
+    labels: ClassVar[tuple[str, ...]] = ("is_random",)
+    relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_share("random_next", self.random_next)
+
+    def shares(self) -> tuple[float, float]:
+        return self.random_next, 0.0
+
+    def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
+        # A target that A alone reaches leaves a random B the one sentence that it has at least.
+        return Chunks(first, first + 1, np.minimum(first + 2, ends), target=np.ones_like(first))

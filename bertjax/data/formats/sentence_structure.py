@@ -1,0 +1,23 @@
+"""Sentence structure: B follows A, precedes it, or is random (Wang et al. 2020, StructBERT, arXiv 1908.04577, 2.2)."""
+
+import dataclasses
+from typing import ClassVar
+
+from bertjax.data.formats.pairs import NEXT, PREVIOUS, RANDOM
+from bertjax.data.formats.segments import SegmentFormat
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceStructure(SegmentFormat):
+    """Two segments that fill a row together. Label `order`, a third each: 0 B follows A, 1 precedes it, 2 is random.
+
+    A sentence that is left alone, as that of a document of one sentence is, has none before or after it: it takes a
+    random B, and the share of label 2 lies above a third by these (`PairExamples.label_counts` has the numbers).
+    """
+
+    kind: str = dataclasses.field(init=False, default="sentence_structure")
+    labels: ClassVar[tuple[str, ...]] = ("order",)
+    relations: ClassVar[tuple[int, ...]] = (NEXT, PREVIOUS, RANDOM)
+
+    def shares(self) -> tuple[float, float]:
+        return 1 / 3, 1 / 3

@@ -1,0 +1,44 @@
+"""What goes when a pair is longer than a row: token by token, always from the longer segment."""
+
+import numpy as np
+
+from bertjax.data.random import bits
+
+TRIMS = ("random_end", "outer_ends")
+
+Range = tuple[np.ndarray, np.ndarray]
+
+
+def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarray) -> tuple[Range, Range]:
+    """The ranges of A and B, cut so that both together have at most `room` tokens and neither is empty.
+
+    Args:
+      a, b: starts and stops, int64 [M] each.
+      room: tokens for A and B, at least 2.
+      trim: `random_end` tosses a coin for every token that goes, front or back (Devlin et al. 2019, in the code that
+        came with it); `outer_ends` takes A's front and B's end.
+      seed: of the coins.
+      keys: int64 [M], what the coins of each pair depend on besides.
+    """
+    a_cut, b_cut = _excess(a[1] - a[0], b[1] - b[0], room)
+    a_front, b_front = a_cut, np.zeros_like(b_cut)
+    if trim == "random_end":
+        a_front, b_front = _heads(seed, "pairs/trim_a", keys, a_cut), _heads(seed, "pairs/trim_b", keys, b_cut)
+    return (a[0] + a_front, a[1] - (a_cut - a_front)), (b[0] + b_front, b[1] - (b_cut - b_front))
+
+
+def _excess(a_length: np.ndarray, b_length: np.ndarray, room: int) -> Range:
+    """How much A and B lose when tokens go one by one from the longer (from B where both are equal) until both fit."""
+    fits = a_length + b_length <= room
+    a_kept = np.minimum(a_length, np.maximum(room - b_length, (room + 1) // 2))
+    return np.where(fits, 0, a_length - a_kept), np.where(fits, 0, b_length - (room - a_kept))
+
+
+def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.ndarray:
+    """How many of `tosses` fair coins show heads, 32 coins to a word of random bits."""
+    heads = np.zeros_like(tosses)
+    for word in range(-(-int(tosses.max(initial=0)) // 32)):
+        left = np.clip(tosses - 32 * word, 0, 32).astype(np.uint64)
+        coins = bits(seed, stream, 0, keys, word) & ((np.uint64(1) << left) - np.uint64(1))
+        heads += np.bitwise_count(coins)
+    return heads

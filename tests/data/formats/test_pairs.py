@@ -1,0 +1,219 @@
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.examples import Vocabulary
+from bertjax.data.formats.pairs import NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.sentence_order import SentenceOrder
+from bertjax.data.formats.sentence_pairs import SentencePairs
+from bertjax.data.formats.sentence_structure import SentenceStructure
+from bertjax.errors import UserError
+from tests.data.formats import splits
+from tests.data.formats.splits import document_of, made, split_of
+
+FORMATS = [SegmentPairs, SentencePairs, SentenceOrder, SentenceStructure]
+every_format = pytest.mark.parametrize("examples_class", FORMATS)
+
+
+@pytest.fixture(scope="module")
+def large() -> SimpleNamespace:
+    return splits.large()
+
+
+def with_two_sentences(documents: list[list[int]]) -> list[list[int]]:
+    """All formats have something to pair."""
+    return documents + [[3, 4]]
+
+
+@every_format
+@given(
+    splits.documents.map(with_two_sentences),
+    st.integers(5, 70),
+    st.integers(0, 2**40),
+    st.sampled_from(["random_end", "outer_ends"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_pairs_are_what_their_label_says_and_every_token_is_accounted_for(
+    examples_class: type[PairFormat], documents, seq_len, seed, trim
+):
+    split, examples = split_of(documents), examples_class(trim=trim)
+    block = made(examples, split, seq_len, seed)
+    a_start, a_stop, b_start, b_stop, label = block.ranges.T
+    assert block.ranges.dtype == np.int64 and len(block.ranges) > 0
+    assert (a_stop > a_start).all() and (b_stop > b_start).all()
+    assert (a_stop - a_start + b_stop - b_start <= seq_len - 3).all()
+
+    for start, stop in ((a_start, a_stop), (b_start, b_stop)):
+        np.testing.assert_array_equal(document_of(split, start), document_of(split, stop - 1))
+    relation = np.array(examples.relations)[label]
+    elsewhere = document_of(split, a_start) != document_of(split, b_start)
+    np.testing.assert_array_equal(elsewhere, relation == RANDOM)
+    assert (b_start >= a_stop)[relation == NEXT].all() and (a_start >= b_stop)[relation == PREVIOUS].all()
+    if trim == "outer_ends":
+        np.testing.assert_array_equal(a_stop[relation == NEXT], b_start[relation == NEXT])
+        np.testing.assert_array_equal(b_stop[relation == PREVIOUS], a_start[relation == PREVIOUS])
+
+    times = np.zeros(len(split.tokens), int)
+    for *ranges, _ in block.ranges[relation != RANDOM]:
+        times[ranges[0] : ranges[1]] += 1
+        times[ranges[2] : ranges[3]] += 1
+    for start, stop, *_ in block.ranges[relation == RANDOM]:
+        times[start:stop] += 1
+    assert times.max() == 1
+    assert block.lost_tokens == np.sum(times == 0)
+    assert block.repeated_tokens == np.sum((b_stop - b_start)[relation == RANDOM])
+
+
+@every_format
+@given(splits.documents.map(with_two_sentences), st.integers(5, 70), st.integers(0, 9), st.integers(1, 30))
+@settings(max_examples=50, deadline=None)
+def test_the_size_of_blocks_changes_nothing(examples_class, documents, seq_len, seed, at_once):
+    split = split_of(documents)
+    expected = made(examples_class(), split, seq_len, seed)
+    splits.assert_same(made(examples_class(), split, seq_len, seed, at_once), expected)
+
+
+@every_format
+def test_a_restricted_split_keeps_to_its_documents(examples_class, large):
+    split = splits.restricted(large, 100, 150)
+    begin, end = split.sentences[split.documents[[0, -1]]]
+    block = made(examples_class(), split, 64)
+    assert (block.ranges[:, :4] >= begin).all() and (block.ranges[:, :4] <= end).all()
+    length = (block.ranges[:, :4] @ [-1, 1, -1, 1]).sum()
+    assert length == end - begin - block.lost_tokens + block.repeated_tokens
+
+
+@every_format
+def test_another_seed_makes_other_pairs(examples_class, large):
+    one, again, other = (made(examples_class(), large, 64, seed).ranges for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert len(one) != len(other) or (one != other).any()
+
+
+@pytest.mark.parametrize(
+    ("examples", "shares"),
+    [
+        (SegmentPairs(), (1 / 2, 1 / 2)),
+        (SegmentPairs(random_next=0.2), (0.8, 0.2)),
+        (SentencePairs(), (1 / 2, 1 / 2)),
+        (SentenceOrder(), (1 / 2, 1 / 2)),
+        (SentenceStructure(), (1 / 3, 1 / 3, 1 / 3)),
+    ],
+)
+def test_labels_have_their_shares(examples, shares):
+    """In long documents of short sentences, where no chunk is a single sentence for want of another."""
+    labels = made(examples, split_of([[5] * 4000] * 10), 128).ranges[:, 4]
+    counts = np.bincount(labels)
+    deviation = np.sqrt(len(labels) * np.array(shares) * (1 - np.array(shares)))
+    assert (np.abs(counts - len(labels) * np.array(shares)) < 4 * deviation).all()
+
+
+def test_sentence_pairs_are_single_sentences(large):
+    ranges = made(SentencePairs(), large, 10_000).ranges
+    for start, stop in (ranges[:, :2].T, ranges[:, 2:4].T):
+        first = np.searchsorted(large.sentences, start)
+        np.testing.assert_array_equal(large.sentences[first], start)
+        np.testing.assert_array_equal(large.sentences[first + 1], stop)
+    follows = ranges[:, 4] == 0
+    np.testing.assert_array_equal(ranges[follows, 1], ranges[follows, 2])
+
+
+def test_documents_of_one_sentence():
+    split = split_of([[7], [8], [5, 6], [9]])
+    order = made(SentenceOrder(), split, 64)
+    assert np.sort(order.ranges[:, :4]).tolist() == [[15, 20, 20, 26]]
+    assert order.lost_tokens == 7 + 8 + 9
+    for examples_class in (SegmentPairs, SentenceStructure):
+        pairs = made(examples_class(), split, 64)
+        alone = np.isin(pairs.ranges[:, 0], [0, 7, 26])
+        assert alone.sum() == 3 and pairs.lost_tokens == 0
+        assert (np.array(examples_class.relations)[pairs.ranges[alone, 4]] == RANDOM).all()
+
+
+def test_a_sentence_as_long_as_a_row_still_has_its_neighbour():
+    split = split_of([[100] * 1000] * 2)
+    order = made(SentenceOrder(), split, 64).ranges
+    assert len(order) == 1000 and set(order[:, 4]) == {0, 1}
+    structure = made(SentenceStructure(), split, 64).ranges
+    assert np.bincount(structure[:, 4]) / len(structure) == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+def test_segments_fill_rows():
+    """The share of pairs that aim at a full row, in sentences so short that none misses by much."""
+    split = split_of([[2] * 50_000] * 4)
+    for examples in (SentenceOrder(), SentenceStructure(), SegmentPairs()):
+        lengths = made(examples, split, 128).ranges[:, :4] @ [-1, 1, -1, 1] + 3
+        assert np.mean(lengths >= 126) == pytest.approx(0.9, abs=0.02)
+
+
+def test_formats_that_a_corpus_cannot_serve():
+    alone = split_of([[5], [6], [7]])
+    with pytest.raises(
+        UserError, match="^examples.kind=sentence_order pairs consecutive sentences and no document has"
+    ):
+        made(SentenceOrder(), alone, 64)
+    for examples_class in (SegmentPairs, SentencePairs, SentenceStructure):
+        assert len(made(examples_class(), alone, 64).ranges) == 3
+        with pytest.raises(
+            UserError, match="^sentence pairs need at least two documents and there is 1; add documents"
+        ):
+            made(examples_class(), split_of([[5, 5]]), 64)
+    assert len(made(SentenceOrder(), split_of([[5, 5]]), 64).ranges) == 1
+
+
+@every_format
+def test_bad_choices(examples_class):
+    with pytest.raises(UserError, match="seq_len=4 cannot hold a sentence pair; use at least 5"):
+        made(examples_class(), split_of([[5], [5, 5]]), 4)
+    with pytest.raises(UserError, match="^examples.trim='front' is unknown; choose one of random_end, outer_ends$"):
+        examples_class(trim="front")
+    with pytest.raises(TypeError, match="kind"):
+        examples_class(kind="full_sentences")
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def examples(request, store, tmp_path_factory) -> PairExamples:
+    path = tmp_path_factory.mktemp("plan") / "ranges.npy"
+    np.save(path, made(request.param(), store.split("train"), 48).ranges)
+    return request.param().open(store, "train", path)
+
+
+def test_taken_examples_are_cls_a_sep_b_sep(store, examples):
+    tokens, vocabulary = store.split("train").tokens, Vocabulary.of(store.tokenizer)
+    indices = np.random.default_rng(0).integers(0, len(examples), 50)
+    ragged = examples.take(indices)
+    ranges = np.load(examples.ranges)[indices]
+    assert ragged.tokens.dtype == ragged.segments.dtype == np.int32 and ragged.offsets.dtype == np.int64
+    (label,) = ragged.labels.values()
+    for m, (a_start, a_stop, b_start, b_stop, expected) in enumerate(ranges):
+        a, b = tokens[a_start:a_stop].tolist(), tokens[b_start:b_stop].tolist()
+        taken = slice(ragged.offsets[m], ragged.offsets[m + 1])
+        cls, sep = vocabulary.cls_id, vocabulary.sep_id
+        assert ragged.tokens[taken].tolist() == [cls, *a, sep, *b, sep]
+        assert ragged.segments[taken].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        assert label[m] == expected
+    np.testing.assert_array_equal(ragged.special, np.isin(ragged.tokens, vocabulary.special_ids))
+    np.testing.assert_array_equal(ragged.ids, indices)
+    np.testing.assert_array_equal(ragged.lengths, examples.lengths()[indices])
+
+
+def test_labels_are_counted(examples):
+    ragged = examples.take(np.arange(len(examples)))
+    np.testing.assert_array_equal(examples.label_counts(), np.bincount(ragged.labels[examples.label]))
+
+
+def test_nothing_taken_is_no_error(examples):
+    ragged = examples.take(np.array([], np.int64))
+    assert ragged.tokens.shape == ragged.ids.shape == (0,) and ragged.offsets.tolist() == [0]
+
+
+def test_pickles_by_path_even_after_use(examples):
+    examples.take(np.arange(5))
+    copied = pickle.loads(pickled := pickle.dumps(examples))
+    assert len(pickled) < 20_000
+    np.testing.assert_array_equal(copied.take(np.arange(5)).tokens, examples.take(np.arange(5)).tokens)

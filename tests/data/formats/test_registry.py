@@ -1,0 +1,56 @@
+import dataclasses
+
+import pytest
+
+from bertjax.data.formats import KINDS, format_class, kinds_with
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere(ExampleFormat):
+    """A format of someone else's module."""
+
+    kind: str = dataclasses.field(init=False, default=f"{__name__}:Elsewhere")
+
+
+@dataclasses.dataclass(frozen=True)
+class Nameless(ExampleFormat):
+    """A format that does not say its kind."""
+
+
+def test_every_kind_finds_the_class_that_bears_it():
+    assert {kind: format_class(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
+    assert format_class(None) is SegmentPairs
+    assert format_class(Elsewhere().kind) is Elsewhere
+
+
+def test_formats_are_found_by_their_labels():
+    assert kinds_with(("is_random",)) == ["segment_pairs", "sentence_pairs"]
+    assert kinds_with(("is_swapped",)) == ["sentence_order"]
+    assert kinds_with(("order",)) == ["sentence_structure"]
+    assert kinds_with(()) == list(KINDS)
+    assert kinds_with(("answer",)) == []
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("nope", "^examples.kind='nope' is unknown; choose one of segment_pairs, .*, or name module:Class$"),
+        ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
+        ("bertjax.data.formats:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
+        ("bertjax.data.formats:KINDS", "is no ExampleFormat; derive it from bertjax.data.formats.base.ExampleFormat$"),
+        (f"{__name__}:Nameless", "names a class whose own kind is None; make them the same$"),
+    ],
+)
+def test_names_that_stand_for_no_format(kind, message):
+    with pytest.raises(UserError, match=message):
+        format_class(kind)
+
+
+def test_what_a_format_must_have_is_named():
+    with pytest.raises(TypeError, match=r"^Elsewhere has no blocks\(\)$"):
+        Elsewhere().blocks(None, 128, 0)
+    with pytest.raises(TypeError, match=r"^Elsewhere has no open\(\)$"):
+        Elsewhere().open(None, "train", None)

@@ -1,0 +1,143 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.examples import Vocabulary
+from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import CUTS
+from bertjax.errors import UserError
+from tests.data.formats import splits
+from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, made, split_of
+
+FORMATS = [examples_class(cut=cut) for examples_class in (FullSentences, DocSentences) for cut in CUTS]
+every_format = pytest.mark.parametrize("examples", FORMATS, ids=lambda examples: f"{examples.kind}-{examples.cut}")
+
+
+def sentences_of(split) -> list[list[list[int]]]:
+    """The tokens of every sentence of every document."""
+    bounds, documents = split.sentences, split.documents
+    return [
+        [split.tokens[bounds[s] : bounds[s + 1]].tolist() for s in range(start, stop)]
+        for start, stop in zip(documents[:-1], documents[1:])
+    ]
+
+
+def cut_stream(stream: list[int], room: int) -> list[list[int]]:
+    """Every `room` places of a stream, without the separators at either end."""
+    cuts = []
+    for start in range(0, len(stream), room):
+        cut = stream[start : start + room]
+        cut = cut[1:] if cut[0] == SEP else cut
+        cut = cut[:-1] if cut and cut[-1] == SEP else cut
+        cuts += [cut] if cut else []
+    return cuts
+
+
+def filled(sentences: list[list[int]], room: int) -> list[list[int]]:
+    """Sentences put one by one into an example until one no longer fits; a [SEP] in front belongs to its sentence."""
+    examples = [[]]
+    for sentence in sentences:
+        text = [token for token in sentence if token != SEP]
+        for piece in (text[start : start + room] for start in range(0, len(text), room)):
+            separator = [SEP] if sentence[0] == SEP and piece[0] == text[0] and examples[-1] else []
+            if len(examples[-1]) + len(separator) + len(piece) > room:
+                examples.append([])
+                separator = []
+            examples[-1] += separator + piece
+    return examples
+
+
+def expected(examples, split, room: int) -> list[list[int]]:
+    documents = sentences_of(split)
+    if isinstance(examples, FullSentences):
+        documents = [[[SEP] * (s == 0 and d > 0) + t for s, t in enumerate(text)] for d, text in enumerate(documents)]
+        documents = [sum(documents, [])]
+    if examples.cut == "sentences":
+        return [example for document in documents for example in filled(document, room)]
+    return [example for document in documents for example in cut_stream(sum(document, []), room)]
+
+
+@every_format
+@given(splits.documents, st.integers(3, 70))
+@settings(max_examples=100, deadline=None)
+def test_an_epoch_is_the_text_once_over(examples, tmp_path_factory, documents, seq_len):
+    split = split_of(documents)
+    block = made(examples, split, seq_len)
+    assert block.ranges.dtype == np.int64 and block.lost_tokens == block.repeated_tokens == 0
+    found = splits.opened(examples, split, block.ranges, tmp_path_factory.getbasetemp() / f"{examples.kind}.npy")
+    taken = splits.token_lists(found)
+    assert taken == [[CLS, *text, SEP] for text in expected(examples, split, seq_len - 2)]
+    text = [token for example in taken for token in example if token >= FIRST_TOKEN]
+    assert text == split.tokens.tolist()
+    lengths = found.lengths()
+    assert lengths.tolist() == [len(example) for example in taken] and lengths.max() <= seq_len
+
+
+@every_format
+@given(splits.documents, st.integers(3, 70), st.integers(1, 30))
+@settings(max_examples=100, deadline=None)
+def test_the_size_of_blocks_changes_nothing(examples, documents, seq_len, at_once):
+    split = split_of(documents)
+    splits.assert_same(made(examples, split, seq_len, 0, at_once), made(examples, split, seq_len))
+
+
+@every_format
+def test_a_restricted_split_keeps_to_its_documents_and_is_read_from_the_whole(examples, tmp_path):
+    whole = splits.large()
+    split = splits.restricted(whole, 100, 150)
+    begin, end = split.sentences[split.documents[[0, -1]]]
+    ranges = made(examples, split, 64, at_once=50).ranges
+    np.testing.assert_array_equal(ranges[0, 0], begin)
+    np.testing.assert_array_equal(ranges[1:, 0], ranges[:-1, 1])
+    np.testing.assert_array_equal(ranges[-1, 1], end)
+    taken = splits.token_lists(splits.opened(examples, whole, ranges, tmp_path / "ranges.npy"))
+    assert taken == [[CLS, *text, SEP] for text in expected(examples, split, 62)]
+
+
+def test_rows_are_full():
+    split = splits.large()
+    full, doc = (
+        made(examples_class(), split, 128).ranges @ [-1, 1, 1] + 2 for examples_class in (FullSentences, DocSentences)
+    )
+    assert np.isin(full[:-1], [127, 128]).all() and np.mean(full == 128) > 0.98
+    assert np.sum(doc < 128) <= len(split.documents) - 1
+
+
+def test_whole_sentences_stay_whole():
+    split = splits.large()
+    for examples_class in (FullSentences, DocSentences):
+        ranges = made(examples_class(cut="sentences"), split, 300).ranges
+        assert np.diff(split.sentences).max() <= 298
+        assert np.isin(ranges[:, :2], split.sentences).all()
+
+
+@every_format
+def test_bad_choices(examples):
+    with pytest.raises(UserError, match="^seq_len=2 cannot hold a sentence; use at least 3$"):
+        made(examples, split_of([[5], [5]]), 2)
+    with pytest.raises(UserError, match="^examples.cut='words' is unknown; choose one of tokens, sentences$"):
+        type(examples)(cut="words")
+
+
+@every_format
+def test_every_token_of_a_store_is_taken_once(examples, store, tmp_path):
+    np.save(tmp_path / "ranges.npy", made(examples, store.split("train"), 48).ranges)
+    opened = examples.open(store, "train", tmp_path / "ranges.npy")
+    vocabulary = Vocabulary.of(store.tokenizer)
+    ragged = opened.take(np.arange(len(opened)))
+    delimiter = np.isin(ragged.tokens, [vocabulary.cls_id, vocabulary.sep_id])
+    np.testing.assert_array_equal(ragged.tokens[~delimiter], store.split("train").tokens)
+    np.testing.assert_array_equal(ragged.special, np.isin(ragged.tokens, vocabulary.special_ids))
+    assert ragged.labels == {} and not ragged.segments.any()
+
+    some = np.random.default_rng(0).permutation(len(opened))[:20]
+    copied = pickle.loads(pickle.dumps(opened)).take(some)
+    np.testing.assert_array_equal(copied.ids, some)
+    for m, index in enumerate(some):
+        one = slice(ragged.offsets[index], ragged.offsets[index + 1])
+        np.testing.assert_array_equal(copied.tokens[copied.offsets[m] : copied.offsets[m + 1]], ragged.tokens[one])
+    assert opened.take(np.array([], np.int64)).offsets.tolist() == [0]

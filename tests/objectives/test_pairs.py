@@ -1,0 +1,48 @@
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.examples import Vocabulary
+from bertjax.data.formats import format_class
+from bertjax.data.pipeline import Feed
+from bertjax.data.plan import open_or_make
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives import objective_class
+
+SEQ_LEN = 48
+
+
+@pytest.mark.parametrize(
+    "objective_kind, format_kind, term, classes",
+    [
+        ("bert", "segment_pairs", "nsp", 2),
+        ("bert", "sentence_pairs", "nsp", 2),
+        ("sentence_order", "sentence_order", "sop", 2),
+        ("sentence_structure", "sentence_structure", "structure", 3),
+    ],
+)
+def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind, format_kind, term, classes):
+    objective, examples = objective_class(objective_kind)(), format_class(format_kind)()
+    plan = open_or_make(store, "train", examples, SEQ_LEN, 0)
+    vocabulary = Vocabulary.of(store.tokenizer)
+    feed = Feed(plan.examples, plan.rows_RN, objective.features, vocabulary, SEQ_LEN, seed=0, shuffle=False)
+    batch = feed.batch(np.append(np.arange(40), -1))
+    (label,) = plan.examples.take(np.arange(40)).labels.values()
+    assert set(label) == set(range(classes))
+    np.testing.assert_array_equal(batch[f"{term}_labels_BN"][:40, 0], label)
+    np.testing.assert_array_equal(batch[f"{term}_weights_BN"][:, 0], [1] * 40 + [0])
+
+    encoder = EncoderConfig(
+        vocab_size=vocabulary.size, layers=1, width=16, heads=2, feedforward=16, max_positions=SEQ_LEN
+    )
+    module = objective.module(encoder)
+    params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
+    assert set(params["heads"]) == {"mlm", term}
+    sums, metrics = objective.terms(module, params, None, batch, jax.random.key(0), False)
+    logits_BNC = np.asarray(module.apply({"params": params}, batch)[term], np.float64)[:40, 0]
+    assert logits_BNC.shape == (40, classes)
+    log_share = logits_BNC - np.log(np.exp(logits_BNC).sum(-1, keepdims=True))
+    np.testing.assert_allclose(sums[term], -log_share[np.arange(40), label].sum(), rtol=1e-5)
+    right, weight = metrics[f"{term}_accuracy"]
+    assert (right, weight) == (np.sum(logits_BNC.argmax(-1) == label), 40)
+    assert set(sums) == set(objective.weights(batch)) == {"mlm", term}
