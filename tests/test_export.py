@@ -10,6 +10,8 @@ from safetensors.numpy import load_file
 
 from bertjax import export
 from bertjax.config import from_dict
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
 from bertjax.objectives.bert import BERT
 from tests import batches
@@ -102,3 +104,21 @@ def test_opening_an_export_needs_little_and_starts_no_backend(folder):
     command = [sys.executable, "-c", script, str(folder)]
     ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    "kind, choices, library",
+    [("char", {"byte_fallback": False}, "sentencepiece"), ("wordpiece", {}, "tokenizers")],
+)
+def test_an_export_needs_the_library_of_its_own_tokenizer(original, tmp_path, kind, choices, library):
+    words = ["abc abd abe abf", "bcd bce bcf bcg"] * 9
+    trained = tokenizer.train(words, TokenizerConfig(kind=kind, vocab_size=24, **choices))
+    export.write(tmp_path / "export", original._replace(tokenizer=trained))
+    script = (
+        "import sys, bertjax\n"
+        "rows = bertjax.load(sys.argv[1]).tokenizer.rows(['abc bcd'], 8)\n"
+        "print(rows.tolist(), *sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "export")]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert ended.stdout.strip() == f"{trained.rows(['abc bcd'], 8).tolist()} {library}", ended.stderr

