@@ -20,6 +20,11 @@ WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
 
 
+def stop(error: UserError):
+    """Lets no bad document pass."""
+    raise error
+
+
 @dataclasses.dataclass(frozen=True)
 class Document:
     """One document; `id` is `file:line` of its first line."""
@@ -66,7 +71,7 @@ class TextFile:
 
     file: CorpusFile
 
-    def documents(self, on_read: Callable[[int], object]) -> Iterator[Document]:
+    def documents(self, on_read: Callable[[int], object], on_bad: Callable[[UserError], object]) -> Iterator[Document]:
         first, paragraphs = 0, []
         for number, line in self.file.lines(on_read):
             if line.strip():
@@ -86,10 +91,15 @@ class JsonLines:
     file: CorpusFile
     text_field: str
 
-    def documents(self, on_read: Callable[[int], object]) -> Iterator[Document]:
+    def documents(self, on_read: Callable[[int], object], on_bad: Callable[[UserError], object]) -> Iterator[Document]:
         for number, line in self.file.lines(on_read):
             if line.strip():
-                yield Document(f"{self.file.name}:{number}", self._text(line, f"{self.file.path}:{number}"))
+                try:
+                    text = self._text(line, f"{self.file.path}:{number}")
+                except UserError as error:
+                    on_bad(error)
+                else:
+                    yield Document(f"{self.file.name}:{number}", text)
 
     def _text(self, line: str, where: str) -> str:
         try:
@@ -111,46 +121,57 @@ class JsonLines:
         return text
 
 
-def documents(corpus: str, text_field: str, on_read: Callable[[int], object] = lambda size: None) -> Iterator[Document]:
-    """Streams a corpus: `embedded:en`, `embedded:ko`, or a file, folder or glob of .txt, .jsonl, each plain or .gz.
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One file of a corpus."""
 
-    Args:
-      on_read: called with the number of bytes on disk that were used up since the last call; the sum is `size(corpus)`.
+    file: CorpusFile
+    text_field: str
 
-    Raises:
-      UserError: the corpus is missing or empty, or a file is not what its suffix says; file and line or byte are named.
-    """
-    for file in _files(corpus):
-        reader = TextFile(file) if _format(file.path) == ".txt" else JsonLines(file, text_field)
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def size(self) -> int:
+        return self.file.path.stat().st_size
+
+    def documents(
+        self, on_read: Callable[[int], object] = lambda size: None, on_bad: Callable[[UserError], object] = stop
+    ) -> Iterator[Document]:
+        """Streams the documents."""
+        reader = TextFile(self.file) if _format(self.file.path) == ".txt" else JsonLines(self.file, self.text_field)
         empty = True
-        for document in reader.documents(on_read):
+        for document in reader.documents(on_read, on_bad):
             empty = False
             yield document
         if empty:
-            raise UserError(f"{file.path} is empty; remove it from the corpus or fill it")
+            raise UserError(f"{self.file.path} is empty; remove it from the corpus or fill it")
 
-
-def size(corpus: str) -> int:
-    """Bytes of the corpus on disk."""
-    return sum(file.path.stat().st_size for file in _files(corpus))
-
-
-def fingerprint(corpus: str) -> str:
-    """SHA-256 over names, sizes and content: whole for a file up to 64 MiB, else 64 evenly spaced blocks of 1 MiB."""
-    digest = hashlib.sha256()
-    for file in _files(corpus):
-        length = file.path.stat().st_size
-        digest.update(f"{file.name}\0{length}\0".encode())
-        whole = length <= WHOLE_BYTES
-        offsets = (0,) if whole else [i * (length - MIB) // (SAMPLED_BLOCKS - 1) for i in range(SAMPLED_BLOCKS)]
+    def fingerprint(self) -> str:
+        """SHA-256 over name, size and content: whole up to 64 MiB, else 64 evenly spaced blocks of 1 MiB."""
+        digest = hashlib.sha256(f"{self.name}\0{self.size}\0".encode())
+        whole = self.size <= WHOLE_BYTES
+        offsets = (0,) if whole else [i * (self.size - MIB) // (SAMPLED_BLOCKS - 1) for i in range(SAMPLED_BLOCKS)]
         try:
-            with open(file.path, "rb") as raw:
+            with open(self.file.path, "rb") as raw:
                 for offset in offsets:
                     raw.seek(offset)
                     digest.update(raw.read(WHOLE_BYTES if whole else MIB))
         except OSError as error:
-            raise UserError(f"{file.path} cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
+            raise UserError(f"{self.file.path} cannot be read: {error.strerror}") from None
+        return digest.hexdigest()
+
+
+def parts(corpus: str, text_field: str) -> list[Part]:
+    """The files of a corpus: `embedded:en`, `embedded:ko`, or a file, folder or glob of .txt, .jsonl, plain or .gz."""
+    return [Part(file, text_field) for file in _files(corpus)]
+
+
+def documents(corpus: str, text_field: str) -> Iterator[Document]:
+    """Streams a corpus."""
+    for part in parts(corpus, text_field):
+        yield from part.documents()
 
 
 def _format(path: Path) -> str:
