@@ -31,7 +31,7 @@ class TokenizerConfig:
     normalizer: str = "nfc"
     byte_fallback: bool = True
     character_coverage: float = 0.9995
-    sample_characters: int = 50_000_000
+    sample_characters: int = 10_000_000
     model: str = ""
 
     def __post_init__(self):

@@ -169,7 +169,7 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
 
     Args:
       contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
-        documents}, and `longest` [[tokens, document id]].
+        documents}, and `longest` [[tokens, source, document id]].
     """
     counts = contents["counts"]
     names = [f"{split}.{part}.bin" for split in SPLITS for part in PARTS]

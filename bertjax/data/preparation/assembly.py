@@ -42,4 +42,5 @@ def assemble(folder: Path, reading: Reading, dtype: np.dtype, store: Path) -> di
     for (split, source), counts_C, dropped in zip(reading.groups, counts_GC, reading.dropped, strict=True):
         counts[split][source] = dict(zip(COUNTS, counts_C.tolist(), strict=True))
         duplicates[source] += dropped
+    longest = [[tokens, reading.groups[group][1], name] for tokens, group, name in longest]
     return {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}

@@ -40,9 +40,9 @@ class Encoder:
     def __call__(self, index: int) -> dict:
         """Encodes one shard, whose tokens then lie at `shards.tokens_path`, and returns the header of that file.
 
-        The header says what the shard holds: `counts` {group: [COUNTS]}, `longest` [[tokens, document]], `skipped`
-        [[group, what is wrong]] and `sizes` {split: [tokens, sentences, documents]}. After it come, split by split, the
-        tokens, the lengths of the sentences in tokens, and the lengths of the documents in sentences.
+        The header says what the shard holds: `counts` {group: [COUNTS]}, `longest` [[tokens, group, document id]],
+        `skipped` [[group, what is wrong]] and `sizes` {split: [tokens, sentences, documents]}. After it come, split by
+        split, the tokens, the lengths of the sentences in tokens, and the lengths of the documents in sentences.
 
         Raises:
           UserError: a document holds no token, and that stops.
@@ -82,7 +82,7 @@ class Encoder:
         }
         header = {
             "counts": counts,
-            "longest": [[int(tokens_D[d]), names[d]] for d in longest if real_D[d]],
+            "longest": [[int(tokens_D[d]), int(group_D[d]), names[d]] for d in longest if real_D[d]],
             "skipped": skipped,
             "sizes": {name: [len(array) for array in parts] for name, parts in arrays.items()},
         }

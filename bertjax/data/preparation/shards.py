@@ -56,7 +56,7 @@ def read(path: Path) -> tuple[dict, memoryview]:
     """
     content = memoryview(path.read_bytes())
     if content[:9] != b"%08x\n" % zlib.crc32(content[9:]):
-        raise Damaged(f"{path} is damaged; delete {path.parents[1]} and prepare again")
+        raise Damaged(f"{path} is not as it was written; check the disk")
     end = bytes(content).index(b"\n", 9)
     return json.loads(bytes(content[9:end])), content[end + 1 :]
 
