@@ -40,7 +40,7 @@ class TokenizerConfig:
     lowercase: bool = False
     byte_fallback: bool = True
     character_coverage: float = 0.9995
-    sample_characters: int = 50_000_000
+    sample_characters: int = 10_000_000
     model: str = ""
 
     def __post_init__(self):
@@ -82,12 +82,14 @@ class DataConfig:
         `hf:FOLDER[:SPLIT]`.
       text_field: the field, column or feature that holds a document; .txt has none.
       sources: several corpora by name, in place of `corpus` and `text_field`.
-      on_bad_document: `stop` at a document that cannot be read, or `skip` and count it.
+      on_bad_document: `stop` at a document that cannot be read or holds no token, or `skip` and count it.
       heldout: a file of held-out documents; empty holds out a share of the corpus instead.
       heldout_share: share of the documents held out, by a threshold on the hash of their content.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
       tokenizer: see `TokenizerConfig`.
-      store: folder under which token stores live, shared by all runs.
+      store: folder or URL (`gs://...`) under which token stores live, shared by all runs.
+      cache_dir: local folder for copies of the stores under a URL, one copy a host.
+      workers: processes that prepare the corpus; 0 takes a process a core.
       overfit: 1 repeats the first batch for ever (is the model able to learn at all?).
     """
 
@@ -100,6 +102,8 @@ class DataConfig:
     splitter: str = "punctuation"
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
+    cache_dir: str = "~/.cache/bertjax/remote"
+    workers: int = 0
     overfit: int = 0
 
     def __post_init__(self):
@@ -110,6 +114,8 @@ class DataConfig:
             raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
         if not 0.0 < self.heldout_share < 1.0:
             raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")
+        if self.workers < 0:
+            raise UserError(f"data.workers={self.workers} must be 0 (all cores) or more")
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
             raise UserError(

@@ -2,11 +2,19 @@
 
 import numpy as np
 
+from bertjax.data import lengths
 from bertjax.data.store import SPLITS, TokenStore
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types shall occur at least 100 times.
 FREQUENT = 100
 SHARE_FREQUENT = 0.95
+
+MOST_UNK = 0.01
+MOST_TOKENS_A_WORD = 3
+
+_COLUMNS = ("documents", "sentences", "tokens", "tokens/word", "[UNK]")
+_HEADER = "{:16}{:>12}{:>12}{:>15}{:>13}{:>9}"
+_LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
 
 
 def suggested_types(counts: np.ndarray) -> int:
@@ -32,21 +40,60 @@ def suggested_types(counts: np.ndarray) -> int:
 
 
 def report(store: TokenStore) -> str:
-    """Lines for the terminal: documents, sentences, tokens, words, [UNK], bytes, path and a vocabulary size."""
-    tokenizer, splits = store.tokenizer, store.manifest["splits"]
-    lines = [f"{'':10}{'documents':>12}{'sentences':>12}{'tokens':>14}{'tokens/word':>13}{'[UNK]':>9}"]
+    """Lines for the terminal: what the store holds, what was left out, what stands out, and warnings."""
+    manifest = store.manifest
+    lines = [_HEADER.format("", *_COLUMNS)]
     for name in SPLITS:
-        counts = splits[name]
-        fertility, unknown = counts["tokens"] / counts["words"], counts["unk"] / counts["tokens"]
-        sizes = f"{counts['documents']:12,}{counts['sentences']:12,}{counts['tokens']:14,}"
-        lines.append(f"{name:10}{sizes}{fertility:13.2f}{unknown:9.3%}")
+        lines.append(_line(name, manifest["splits"][name]))
+        if len(manifest["counts"][name]) > 1:
+            lines += [_line(f"  {source}", counts) for source, counts in manifest["counts"][name].items()]
+    for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
+        each = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
+        lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({each})" if len(by_source) > 1 else ""))
+    lines.append(
+        "longest documents: "
+        + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
+    )
+    lines.append(_vocabulary(store))
+    text = sum(counts["bytes"] for counts in manifest["splits"].values())
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
+    return "\n".join(lines + _warnings(manifest))
+
+
+def _line(name: str, counts: dict[str, int]) -> str:
+    tokens = max(1, counts["tokens"])
+    shares = counts["tokens"] / max(1, counts["words"]), counts["unk"] / tokens
+    return _LINE.format(name, counts["documents"], counts["sentences"], counts["tokens"], *shares)
+
+
+def _name(source: str, document: str, manifest: dict) -> str:
+    return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
+
+
+def _vocabulary(store: TokenStore) -> str:
+    tokenizer = store.tokenizer
     not_learned = tokenizer.special_ids | tokenizer.byte_ids
     counts = np.delete(store.unigram_counts("train"), sorted(not_learned))
     suggested = suggested_types(counts) + len(not_learned)
-    lines.append(
+    return (
         f"vocabulary {tokenizer.vocab_size:,}; this corpus would carry about {suggested:,} "
         f"({SHARE_FREQUENT:.0%} of the pieces occurring {FREQUENT} times)"
     )
-    size = sum(file["bytes"] for file in store.manifest["files"].values())
-    lines.append(f"{size / 1e6:,.1f} MB in {store.path}")
-    return "\n".join(lines)
+
+
+def _warnings(manifest: dict) -> list[str]:
+    """Signs of a tokenizer that does not fit its text."""
+    found = []
+    for name, by_source in manifest["counts"].items():
+        for source, counts in by_source.items():
+            where = name if len(by_source) == 1 else f"{name} {source}"
+            if counts["unk"] > MOST_UNK * counts["tokens"]:
+                share = counts["unk"] / counts["tokens"]
+                remedy = "raise data.tokenizer.character_coverage or set data.tokenizer.byte_fallback"
+                found.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
+            if counts["tokens"] > MOST_TOKENS_A_WORD * counts["words"]:
+                fertility = counts["tokens"] / counts["words"]
+                remedy = "raise data.tokenizer.vocab_size, or train a tokenizer on text of this kind"
+                found.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
+    return found

@@ -6,17 +6,22 @@ A folder with `{train,heldout}.{tokens,sentences,documents}.bin`, `tokenizer/` a
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 
-from bertjax.data import tokenizer
+from bertjax.data import remote, tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
+PARTS = ("tokens", "sentences", "documents")
+# What is counted of a split, and of each source in it; bytes are those of the text in UTF-8.
+COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes")
 OFFSET_DTYPE = np.dtype("<i8")
 MIB = 1 << 20
 COUNTED_AT_ONCE = 1 << 20
@@ -24,29 +29,43 @@ COUNTED_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The training or the held-out side of a store; pickled as its path, so the maps open again where it lands."""
+    """The training or the held-out side of a store, or what one source gave to it.
+
+    Pickled as its path, so the maps open again where it lands.
+
+    Attributes:
+      folder: of the store.
+      name: `train` or `heldout`.
+      token_dtype: as numpy spells it.
+      range: first document and the one after the last; None for all.
+    """
 
     folder: Path
     name: str
     token_dtype: str
+    range: tuple[int, int] | None = None
 
     def __reduce__(self):
-        return Split, (self.folder, self.name, self.token_dtype)
+        return Split, (self.folder, self.name, self.token_dtype, self.range)
 
     @functools.cached_property
     def tokens(self) -> np.memmap:
-        """Token ids of all documents, without special symbols: uint16 or uint32 [tokens]."""
+        """Token ids of all documents of all sources, without special symbols: uint16 or uint32 [tokens]."""
         return self._map("tokens", self.token_dtype)
 
     @functools.cached_property
     def sentences(self) -> np.memmap:
-        """Where each sentence starts in `tokens`, then their number: int64 [S+1]."""
+        """Where each sentence of all sources starts in `tokens`, then their number: int64 [S+1]."""
         return self._map("sentences", OFFSET_DTYPE)
 
     @functools.cached_property
     def documents(self) -> np.memmap:
-        """Where each document starts in `sentences`, then their number: int64 [D+1]."""
-        return self._map("documents", OFFSET_DTYPE)
+        """Where each document starts in `sentences`, then where the last one ends: int64 [D+1].
+
+        Of a source, the documents of this source alone: then the first entry need not be 0.
+        """
+        documents = self._map("documents", OFFSET_DTYPE)
+        return documents if self.range is None else documents[self.range[0] : self.range[1] + 1]
 
     def _map(self, part: str, dtype: str | np.dtype) -> np.memmap:
         return np.memmap(self.folder / f"{self.name}.{part}.bin", dtype=dtype, mode="r")
@@ -63,15 +82,19 @@ class TokenStore:
         return TokenStore, (self.path, self.manifest)
 
     @classmethod
-    def open(cls, path: str | Path, verify: bool = False) -> "TokenStore":
+    def open(cls, path: epath.PathLike, verify: bool = False, cache_dir: str = "") -> "TokenStore":
         """Opens a store after checking version, sizes, the first and last MiB of each file, and the tokenizer.
 
         Args:
+          path: a folder, or a URL; then the store is copied once a host and the copy verified as a whole.
           verify: also hash every file as a whole.
+          cache_dir: local folder for such copies.
 
         Raises:
           UserError: there is no store, a newer bertjax wrote it, or it was cut short or altered.
         """
+        if remote.is_remote(path):
+            path = remote.fetch(epath.Path(path), cache_dir, lambda copy: cls.open(copy, verify=True))
         path = Path(path)
         store = cls(path, _read_manifest(path))
         for name, recorded in store.manifest["files"].items():
@@ -90,8 +113,17 @@ class TokenStore:
         return tokenizer.load(self.path / "tokenizer")
 
     def split(self, name: str, source: str = "") -> Split:
-        """The `train` or the `heldout` side."""
-        return Split(self.path, name, self.manifest["token_dtype"])
+        """The `train` or the `heldout` side, or what one source gave to it.
+
+        Raises:
+          UserError: no such source.
+        """
+        if not source:
+            return Split(self.path, name, self.manifest["token_dtype"])
+        ranges = self.manifest["sources"][name]
+        if source not in ranges:
+            raise UserError(f"the {name} split of {self.path} has no source {source!r}; it has {', '.join(ranges)}")
+        return Split(self.path, name, self.manifest["token_dtype"], tuple(ranges[source]))
 
     def unigram_counts(self, name: str) -> np.ndarray:
         """How often each id occurs in a split: int64 [V]."""
@@ -105,31 +137,25 @@ class TokenStore:
 
 
 class SplitWriter:
-    """Writes one split of a store, document by document, in constant memory."""
+    """Writes one split of a store, run of documents by run of documents, in constant memory."""
 
-    def __init__(self, folder: Path, name: str, vocab_size: int, unk_id: int):
-        self._dtype = token_dtype(vocab_size)
-        self._unk_id = unk_id
-        self._files = {part: open(folder / f"{name}.{part}.bin", "wb") for part in ("tokens", "sentences", "documents")}
-        self._files["sentences"].write(OFFSET_DTYPE.type(0).tobytes())
-        self._files["documents"].write(OFFSET_DTYPE.type(0).tobytes())
-        self.counts = {"documents": 0, "sentences": 0, "words": 0, "tokens": 0, "unk": 0}
+    def __init__(self, folder: Path, name: str):
+        self._files = [open(folder / f"{name}.{part}.bin", "wb") for part in PARTS]
+        self._ends = [0, 0]  # where the next sentence starts in the tokens, and the next document in the sentences
+        for file in self._files[1:]:
+            file.write(OFFSET_DTYPE.type(0).tobytes())
 
-    def append(self, sentences: list[list[int]], words: int) -> None:
-        """Appends a document: its sentences as token ids, none empty, and how many words they had."""
-        tokens = np.array([token for sentence in sentences for token in sentence], self._dtype)
-        ends = self.counts["tokens"] + np.cumsum([len(sentence) for sentence in sentences], dtype=OFFSET_DTYPE)
-        self.counts["documents"] += 1
-        self.counts["sentences"] += len(sentences)
-        self.counts["words"] += words
-        self.counts["tokens"] += len(tokens)
-        self.counts["unk"] += int(np.count_nonzero(tokens == self._unk_id))
-        self._files["tokens"].write(tokens.tobytes())
-        self._files["sentences"].write(ends.tobytes())
-        self._files["documents"].write(OFFSET_DTYPE.type(self.counts["sentences"]).tobytes())
+    def append(self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray) -> None:
+        """Appends documents: their tokens, tokens in each sentence and sentences in each document, none of them 0."""
+        self._files[0].write(np.ascontiguousarray(tokens).data)
+        for i, lengths in enumerate((sentence_lengths, document_lengths)):
+            if len(lengths):
+                ends = self._ends[i] + np.cumsum(lengths, dtype=OFFSET_DTYPE)
+                self._files[i + 1].write(ends.data)
+                self._ends[i] = int(ends[-1])
 
     def close(self) -> None:
-        for file in self._files.values():
+        for file in self._files:
             file.close()
 
 
@@ -138,20 +164,40 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
-def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, counts: dict[str, dict[str, int]]) -> None:
-    """Seals a folder whose splits and tokenizer are written: what it is, what made it, and how to tell damage."""
-    names = [f"{split}.{part}.bin" for split in SPLITS for part in ("tokens", "sentences", "documents")]
+def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dict) -> None:
+    """Seals a folder whose splits and tokenizer are written: what it is, what made it, and how to tell damage.
+
+    Args:
+      contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
+        documents}, and `longest` [[tokens, source, document id]].
+    """
+    counts = contents["counts"]
+    names = [f"{split}.{part}.bin" for split in SPLITS for part in PARTS]
     manifest = {
         "format_version": FORMAT_VERSION,
         "spec": spec,
         "tokenizer": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "token_dtype": token_dtype(tokenizer.vocab_size).str,
-        "splits": counts,
+        "splits": {name: _sum(by_source) for name, by_source in counts.items()},
+        "sources": {name: _ranges(by_source) for name, by_source in counts.items()},
+        **contents,
         "files": {name: _record(folder / name) for name in names},
     }
     manifest["fingerprint"] = _fingerprint(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _sum(by_source: dict[str, dict[str, int]]) -> dict[str, int]:
+    return {count: sum(counts[count] for counts in by_source.values()) for count in COUNTS}
+
+
+def _ranges(by_source: dict[str, dict[str, int]]) -> dict[str, list[int]]:
+    stops = itertools.accumulate(counts["documents"] for counts in by_source.values())
+    return {
+        source: [stop - counts["documents"], stop]
+        for (source, counts), stop in zip(by_source.items(), stops, strict=True)
+    }
 
 
 def _record(path: Path) -> dict:

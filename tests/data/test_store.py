@@ -9,12 +9,22 @@ import pytest
 
 from bertjax.data import store, tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.store import SPLITS, SplitWriter, TokenStore
+from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
 from bertjax.errors import UserError
 
 CONTENT = {
     "train": [[[7, 8, 9], [10]], [[11]], [[12, 1], [13, 14]]],
     "heldout": [[[8]], [[9, 9], [7, 1, 1]]],
+}
+DOCUMENTS = {"train": {"a": 1, "b": 0, "c": 2}, "heldout": {"a": 2, "b": 0, "c": 0}}
+CONTENTS = {
+    "counts": {
+        split: {source: dict.fromkeys(COUNTS, 10 * n) | {"documents": n} for source, n in sources.items()}
+        for split, sources in DOCUMENTS.items()
+    },
+    "duplicates": {"a": 0, "b": 1, "c": 0},
+    "skipped": {"a": 0, "b": 0, "c": 0},
+    "longest": [[5, "c", "file:3"]],
 }
 
 
@@ -27,14 +37,14 @@ def trained():
 def folder(tmp_path, trained):
     (tmp_path / "tokenizer").mkdir()
     trained.save(tmp_path / "tokenizer")
-    counts = {}
     for split in SPLITS:
-        writer = SplitWriter(tmp_path, split, trained.vocab_size, trained.unk_id)
-        for document in CONTENT[split]:
-            writer.append(document, words=len(document))
+        writer = SplitWriter(tmp_path, split)
+        for documents in (CONTENT[split][:1], CONTENT[split][1:], []):
+            sentences = [sentence for document in documents for sentence in document]
+            tokens = np.array([token for sentence in sentences for token in sentence], np.uint16)
+            writer.append(tokens, np.array([len(s) for s in sentences]), np.array([len(d) for d in documents]))
         writer.close()
-        counts[split] = writer.counts
-    store.write_manifest(tmp_path, {"corpus": "1234"}, trained, counts)
+    store.write_manifest(tmp_path, {"corpus": "1234"}, trained, CONTENTS)
     return tmp_path
 
 
@@ -49,7 +59,23 @@ def test_documents_are_read_back(folder):
         split = opened.split(name)
         assert read(split) == CONTENT[name]
         assert (split.tokens.dtype, split.sentences.dtype, split.documents.dtype) == (np.uint16, np.int64, np.int64)
-    assert opened.manifest["splits"]["heldout"] == {"documents": 2, "sentences": 3, "words": 3, "tokens": 6, "unk": 2}
+    assert opened.manifest["splits"]["train"] == dict.fromkeys(COUNTS, 30) | {"documents": 3}
+
+
+def test_a_source_has_its_documents_and_all_tokens(folder):
+    opened = TokenStore.open(folder)
+    assert opened.manifest["sources"]["train"] == {"a": [0, 1], "b": [1, 1], "c": [1, 3]}
+    for name in SPLITS:
+        whole, found = opened.split(name), []
+        for source in ("a", "b", "c"):
+            split = pickle.loads(pickle.dumps(opened.split(name, source)))
+            assert len(split.documents) == DOCUMENTS[name][source] + 1
+            np.testing.assert_array_equal(split.sentences, whole.sentences)
+            np.testing.assert_array_equal(split.tokens, whole.tokens)
+            found += read(split)
+        assert found == CONTENT[name]
+    with pytest.raises(UserError, match="train split .* has no source 'd'; it has a, b, c"):
+        opened.split("train", "d")
 
 
 def test_a_store_is_pickled_as_its_path(folder):
@@ -70,12 +96,8 @@ def test_unigram_counts(folder, trained, monkeypatch):
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)])
-def test_ids_take_two_bytes_where_they_fit(tmp_path, vocab_size, dtype):
-    writer = SplitWriter(tmp_path, "train", vocab_size, unk_id=1)
-    writer.append([[vocab_size - 1]], words=1)
-    writer.close()
-    tokens = np.fromfile(tmp_path / "train.tokens.bin", dtype)
-    assert store.token_dtype(vocab_size) == dtype and tokens.tolist() == [vocab_size - 1]
+def test_ids_take_two_bytes_where_they_fit(vocab_size, dtype):
+    assert store.token_dtype(vocab_size) == dtype and np.iinfo(dtype).max >= vocab_size - 1
 
 
 def cut(path):
@@ -101,7 +123,7 @@ def test_only_verify_sees_the_middle_of_a_large_file(folder, monkeypatch):
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["fingerprint"]
     trained = TokenStore(folder, manifest).tokenizer
-    store.write_manifest(folder, manifest["spec"], trained, manifest["splits"])
+    store.write_manifest(folder, manifest["spec"], trained, CONTENTS)
     flip_a_bit(folder / "train.tokens.bin", position=9)
     TokenStore.open(folder)
     with pytest.raises(UserError, match="train.tokens.bin was altered"):
@@ -110,7 +132,7 @@ def test_only_verify_sees_the_middle_of_a_large_file(folder, monkeypatch):
 
 def test_an_altered_manifest_is_refused(folder):
     path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"tokens": 9', '"tokens": 8'))
+    path.write_text(path.read_text().replace('"tokens": 30', '"tokens": 31'))
     with pytest.raises(UserError, match="manifest.json was altered"):
         TokenStore.open(folder)
     path.write_text(path.read_text()[:50])
@@ -118,10 +140,11 @@ def test_an_altered_manifest_is_refused(folder):
         TokenStore.open(folder)
 
 
-def test_a_version_from_the_future_is_refused(folder):
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_refused(folder, version):
     path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(UserError, match="format 2, not 1; upgrade bertjax"):
+    path.write_text(path.read_text().replace('"format_version": 2', f'"format_version": {version}'))
+    with pytest.raises(UserError, match=f"format {version}, not 2; upgrade bertjax"):
         TokenStore.open(folder)
 
 

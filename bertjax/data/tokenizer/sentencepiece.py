@@ -58,7 +58,8 @@ class SentencePieceTokenizer(Tokenizer):
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        return self._processor.encode([self._normalize(sentence) for sentence in sentences])
+        # Preparation takes a process a core, each of which would start as many threads.
+        return self._processor.encode([self._normalize(sentence) for sentence in sentences], num_threads=1)
 
     def piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(int(token_id))

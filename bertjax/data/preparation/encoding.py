@@ -1,0 +1,147 @@
+"""Second pass: shards of text become shards of tokens, in any order and in any process."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from bertjax.data.preparation import shards
+from bertjax.data.sentences import split
+from bertjax.data.store import COUNTS, SPLITS, token_dtype
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+# Sentences are encoded so many characters at a time: enough to keep the tokenizer busy, little enough to hold.
+BATCH_CHARACTERS = 1 << 20
+LONGEST = 10
+LENGTH = np.dtype("<i4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Encodes shards; travels to the processes that do so.
+
+    Attributes:
+      folder: of the unfinished preparation.
+      tokenizer: what encodes.
+      splitter: see `sentences.split`.
+      on_bad_document: `stop` or `skip` where a document holds no token.
+      groups: (split, source) of each group.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer
+    splitter: str
+    on_bad_document: str
+    groups: tuple[tuple[str, str], ...]
+
+    def __call__(self, index: int) -> dict:
+        """Encodes one shard, whose tokens then lie at `shards.tokens_path`, and returns the header of that file.
+
+        The header says what the shard holds: `counts` {group: [COUNTS]}, `longest` [[tokens, group, document id]],
+        `skipped` [[group, what is wrong]] and `sizes` {split: [tokens, sentences, documents]}. After it come, split by
+        split, the tokens, the lengths of the sentences in tokens, and the lengths of the documents in sentences.
+
+        Raises:
+          UserError: a document holds no token, and that stops.
+          Damaged: the text is not as it was written.
+        """
+        names, group_D, texts = self._documents(index)
+        tokens, lengths, words, owners = self._encode([str(text, "utf-8") for text in texts])
+        # A sentence of U+2581 alone, SentencePiece's own sign for a space, holds no token.
+        kept = lengths > 0
+        tokens_D, sentences_D = _sums(owners, lengths, len(names)), _sums(owners, kept, len(names))
+        unk = tokens == self.tokenizer.unk_id
+        unk_D = _sums(np.repeat(np.arange(len(names)), tokens_D)[unk], unk[unk], len(names))
+        bytes_D = np.array([len(text) for text in texts], np.int64)
+        real_D = tokens_D > 0
+        skipped = [
+            [int(group_D[d]), f"document {names[d]} holds no token: {str(texts[d], 'utf-8')[:40]!r}; remove it"]
+            for d in np.flatnonzero(~real_D)
+        ]
+        if skipped and self.on_bad_document == "stop":
+            raise UserError(skipped[0][1])
+
+        columns = dict(documents=real_D, sentences=sentences_D, tokens=tokens_D, unk=unk_D, bytes=bytes_D)
+        columns["words"] = _sums(owners, words, len(names))
+        counts = {
+            group: [int(columns[name][real_D & (group_D == group)].sum()) for name in COUNTS]
+            for group in np.unique(group_D).tolist()
+        }
+        longest = np.argsort(-tokens_D, kind="stable")[:LONGEST]
+        split_D = np.array([SPLITS.index(name) for name, _ in self.groups])[group_D]
+        arrays = {
+            name: (
+                tokens[np.repeat(split_D == s, tokens_D)],
+                lengths[kept & (split_D[owners] == s)].astype(LENGTH),
+                sentences_D[real_D & (split_D == s)].astype(LENGTH),
+            )
+            for s, name in enumerate(SPLITS)
+        }
+        header = {
+            "counts": counts,
+            "longest": [[int(tokens_D[d]), int(group_D[d]), names[d]] for d in longest if real_D[d]],
+            "skipped": skipped,
+            "sizes": {name: [len(array) for array in parts] for name, parts in arrays.items()},
+        }
+        payload = [memoryview(array).cast("B") for parts in arrays.values() for array in parts if len(array)]
+        shards.write(shards.tokens_path(self.folder, index), header, payload)
+        return header
+
+    def _documents(self, index: int) -> tuple[list[str], np.ndarray, list[memoryview]]:
+        """Ids, groups and texts of the documents of a shard that are no duplicates."""
+        header, payload = shards.read(shards.text_path(self.folder, index))
+        documents = header["documents"]
+        dropped = np.load(shards.dropped_path(self.folder), mmap_mode="r")[header["first"] :]
+        stops = itertools.accumulate(size for _, _, size in documents)
+        texts = (payload[stop - size : stop] for stop, (_, _, size) in zip(stops, documents, strict=True))
+        kept = [
+            (name, group, text)
+            for (name, group, _), text, is_dropped in zip(documents, texts, dropped[: len(documents)], strict=True)
+            if not is_dropped
+        ]
+        return [name for name, _, _ in kept], np.array([group for _, group, _ in kept], np.int64), [t for *_, t in kept]
+
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens of all texts; length, words and text of each sentence."""
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
+        for sentences, owners in self._batches(texts):
+            encoded = self.tokenizer.encode(sentences)
+            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            # Sentences hold no white space but single spaces.
+            words = np.array([sentence.count(" ") + 1 for sentence in sentences], np.int64)
+            tokens.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, lengths.sum()))
+            per_sentence.append(np.stack([lengths, words, owners]))
+        return np.concatenate(tokens), *np.concatenate(per_sentence, axis=1)
+
+    def _batches(self, texts: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+        """Sentences, each with the index of its text."""
+        sentences, owners, characters = [], [], 0
+        for owner, text in enumerate(texts):
+            for piece in _pieces(text):
+                found = split(piece, self.splitter)
+                sentences += found
+                owners += [owner] * len(found)
+                characters += len(piece)
+                if characters >= BATCH_CHARACTERS:
+                    yield sentences, owners
+                    sentences, owners, characters = [], [], 0
+        if sentences:
+            yield sentences, owners
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text in parts that end where a line does, and with it a sentence."""
+    start = 0
+    while start < len(text):
+        stop = text.find("\n", start + BATCH_CHARACTERS) + 1 or len(text)
+        yield text[start:stop]
+        start = stop
+
+
+def _sums(owners: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+    """Sums of the values of each owner, exact below 2**53."""
+    return np.bincount(owners, values, size).astype(np.int64)

@@ -1,0 +1,106 @@
+"""Processes that encode shards.
+
+They are started as a module of their own and not through `multiprocessing`: so they import neither the program that
+prepares nor JAX, a script needs no `if __name__ == "__main__"`, and they end with the process that started them.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from typing import Any
+
+from bertjax.errors import RunFailed
+
+
+def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:
+    """Each task with what `work` gives for it, as they come; a single process is this one.
+
+    Raises:
+      RunFailed: a process was killed.
+      Exception: whatever `work` raised.
+    """
+    if min(processes, len(tasks)) <= 1:
+        yield from ((task, work(task)) for task in tasks)
+        return
+    workers = [_start(work) for _ in range(min(processes, len(tasks)))]
+    try:
+        waiting, busy = iter(tasks), {}
+        for worker in workers:
+            _send(worker, next(waiting))
+            busy[worker.stdout] = worker
+        while busy:
+            for stdout in wait(list(busy)):
+                worker = busy.pop(stdout)
+                answer = _receive(worker)
+                for task in waiting:
+                    _send(worker, task)
+                    busy[stdout] = worker
+                    break
+                yield answer
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def _start(work: Callable[[int], Any]) -> subprocess.Popen:
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "TOKENIZERS_PARALLELISM": "false",  # a process is a core already
+    }
+    worker = subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    _send(worker, work)
+    return worker
+
+
+def _send(worker: subprocess.Popen, value: Any) -> None:
+    try:
+        pickle.dump(value, worker.stdin)
+        worker.stdin.flush()
+    except BrokenPipeError:
+        raise _died(worker) from None
+
+
+def _receive(worker: subprocess.Popen) -> Any:
+    try:
+        answer = pickle.load(worker.stdout)
+    except EOFError:
+        raise _died(worker) from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _died(worker: subprocess.Popen) -> RunFailed:
+    return RunFailed(
+        f"a process that encodes ended with code {worker.wait()}, perhaps for want of memory; "
+        "the same command goes on where it ended, with data.workers set lower if need be"
+    )
+
+
+def _serve() -> None:
+    """Answers tasks on stdin until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the starter ends this process
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    try:
+        work = pickle.load(sys.stdin.buffer)
+        while True:
+            task = pickle.load(sys.stdin.buffer)
+            try:
+                answer = task, work(task)
+            except Exception as error:
+                answer = error
+            pickle.dump(answer, answers)
+            answers.flush()
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # without another attempt to flush what nobody reads
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,392 @@
+"""Preparing: deterministic, atomic, content-addressed, in constant memory, with a clear word for bad input."""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bertjax.data import sources
+from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.preparation import open_or_prepare, prepare, shards, store_path
+from bertjax.data.preparation.duplicates import digest_of
+from bertjax.data.preparation.reading import is_heldout
+from bertjax.data.sentences import split
+from bertjax.data.store import SPLITS, TokenStore
+from bertjax.errors import UserError
+
+
+def write_corpus(path, documents, seed=0):
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 7))) for _ in range(500)]
+    with open(path, "w") as file:
+        for _ in range(documents):
+            for _ in range(draw.randint(2, 9)):
+                file.write(" ".join(draw.choices(words, k=12)).capitalize() + ".\n")
+            file.write("\n")
+
+
+@pytest.fixture
+def config(tmp_path):
+    write_corpus(tmp_path / "corpus.txt", documents=200)
+    return DataConfig(
+        corpus=str(tmp_path / "corpus.txt"),
+        store=str(tmp_path / "stores"),
+        tokenizer=TokenizerConfig(vocab_size=400),
+    )
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def in_a_process(config, afterwards="", shard_bytes=shards.SHARD_BYTES):
+    code = (
+        "import re\nfrom bertjax.data.preparation import *\nfrom bertjax.data.config import *\n"
+        f"shards.SHARD_BYTES = {shard_bytes}\nprepare({config})\n{afterwards}"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_store_holds_the_corpus(config, capsys):
+    store = prepare(config)
+    kept = {side: [] for side in SPLITS}
+    for document in sources.documents(config.corpus, "text"):
+        kept["heldout" if is_heldout(digest_of(document.text), config.heldout_share) else "train"].append(document.text)
+    for side in SPLITS:
+        part = store.split(side)
+        decoded = [
+            [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(first, end)]
+            for first, end in zip(part.documents[:-1], part.documents[1:], strict=True)
+        ]
+        assert decoded == [split(text, "punctuation") for text in kept[side]]
+        assert store.manifest["splits"][side]["words"] == sum(len(text.split()) for text in kept[side])
+    printed = capsys.readouterr().out
+    assert str(store.path) in printed and "vocabulary 400" in printed
+
+
+def test_the_same_input_gives_the_same_bytes(config):
+    first = prepare(config)
+    second = prepare(dataclasses.replace(config, store=config.store + "2"))
+    assert content(first.path) == content(second.path) and first.path.name == second.path.name
+
+
+def test_the_path_follows_content_and_choices(config, tmp_path):
+    same, choices = store_path(config), {}
+    choices["share"] = dataclasses.replace(config, heldout_share=0.1)
+    choices["splitter"] = dataclasses.replace(config, splitter="line")
+    choices["heldout"] = dataclasses.replace(config, heldout=config.corpus)
+    choices["tokenizer"] = dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_size=401))
+    paths = {store_path(choice) for choice in choices.values()}
+    write_corpus(tmp_path / "corpus.txt", documents=200, seed=1)
+    assert len(paths | {same, store_path(config)}) == 6
+    free = {"workers": 3, "cache_dir": "elsewhere", "overfit": 1}
+    assert store_path(dataclasses.replace(config, **free)) == store_path(config)
+    assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
+
+
+def test_held_out_documents_from_a_file(config, tmp_path):
+    write_corpus(tmp_path / "other.txt", documents=7, seed=2)
+    counts = prepare(dataclasses.replace(config, heldout=str(tmp_path / "other.txt"))).manifest["splits"]
+    assert (counts["train"]["documents"], counts["heldout"]["documents"]) == (200, 7)
+
+
+def test_share_of_held_out_documents():
+    heldout = sum(is_heldout(digest_of(f"document {i}"), 0.05) for i in range(20_000))
+    assert abs(heldout - 1000) < 4 * np.sqrt(20_000 * 0.05 * 0.95)
+    assert digest_of("\u1112\u1161\u11ab") == digest_of("\ud55c") != digest_of("\ud55d")
+
+
+def test_an_existing_model_is_taken_and_named_by_its_content(config, tmp_path):
+    model = prepare(config).path / "tokenizer" / "tokenizer.model"
+    copy = tmp_path / "copy.model"
+    copy.write_bytes(model.read_bytes())
+    taken, again = (
+        prepare(dataclasses.replace(config, tokenizer=TokenizerConfig(model=str(path)))) for path in (model, copy)
+    )
+    assert taken.path == again.path and taken.tokenizer.model == model.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "awaited", ["*.lock", "*.partial", "*.partial/text/000000", "*.partial/store/train.tokens.bin"]
+)
+def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_path, awaited):
+    write_corpus(tmp_path / "corpus.txt", documents=3000)
+    process = in_a_process(config)
+    while not list((tmp_path / "stores").glob(awaited)):
+        assert process.poll() is None
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    for folder in (tmp_path / "stores").iterdir():
+        with pytest.raises(UserError):
+            TokenStore.open(folder)
+    undisturbed = prepare(dataclasses.replace(config, store=config.store + "2"))
+    assert content(prepare(config).path) == content(undisturbed.path)
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+SHARD_BYTES = 20_000
+
+
+@pytest.fixture
+def many_shards(config, tmp_path, monkeypatch):
+    """A corpus of more than thirty shards, and the content of its store."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    write_corpus(tmp_path / "corpus.txt", documents=1500)
+    config = dataclasses.replace(config, workers=1)
+    return config, content(prepare(dataclasses.replace(config, store=config.store + "-undisturbed")).path)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_number_of_processes_does_not_matter(many_shards, workers):
+    config, expected = many_shards
+    assert content(prepare(dataclasses.replace(config, workers=workers)).path) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_finished_before_a_kill_is_not_done_again(many_shards, tmp_path, workers, capsys):
+    config, expected = many_shards
+    config = dataclasses.replace(config, workers=workers)
+    draw, finished = random.Random(workers), {}
+    for _ in range(3):
+        process = in_a_process(config, shard_bytes=SHARD_BYTES)
+        wanted = len(_encoded(tmp_path)) + draw.randint(1, 6)
+        while len(_encoded(tmp_path)) < wanted:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.0005)
+        process.kill()
+        said = process.communicate()[1]
+        if finished:
+            assert int(re.search(r"(\d+) of \d+ shards are encoded", said)[1]) >= len(finished)
+        assert {path: path.stat().st_mtime_ns for path in finished} == finished
+        finished = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path)}
+    capsys.readouterr()
+    assert content(prepare(config).path) == expected
+    assert int(re.search(r"(\d+) of \d+ shards are encoded", capsys.readouterr().err)[1]) >= len(finished)
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+def _encoded(tmp_path):
+    return sorted(path for path in (tmp_path / "stores").glob("*.partial/tokens/*") if "." not in path.name)
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
+    config, expected = many_shards
+    process = in_a_process(config, shard_bytes=SHARD_BYTES)
+    while len(_encoded(tmp_path)) < 3:
+        assert process.poll() is None, process.communicate()
+    process.kill()
+    process.communicate()
+    [partial] = (tmp_path / "stores").glob("*.partial")
+    harmed = sorted((partial / kind).iterdir())[0 if kind == "tokens" else -1]
+    harmed.write_bytes(harmed.read_bytes()[:-1] + b"\xff")
+    capfd.readouterr()
+    assert content(prepare(config).path) == expected
+    assert capfd.readouterr().err.count("is not as it was written; check the disk; starting anew") == 1
+
+
+def test_leftovers_of_another_preparation_are_discarded(many_shards, capsys):
+    config, expected = many_shards
+    partial = store_path(config).with_name(store_path(config).name + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "reading.json").write_text('{"spec": {"format_version": 0}, "reading": {}}')
+    assert content(prepare(config).path) == expected
+    assert capsys.readouterr().err.count("starting anew") == 1
+
+
+def test_a_killed_worker_is_named_and_the_work_goes_on(many_shards, tmp_path):
+    config, expected = many_shards
+    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    while len(_encoded(tmp_path)) < 2:
+        assert process.poll() is None
+    with open(children) as file:
+        os.kill(int(file.read().split()[0]), signal.SIGKILL)
+    said = process.communicate()[1]
+    assert "a process that encodes ended with code -9" in said and process.returncode
+    assert _encoded(tmp_path)
+    assert content(prepare(config).path) == expected
+
+
+def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):
+    config, _ = many_shards
+    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
+    while len(_encoded(tmp_path)) < 2:
+        assert process.poll() is None
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        workers = file.read().split()
+    process.kill()
+    process.communicate()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_duplicates_are_dropped_and_counted(config, tmp_path):
+    once = prepare(config)
+    text = (tmp_path / "corpus.txt").read_text()
+    first = text.partition("\n\n")[0]
+    (tmp_path / "corpus.txt").write_text(f"{text}{text}{first}\n\nOne that is new.\n")
+    twice = prepare(config)
+    assert twice.manifest["duplicates"] == {"corpus": 201}
+    documents = [sum(counts["documents"] for counts in store.manifest["splits"].values()) for store in (once, twice)]
+    assert documents == [200, 201]
+    assert once.tokenizer.fingerprint == prepare(replace_tokenizer(config, tmp_path, text * 2)).tokenizer.fingerprint
+
+
+def replace_tokenizer(config, tmp_path, text):
+    """The same choices for a corpus of another text."""
+    (tmp_path / "copies.txt").write_text(text)
+    return dataclasses.replace(config, corpus=str(tmp_path / "copies.txt"))
+
+
+def test_a_copy_of_a_held_out_document_leaves_training(config, tmp_path):
+    text = (tmp_path / "corpus.txt").read_text()
+    (tmp_path / "heldout.txt").write_text("\n\n".join(text.split("\n\n")[:7]))
+    store = prepare(dataclasses.replace(config, heldout=str(tmp_path / "heldout.txt")))
+    splits = store.manifest["splits"]
+    assert (splits["train"]["documents"], splits["heldout"]["documents"]) == (193, 7)
+    assert store.manifest["duplicates"] == {"heldout file": 0, "corpus": 7}
+
+
+@pytest.fixture
+def sources_config(config, tmp_path):
+    for seed, name in enumerate(("b", "a", "c")):
+        write_corpus(tmp_path / f"{name}.txt", documents=40 + seed, seed=seed)
+    sources = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in ("b", "a", "c")}
+    return dataclasses.replace(config, corpus=DataConfig.corpus, sources=sources, heldout_share=0.3)
+
+
+def test_each_source_has_its_range(sources_config, capsys):
+    store = prepare(sources_config)
+    assert list(store.manifest["sources"]["train"]) == ["a", "b", "c"]
+    for name, source in sources_config.sources.items():
+        documents = [document.text for document in sources.documents(source.corpus, "text")]
+        for side in SPLITS:
+            part = store.split(side, name)
+            decoded = [
+                [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(*ends)]
+                for ends in zip(part.documents[:-1], part.documents[1:], strict=True)
+            ]
+            kept = [text for text in documents if is_heldout(digest_of(text), 0.3) == (side == "heldout")]
+            assert decoded == [split(text, "punctuation") for text in kept]
+            assert store.manifest["counts"][side][name]["bytes"] == sum(len(text.encode()) for text in kept)
+    assert "\n  b " in capsys.readouterr().out
+    with pytest.raises(UserError, match="no source 'x'; it has a, b, c"):
+        store.split("train", "x")
+
+
+def test_bad_documents_are_skipped_where_that_was_asked_for(config, tmp_path, capsys):
+    lines = [json.dumps({"text": f"Story {i} begins. It has {i} ends."}) for i in range(200)]
+    lines[7:7] = ["{", json.dumps({"text": "\u2581"})]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
+    config = dataclasses.replace(
+        config, corpus=str(tmp_path / "corpus.jsonl"), tokenizer=TokenizerConfig(vocab_size=300)
+    )
+    assert "corpus.jsonl:8 is no JSON" in error_of(config)
+    store = prepare(dataclasses.replace(config, on_bad_document="skip"))
+    assert store.manifest["skipped"] == {"corpus": 2}
+    assert sum(counts["documents"] for counts in store.manifest["splits"].values()) == 200
+    said = capsys.readouterr()
+    assert "corpus.jsonl:8 is no JSON" in said.err and "corpus.jsonl:9 holds no token" in said.err
+    assert "skipped: 2 documents" in said.out
+
+
+def test_the_longest_documents_are_named(config):
+    store = prepare(config)
+    lengths = {}
+    for document in sources.documents(config.corpus, "text"):
+        lengths[document.id] = sum(map(len, store.tokenizer.encode(split(document.text, "punctuation"))))
+    ten = sorted(lengths.items(), key=lambda entry: -entry[1])[:10]
+    assert sorted(entry[0] for entry in store.manifest["longest"]) == sorted(length for _, length in ten)
+    assert all(lengths[name] == tokens for tokens, _, name in store.manifest["longest"])
+    assert (store.path / "lengths.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_processes_that_prepare_one_store_end_in_one(config, tmp_path):
+    processes = [in_a_process(config) for _ in range(2)]
+    assert [process.communicate() and process.returncode for process in processes] == [0, 0]
+    [folder] = [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
+    TokenStore.open(folder, verify=True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+def test_memory_does_not_grow_with_the_corpus(config, tmp_path):
+    small = dataclasses.replace(
+        config, tokenizer=TokenizerConfig(vocab_size=400, kind="bpe", sample_characters=300_000), splitter="line"
+    )
+    peaks = []
+    for documents in (6_000, 30_000):
+        write_corpus(tmp_path / "corpus.txt", documents)
+        # The peak of this process alone: `ru_maxrss` would start from the peak of pytest.
+        process = in_a_process(small, r"print(re.search(r'VmHWM:\s*(\d+) kB', open('/proc/self/status').read())[1])")
+        peaks.append(int(process.communicate()[0].split()[-1]) * 1024)
+    text = (tmp_path / "corpus.txt").stat().st_size
+    assert text > 10_000_000 and peaks[1] - peaks[0] < 0.5 * text
+
+
+def error_of(config):
+    with pytest.raises(UserError) as caught:
+        prepare(config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("documents", [1, 2, 3])
+def test_fewer_than_two_documents_on_a_side(config, tmp_path, documents):
+    write_corpus(tmp_path / "corpus.txt", documents)
+    assert "but sentence pairs need two of each: add documents" in error_of(config)
+    assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
+
+
+def test_one_held_out_document_in_a_file(config, tmp_path):
+    write_corpus(tmp_path / "other.txt", documents=1, seed=2)
+    message = error_of(dataclasses.replace(config, heldout=str(tmp_path / "other.txt")))
+    assert "gives 200 training and 1 held-out documents" in message
+
+
+def test_a_document_without_a_token_is_named(config, tmp_path):
+    with open(tmp_path / "corpus.txt", "a") as file:
+        file.write("\u2581\n")
+    assert "holds no token" in error_of(config)
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+def test_too_small_a_corpus(config):
+    assert "ask for at most" in error_of(dataclasses.replace(config, tokenizer=TokenizerConfig()))
+
+
+def test_a_folder_that_takes_no_files(config, tmp_path):
+    (tmp_path / "file").touch()
+    message = error_of(dataclasses.replace(config, store=str(tmp_path / "file" / "stores")))
+    assert "cannot write the token store" in message
+
+
+def test_a_damaged_store_is_not_mended_in_silence(config):
+    path = prepare(config).path
+    (path / "train.tokens.bin").write_bytes(b"")
+    assert "delete the folder and prepare again" in error_of(config)
+    with pytest.raises(UserError, match="delete the folder"):
+        open_or_prepare(config, may_prepare=True)
+
+
+def test_open_or_prepare(config, tmp_path):
+    config = dataclasses.replace(config, splitter="line")
+    with pytest.raises(UserError) as caught:
+        open_or_prepare(config, may_prepare=False)
+    command = str(caught.value).partition("python -m bertjax.prepare")[2].split()
+    assert f"--config.data.corpus={config.corpus}" in command and "--config.data.splitter=line" in command
+    assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 5
+    made = open_or_prepare(config, may_prepare=True)
+    assert open_or_prepare(config, may_prepare=False).fingerprint == made.fingerprint
