@@ -83,7 +83,7 @@ class Tokenizer:
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
         """Token ids of each sentence, without [CLS] and [SEP]."""
-        return self._processor.encode([self._normalize(sentence) for sentence in sentences])
+        return self._processor.encode([self._normalize(sentence) for sentence in sentences], num_threads=1)
 
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
         """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
