@@ -26,8 +26,8 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.bert import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 
-# Where data comes from and lies; what was read is in the store's fingerprint.
-_PATHS = ("corpus", "heldout", "store")
+# Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
+_PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,11 @@ Examples:
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus='books/*.txt.gz' --config.data.splitter=line
   python -m bertjax.prepare --config=configs/tiny.py --config.data.tokenizer.vocab_size=16000 --verify
   python -m bertjax.prepare --config=configs/tiny.py --show=3
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=books --config.data.workers=8
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.on_bad_document=skip
+
+A preparation that was killed goes on where it was when the same command is given again. --config.data.store may be a
+URL (gs://bucket/stores).
 """
 
 import argparse

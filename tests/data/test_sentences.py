@@ -1,11 +1,13 @@
 """Sentence splitting: golden cases for English and Korean, and that no character gets lost."""
 
+import hashlib
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data import sources
 from bertjax.data.config import SPLITTERS
 from bertjax.data.sentences import split
 
@@ -62,3 +64,12 @@ def test_time_is_linear_in_a_long_line(unit):
     start = time.perf_counter()
     split(unit * 200_000, "punctuation")
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("corpus, number, digest", [("en", 36_763, "17a8c1f7e809"), ("ko", 10_248, "5413ae879dff")])
+def test_golden_corpora(corpus, number, digest):
+    """The sentences of a corpus decide its token store: they change with its format version, and only then."""
+    texts = (document.text for document in sources.documents(f"embedded:{corpus}", "text"))
+    sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
+    assert len(sentences) == number
+    assert hashlib.sha256("\n".join(sentences).encode()).hexdigest().startswith(digest)

@@ -20,6 +20,36 @@ LENGTH = np.dtype("<i4")
 
 
 @dataclasses.dataclass(frozen=True)
+class Sentences:
+    """The encoded sentences of the documents of a shard.
+
+    Attributes:
+      tokens: of all sentences: uint16 or uint32 [tokens].
+      lengths: in tokens; 0 for a sentence of U+2581 alone, SentencePiece's own sign for a space: int64 [S].
+      words: int64 [S].
+      owners: index of the document: int64 [S].
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    words: np.ndarray
+    owners: np.ndarray
+
+    def counts(self, sizes: list[int], unk_id: int) -> dict[str, np.ndarray]:
+        """`COUNTS` of each document, whose text has so many bytes; `documents` is False for one without a token."""
+        tokens_D = _sums(self.owners, self.lengths, len(sizes))
+        unk = np.flatnonzero(self.tokens == unk_id)
+        return {
+            "documents": tokens_D > 0,
+            "sentences": _sums(self.owners, self.lengths > 0, len(sizes)),
+            "words": _sums(self.owners, self.words, len(sizes)),
+            "tokens": tokens_D,
+            "unk": np.bincount(np.searchsorted(np.cumsum(tokens_D), unk, side="right"), minlength=len(sizes)),
+            "bytes": np.array(sizes, np.int64),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Encoder:
     """Encodes shards; travels to the processes that do so.
 
@@ -49,14 +79,9 @@ class Encoder:
           Damaged: the text is not as it was written.
         """
         names, group_D, texts = self._documents(index)
-        tokens, lengths, words, owners = self._encode([str(text, "utf-8") for text in texts])
-        # A sentence of U+2581 alone, SentencePiece's own sign for a space, holds no token.
-        kept = lengths > 0
-        tokens_D, sentences_D = _sums(owners, lengths, len(names)), _sums(owners, kept, len(names))
-        unk = tokens == self.tokenizer.unk_id
-        unk_D = _sums(np.repeat(np.arange(len(names)), tokens_D)[unk], unk[unk], len(names))
-        bytes_D = np.array([len(text) for text in texts], np.int64)
-        real_D = tokens_D > 0
+        sentences = self._encode([str(text, "utf-8") for text in texts])
+        columns = sentences.counts([len(text) for text in texts], self.tokenizer.unk_id)
+        real_D = columns["documents"]
         skipped = [
             [int(group_D[d]), f"document {names[d]} holds no token: {str(texts[d], 'utf-8')[:40]!r}; remove it"]
             for d in np.flatnonzero(~real_D)
@@ -64,24 +89,22 @@ class Encoder:
         if skipped and self.on_bad_document == "stop":
             raise UserError(skipped[0][1])
 
-        columns = dict(documents=real_D, sentences=sentences_D, tokens=tokens_D, unk=unk_D, bytes=bytes_D)
-        columns["words"] = _sums(owners, words, len(names))
-        counts = {
-            group: [int(columns[name][real_D & (group_D == group)].sum()) for name in COUNTS]
-            for group in np.unique(group_D).tolist()
-        }
+        tokens_D, sentences_D = columns["tokens"], columns["sentences"]
         longest = np.argsort(-tokens_D, kind="stable")[:LONGEST]
         split_D = np.array([SPLITS.index(name) for name, _ in self.groups])[group_D]
         arrays = {
             name: (
-                tokens[np.repeat(split_D == s, tokens_D)],
-                lengths[kept & (split_D[owners] == s)].astype(LENGTH),
+                sentences.tokens[np.repeat(split_D == s, tokens_D)],
+                sentences.lengths[(sentences.lengths > 0) & (split_D[sentences.owners] == s)].astype(LENGTH),
                 sentences_D[real_D & (split_D == s)].astype(LENGTH),
             )
             for s, name in enumerate(SPLITS)
         }
         header = {
-            "counts": counts,
+            "counts": {
+                group: [int(columns[name][real_D & (group_D == group)].sum()) for name in COUNTS]
+                for group in np.unique(group_D).tolist()
+            },
             "longest": [[int(tokens_D[d]), int(group_D[d]), names[d]] for d in longest if real_D[d]],
             "skipped": skipped,
             "sizes": {name: [len(array) for array in parts] for name, parts in arrays.items()},
@@ -104,8 +127,7 @@ class Encoder:
         ]
         return [name for name, _, _ in kept], np.array([group for _, group, _ in kept], np.int64), [t for *_, t in kept]
 
-    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens of all texts; length, words and text of each sentence."""
+    def _encode(self, texts: list[str]) -> "Sentences":
         dtype = token_dtype(self.tokenizer.vocab_size)
         tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
         for sentences, owners in self._batches(texts):
@@ -115,7 +137,7 @@ class Encoder:
             words = np.array([sentence.count(" ") + 1 for sentence in sentences], np.int64)
             tokens.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, lengths.sum()))
             per_sentence.append(np.stack([lengths, words, owners]))
-        return np.concatenate(tokens), *np.concatenate(per_sentence, axis=1)
+        return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))
 
     def _batches(self, texts: list[str]) -> Iterator[tuple[list[str], list[int]]]:
         """Sentences, each with the index of its text."""

@@ -15,7 +15,7 @@ import pytest
 
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.preparation import open_or_prepare, prepare, shards, store_path
+from bertjax.data.preparation import encoding, open_or_prepare, prepare, shards, store_path
 from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.reading import is_heldout
 from bertjax.data.sentences import split
@@ -334,6 +334,19 @@ def test_memory_does_not_grow_with_the_corpus(config, tmp_path):
         peaks.append(int(process.communicate()[0].split()[-1]) * 1024)
     text = (tmp_path / "corpus.txt").stat().st_size
     assert text > 10_000_000 and peaks[1] - peaks[0] < 0.5 * text
+
+
+def test_a_document_much_longer_than_a_shard_is_kept_whole(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
+    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 1_000)
+    text = (tmp_path / "corpus.txt").read_text()
+    long = text.replace("\n\n", "\n")
+    (tmp_path / "corpus.txt").write_text(f"{text}{long}\n{text[:600]}\n\n")
+    store = prepare(config)
+    assert store.manifest["longest"][0][0] > 30_000
+    part = store.split("heldout" if is_heldout(digest_of(long[:-1]), config.heldout_share) else "train")
+    ends = np.diff(part.documents)
+    assert ends.max() == len(split(long, "punctuation"))
 
 
 def error_of(config):
