@@ -18,8 +18,12 @@ def test_prepare_makes_a_store_and_says_what_it_holds(tmp_path):
         f"--config.data.store={tmp_path}/stores",
         "--config.data.tokenizer.vocab_size=300",
         "--verify",
+        "--show=2",
     )
     assert done.returncode == 0, done.stderr
+    assert "\nrow 1: " in done.stdout and "real tokens" in done.stdout
+    [picture] = (tmp_path / "stores").glob("*/plans/*/packing.png")
+    assert str(picture) in done.stdout
     [store] = (tmp_path / "stores").glob("corpus-????????????")
     assert str(store) in done.stdout and "every file is as it was written" in done.stdout
 
