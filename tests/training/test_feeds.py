@@ -1,0 +1,96 @@
+"""Feeds of every example format, from a configuration to the batches of every host and worker."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from bertjax.config import Config, Task
+from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.formats import KINDS, format_class
+from bertjax.data.pipeline import Feed, LocalBatches, iterate
+from bertjax.data.preparation import prepare
+from bertjax.objectives.mlm import MaskedLM
+from bertjax.training.feeds import make_feed
+
+T, ROWS = 48, 8
+FORMATS = tuple(KINDS)
+
+
+class At(NamedTuple):
+    task: str
+    seq_len: int
+    first: int
+    rows: int
+
+
+def at(step: int) -> At:
+    """A step of every format in turn."""
+    return At(FORMATS[step % len(FORMATS)], T, step * ROWS, ROWS)
+
+
+def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
+    task = Task(MaskedLM(), format_class(kind)())
+    return make_feed(dataclasses.replace(config, tasks={"mlm": task}), store, "train", T)
+
+
+@pytest.fixture(scope="module")
+def feeds(store) -> dict[tuple[str, int], Feed]:
+    return {(kind, T): feed_of(store, kind) for kind in FORMATS}
+
+
+def assert_equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert batch.keys() == expected.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
+    for step in range(len(FORMATS), 2 * len(FORMATS)):
+        expected = LocalBatches(at, feeds, 0, 1)(step)
+        slices = [LocalBatches(at, feeds, host, hosts)(step) for host in range(hosts)]
+        assert_equal({name: np.concatenate([part[name] for part in slices]) for name in expected}, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_every_format_gives_any_number_of_workers_the_same_batches(feeds, workers):
+    make = LocalBatches(at, feeds, 1, 2)
+    steps = range(1_000_000, 1_000_000 + 2 * len(FORMATS))
+    for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
+        assert_equal(batch, make(step))
+
+
+@pytest.mark.parametrize("kind", ["full_sentences", "doc_sentences"])
+def test_the_batches_of_an_epoch_hold_every_token_of_the_corpus_once(store, feeds, kind):
+    feed = feeds[kind, T]
+    assert feed.plans[0].counts.lost_tokens == feed.plans[0].counts.repeated_tokens == 0
+    batch = feed.batch(np.arange(feed.plans[0].counts.rows))
+    assert batch["mlm_dropped_B"].sum() == 0
+    rows, places = np.nonzero(batch["mlm_weights_BK"])
+    tokens_BT = batch["tokens_BT"].copy()
+    tokens_BT[rows, batch["mlm_positions_BK"][rows, places]] = batch["mlm_labels_BK"][rows, places]
+    tokens = tokens_BT[(batch["examples_BT"] > 0) & ~feed.vocabulary.is_special[tokens_BT]]
+    # Specials occur in the store only as [UNK], of which this corpus has none.
+    np.testing.assert_array_equal(np.bincount(tokens, minlength=400), store.unigram_counts("train"))
+
+
+def test_sources_have_the_turns_of_their_weights(tmp_path):
+    """Two corpora of the same size; the one with weight 3 comes three times as often, each row of it in its turn."""
+    for name, word in (("a", "apple"), ("b", "berry")):
+        documents = (f"{word} {i} is {word}. So {i} is it.\n\n" for i in range(400))
+        (tmp_path / f"{name}.txt").write_text("".join(documents))
+    sources = {name: SourceConfig(str(tmp_path / f"{name}.txt"), weight=w) for name, w in (("a", 1.0), ("b", 3.0))}
+    data = DataConfig(sources=sources, tokenizer=TokenizerConfig(vocab_size=300), store=str(tmp_path / "stores"))
+    store = prepare(data)
+    feed = feed_of(store, "doc_sentences", Config(data=data))
+    batch = feed.batch(np.arange(1024))
+    of_a = batch["example_ids_BN"][:, 0] < feed.plans[0].counts.examples
+    rows_a, rows_b = (plan.counts.rows for plan in feed.plans)
+    assert of_a.mean() == pytest.approx(rows_a / (rows_a + 3 * rows_b), abs=0.002)
+    texts = [store.tokenizer.decode(row.tolist()) for row in batch["tokens_BT"]]
+    assert [text.count("apple") > text.count("berry") for text in texts] == of_a.tolist()
+    equal = {name: dataclasses.replace(source, weight=1.0) for name, source in sources.items()}
+    together = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, sources=equal)))
+    assert len(together.plans) == 1  # all sources are one stream where none weighs more
