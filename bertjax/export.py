@@ -69,20 +69,22 @@ def read(folder: os.PathLike) -> Export:
     folder = Path(folder)
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        version, settings, vocab_size, numbers = (
+            record[key] for key in ("format_version", "config", "vocab_size", "numbers")
+        )
         flat = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no export: {Path(error.filename or _WEIGHTS).name} is missing") from error
-    except (ValueError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the export {folder} is damaged ({error}); export it again from its run") from error
-    if record["format_version"] > FORMAT_VERSION:
+    if version > FORMAT_VERSION:
         raise UserError(
-            f"{folder} has export format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
-            "upgrade bertjax"
+            f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
         )
-    config = from_dict(record["config"])
-    encoder = config.encoder(record["vocab_size"], backend="cpu")
+    config = from_dict(settings)
+    encoder = config.encoder(vocab_size, backend="cpu")
     params = vocabulary.pad(_nest(flat), encoder)
-    return Export(config, encoder, params, tokenizer.load(folder / _TOKENIZER), record["numbers"])
+    return Export(config, encoder, params, tokenizer.load(folder / _TOKENIZER), numbers)
 
 
 def _flatten(tree: dict, prefix: str = ""):

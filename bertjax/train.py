@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import math
 import os
 import shlex
 import signal
@@ -24,7 +25,7 @@ from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.training import curves, platform, report, restoring
 from bertjax.training.checkpoint import fingerprints
-from bertjax.training.files import Workdir, append_jsonl, write_json
+from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json
 from bertjax.training.loop import Trained, train
 from bertjax.training.program import Program
 from bertjax.training.sharding import check_batch, make_mesh
@@ -98,6 +99,7 @@ def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Calla
     resumes = restoring.check_identity(files, identity, extend)
     tokenizer = program.store.tokenizer
     restoring.write_record(files, restoring.RunRecord(program.config, identity, tokenizer.vocab_size), tokenizer)
+    cut_jsonl(files.starts, last_step=math.inf)
     append_jsonl(files.starts, _start_record(resumes, extend))
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print(report.plan_line(feed))

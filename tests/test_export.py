@@ -59,6 +59,14 @@ def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
     assert json.loads((folder / "bertjax.json").read_text())["vocab_size"] == rows
 
 
+def test_a_record_without_its_version_is_damaged(folder):
+    record = json.loads((folder / "bertjax.json").read_text())
+    del record["format_version"]
+    (folder / "bertjax.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="the export .* is damaged"):
+        export.read(folder)
+
+
 def test_an_export_is_replaced_by_a_newer_one(original, folder):
     export.write(folder, original._replace(numbers={"steps": 2}))
     assert export.read(folder).numbers == {"steps": 2}

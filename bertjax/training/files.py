@@ -92,12 +92,21 @@ class Workdir:
             yield
 
 
-def read_json(path: epath.Path) -> Any:
-    """Raises UserError where the file is no JSON."""
+def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
+    """Reads a JSON object that has these keys.
+
+    Raises:
+      UserError: it is none.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in keys if key not in found]
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it, or delete its folder and start anew") from error
+    if missing or not isinstance(found, dict):
+        what = f"it has no {', '.join(missing)}" if missing else "it is no JSON object"
+        raise UserError(f"{path} is damaged ({what}); restore it, or delete its folder and start anew")
+    return found
 
 
 def write_json(path: epath.Path, value: Any) -> None:
@@ -114,17 +123,27 @@ def append_jsonl(path: epath.Path, record: dict) -> None:
 
 
 def read_jsonl(path: epath.Path) -> list[dict]:
-    """The records of a file, a last line that a kill cut short left out; empty where there is no file."""
+    """The records of a file, a last line that a kill cut short left out; empty where there is no file.
+
+    Raises:
+      UserError: another line is no JSON.
+    """
     if not path.exists():
         return []
     *whole, _ = path.read_bytes().split(b"\n")  # the cut may go through a character
-    return [json.loads(line) for line in whole]
+    records = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}:{number} is damaged ({error}); delete the line to go on without it") from error
+    return records
 
 
-def cut_jsonl(path: epath.Path, last_step: int) -> None:
-    """Drops the records after a step, which a resumed run writes again."""
+def cut_jsonl(path: epath.Path, last_step: float) -> None:
+    """Drops a line that was cut short, and the records after a step, which a resumed run writes again."""
     if path.exists():
-        kept = [record for record in read_jsonl(path) if record["step"] <= last_step]
+        kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
         draft = path.with_name(f".{path.name}.draft")
         draft.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept), encoding="utf-8")
         draft.replace(path)

@@ -45,7 +45,7 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
 
 def read_record(workdir: Workdir) -> RunRecord:
     """Raises UserError where `config.json` is damaged or of a newer format."""
-    record = read_json(workdir.config)
+    record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
     if record["format_version"] > FORMAT_VERSION:
         raise UserError(
             f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "

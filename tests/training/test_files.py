@@ -95,3 +95,20 @@ def test_what_a_resumed_run_writes_again_is_dropped(log, last_step, kept):
 def test_what_is_not_there_is_not_cut(tmp_path):
     cut_jsonl(Workdir.at(tmp_path).metrics, 3)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_line_that_is_damaged_elsewhere_is_named(log):
+    first, _, last = log.read_text().splitlines()
+    log.write_text("\n".join([first, "{'step': 2", last, ""]))
+    with pytest.raises(UserError, match=r"metrics.jsonl:2 is damaged .*; delete the line"):
+        read_jsonl(log)
+
+
+@pytest.mark.parametrize(
+    "content, what", [('{"a": 1}', "it has no b"), ("[1]", "it has no a, b"), ("3", "not iterable")]
+)
+def test_json_without_the_keys_that_it_must_have(tmp_path, content, what):
+    path = Workdir.at(tmp_path).config
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"config.json is damaged .*{what}"):
+        read_json(path, "a", "b")
