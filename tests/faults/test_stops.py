@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from bertjax.commands import command
 from tests import runs
 
 STEPS = 100
@@ -45,7 +46,7 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(flags, undisturbed, tmp_
         assert stopped.returncode == 0, stopped.stderr
         line = stopped.stdout.splitlines()[-1]
         last_step = runs.losses(tmp_path)[-1][0]
-        assert line.startswith(f"stopped and saved at step {last_step}; to go on: python -m bertjax.train ")
+        assert line.startswith(f"stopped and saved at step {last_step}; to go on: {command('train')} ")
         assert all(flag in line for flag in flags)
         assert str(last_step) in [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
