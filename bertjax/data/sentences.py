@@ -71,7 +71,7 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
     if text == "." and line[end] == " " and not line[end + 1].islower() and line[end + 1] not in OPENERS:
         # By far the most frequent case, a word that is none of those that `_is_no_full_stop` knows, decided at once.
         space = line.rfind(" ", start, end)
-        word = line[space + 1 : end - 1]
+        word = line[max(start, space + 1) : end - 1]
         if space >= 0 and len(word) > 1 and word.isalpha() and word.lower() not in ABBREVIATIONS:
             return True
     mark = text.rstrip(CLOSERS)

@@ -15,6 +15,7 @@ from bertjax.errors import UserError
 
 # Sentences are encoded so many characters at a time: enough to keep the tokenizer busy, little enough to hold.
 BATCH_CHARACTERS = 1 << 20
+BLOCK = 1 << 12
 LONGEST = 10
 LENGTH = np.dtype("<i4")
 
@@ -145,12 +146,14 @@ class Encoder:
         for owner, text in enumerate(texts):
             for piece in _pieces(text):
                 found = split(piece, self.splitter)
-                sentences += found
-                owners += [owner] * len(found)
-                characters += len(piece)
-                if characters >= BATCH_CHARACTERS:
-                    yield sentences, owners
-                    sentences, owners, characters = [], [], 0
+                for first in range(0, len(found), BLOCK):  # a single line may hold all of a long document
+                    block = found[first : first + BLOCK]
+                    sentences += block
+                    owners += [owner] * len(block)
+                    characters += sum(map(len, block))
+                    if characters >= BATCH_CHARACTERS:
+                        yield sentences, owners
+                        sentences, owners, characters = [], [], 0
         if sentences:
             yield sentences, owners
 
