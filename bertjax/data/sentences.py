@@ -16,6 +16,7 @@ WHERE_NO_SPACE_FOLLOWS = ("。", "！", "？")
 CANDIDATE = re.compile(rf"[.!?…](?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{re.escape(OPENERS)}]*[a-z])")
 # All white space but the single space and what `str.splitlines` takes for line ends.
 UNEVEN = ("  ", *"\t\x1f\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u202f\u205f\u3000")
+WHITE_RUN = re.compile(r"[^\S ]\s*| \s+")
 # How far back the word before a full stop is looked for: keeps a line of ten million characters linear.
 WINDOW = 64
 BETWEEN_WORDS = re.compile(r"[^\w.]+")
@@ -44,9 +45,8 @@ def split(text: str, splitter: str) -> list[str]:
     """
     lines = text.splitlines()
     if any(white in text for white in UNEVEN):
-        lines = (" ".join(line.split()) for line in lines)
-    else:
-        lines = (line.strip(" ") for line in lines)
+        lines = (WHITE_RUN.sub(" ", line) for line in lines)
+    lines = (line.strip(" ") for line in lines)
     if splitter == "line":
         return [line for line in lines if line]
     stop = STOP if any(mark in text for mark in WHERE_NO_SPACE_FOLLOWS) else CANDIDATE
