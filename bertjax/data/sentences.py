@@ -16,6 +16,7 @@ WHERE_NO_SPACE_FOLLOWS = ("。", "！", "？")
 CANDIDATE = re.compile(rf"[.!?…](?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{re.escape(OPENERS)}]*[a-z])")
 # All white space but the single space and what `str.splitlines` takes for line ends.
 UNEVEN = ("  ", *"\t\x1f\xa0\u1680", *map(chr, range(0x2000, 0x200B)), *"\u202f\u205f\u3000")
+WHITE_RUN = re.compile(r"[^\S ]\s*| \s+")
 # How far back the word before a full stop is looked for: keeps a line of ten million characters linear.
 WINDOW = 64
 BETWEEN_WORDS = re.compile(r"[^\w.]+")
@@ -44,9 +45,8 @@ def split(text: str, splitter: str) -> list[str]:
     """
     lines = text.splitlines()
     if any(white in text for white in UNEVEN):
-        lines = (" ".join(line.split()) for line in lines)
-    else:
-        lines = (line.strip(" ") for line in lines)
+        lines = (WHITE_RUN.sub(" ", line) for line in lines)
+    lines = (line.strip(" ") for line in lines)
     if splitter == "line":
         return [line for line in lines if line]
     stop = STOP if any(mark in text for mark in WHERE_NO_SPACE_FOLLOWS) else CANDIDATE
@@ -71,7 +71,7 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
     if text == "." and line[end] == " " and not line[end + 1].islower() and line[end + 1] not in OPENERS:
         # By far the most frequent case, a word that is none of those that `_is_no_full_stop` knows, decided at once.
         space = line.rfind(" ", start, end)
-        word = line[space + 1 : end - 1]
+        word = line[max(start, space + 1) : end - 1]
         if space >= 0 and len(word) > 1 and word.isalpha() and word.lower() not in ABBREVIATIONS:
             return True
     mark = text.rstrip(CLOSERS)

@@ -59,7 +59,7 @@ def test_no_character_is_lost(text, splitter):
     assert all(sentence.strip() for sentence in sentences)
 
 
-@pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. "])
+@pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. "])
 def test_time_is_linear_in_a_long_line(unit):
     start = time.perf_counter()
     split(unit * 200_000, "punctuation")

@@ -15,6 +15,7 @@ from bertjax.errors import UserError
 
 # Sentences are encoded so many characters at a time: enough to keep the tokenizer busy, little enough to hold.
 BATCH_CHARACTERS = 1 << 20
+BLOCK = 1 << 12
 LONGEST = 10
 LENGTH = np.dtype("<i4")
 
@@ -79,7 +80,7 @@ class Encoder:
           Damaged: the text is not as it was written.
         """
         names, group_D, texts = self._documents(index)
-        sentences = self._encode([str(text, "utf-8") for text in texts])
+        sentences = self._encode(texts)
         columns = sentences.counts([len(text) for text in texts], self.tokenizer.unk_id)
         real_D = columns["documents"]
         skipped = [
@@ -127,7 +128,7 @@ class Encoder:
         ]
         return [name for name, _, _ in kept], np.array([group for _, group, _ in kept], np.int64), [t for *_, t in kept]
 
-    def _encode(self, texts: list[str]) -> "Sentences":
+    def _encode(self, texts: list[memoryview]) -> "Sentences":
         dtype = token_dtype(self.tokenizer.vocab_size)
         tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
         for sentences, owners in self._batches(texts):
@@ -139,28 +140,30 @@ class Encoder:
             per_sentence.append(np.stack([lengths, words, owners]))
         return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))
 
-    def _batches(self, texts: list[str]) -> Iterator[tuple[list[str], list[int]]]:
+    def _batches(self, texts: list[memoryview]) -> Iterator[tuple[list[str], list[int]]]:
         """Sentences, each with the index of its text."""
         sentences, owners, characters = [], [], 0
         for owner, text in enumerate(texts):
             for piece in _pieces(text):
                 found = split(piece, self.splitter)
-                sentences += found
-                owners += [owner] * len(found)
-                characters += len(piece)
-                if characters >= BATCH_CHARACTERS:
-                    yield sentences, owners
-                    sentences, owners, characters = [], [], 0
+                for first in range(0, len(found), BLOCK):  # a single line may hold all of a long document
+                    block = found[first : first + BLOCK]
+                    sentences += block
+                    owners += [owner] * len(block)
+                    characters += sum(map(len, block))
+                    if characters >= BATCH_CHARACTERS:
+                        yield sentences, owners
+                        sentences, owners, characters = [], [], 0
         if sentences:
             yield sentences, owners
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """A long text in parts that end where a line does, and with it a sentence."""
-    start = 0
-    while start < len(text):
-        stop = text.find("\n", start + BATCH_CHARACTERS) + 1 or len(text)
-        yield text[start:stop]
+def _pieces(text: memoryview) -> Iterator[str]:
+    """A long text, in UTF-8, in parts that end where a line does, and with it a sentence."""
+    content, start = bytes(text), 0
+    while start < len(content):
+        stop = content.find(b"\n", start + BATCH_CHARACTERS) + 1 or len(content)
+        yield str(content[start:stop], "utf-8")
         start = stop
 
 

@@ -54,11 +54,12 @@ def read(path: Path) -> tuple[dict, memoryview]:
     Raises:
       Damaged: the file is cut short or altered.
     """
-    content = memoryview(path.read_bytes())
-    if content[:9] != b"%08x\n" % zlib.crc32(content[9:]):
+    content = path.read_bytes()
+    view = memoryview(content)
+    if view[:9] != b"%08x\n" % zlib.crc32(view[9:]):
         raise Damaged(f"{path} is not as it was written; check the disk")
-    end = bytes(content).index(b"\n", 9)
-    return json.loads(bytes(content[9:end])), content[end + 1 :]
+    end = content.index(b"\n", 9)
+    return json.loads(content[9:end]), view[end + 1 :]
 
 
 class TextWriter:
