@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from bertjax import evaluate, export
+from bertjax.commands import command
 from bertjax.training.checkpoint import fingerprints
 from bertjax.training.restoring import read_checkpoint
 from tests import runs
@@ -30,7 +31,7 @@ def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed
     shutil.copytree(undisturbed, tmp_path / "run")
     assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
     output = capsys.readouterr().out
-    assert "mlm_accuracy" in output and f"next      python -m bertjax.evaluate {tmp_path / 'run'}/export" in output
+    assert "mlm_accuracy" in output and f"next      {command('evaluate', str(tmp_path / 'run' / 'export'))}" in output
     for name in ("metrics.jsonl", "samples.jsonl", "export/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (undisturbed / name).read_bytes(), name
     figures = [json.loads((root / "summary.json").read_text()) for root in (undisturbed, tmp_path / "run")]

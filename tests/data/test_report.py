@@ -6,7 +6,7 @@ import pytest
 from bertjax.data import lengths, tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.report import report, suggested_types
-from bertjax.data.store import COUNTS, SPLITS, Split, SplitWriter, TokenStore, write_manifest
+from bertjax.data.store import SPLITS, Split, SplitWriter, TokenStore, write_manifest
 
 
 def test_pieces_that_are_frequent_enough_bound_a_vocabulary_that_breaks_the_rule():
