@@ -168,10 +168,10 @@ def parts(corpus: str, text_field: str) -> list[Part]:
     return [Part(file, text_field) for file in _files(corpus)]
 
 
-def documents(corpus: str, text_field: str) -> Iterator[Document]:
+def documents(corpus: str, text_field: str, on_read: Callable[[int], object] = lambda size: None) -> Iterator[Document]:
     """Streams a corpus."""
     for part in parts(corpus, text_field):
-        yield from part.documents()
+        yield from part.documents(on_read)
 
 
 def _format(path: Path) -> str:

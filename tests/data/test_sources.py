@@ -73,14 +73,14 @@ def test_bytes_read_add_up_to_the_size(tmp_path, suffix):
     steps = []
     for _ in sources.documents(str(tmp_path), "text", steps.append):
         pass
-    assert sum(steps) == sources.size(str(tmp_path))
+    assert sum(steps) == sum(part.size for part in sources.parts(str(tmp_path), "text"))
 
 
 def test_fingerprint_follows_names_and_content_but_not_the_place(tmp_path):
     def corpus(place, name="a.txt", text="One."):
         (tmp_path / place).mkdir()
         (tmp_path / place / name).write_text(text)
-        return sources.fingerprint(str(tmp_path / place))
+        return [part.fingerprint() for part in sources.parts(str(tmp_path / place), "text")]
 
     first = corpus("first")
     assert corpus("second") == first
@@ -93,11 +93,11 @@ def test_fingerprint_of_a_large_file_reads_blocks(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     content = bytearray(b"x" * 80 * sources.MIB)
     path.write_bytes(content)
-    first = sources.fingerprint(str(path))
-    assert sources.fingerprint(str(path)) == first
+    first = [part.fingerprint() for part in sources.parts(str(path), "text")]
+    assert [part.fingerprint() for part in sources.parts(str(path), "text")] == first
     content[-1] = ord("y")
     path.write_bytes(content)
-    assert sources.fingerprint(str(path)) != first
+    assert [part.fingerprint() for part in sources.parts(str(path), "text")] != first
 
 
 def test_missing_corpus(tmp_path):
