@@ -15,7 +15,7 @@ def draw(splits: dict[str, Split], folder: Path) -> None:
     """Draws histograms of the lengths in tokens, with logarithmic bins, into `folder`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 4))
     for axes, what in zip(figure.subplots(1, 2), ("document", "sentence"), strict=True):
         for name, split in splits.items():
             edges, counts = histogram(split, what)
