@@ -22,9 +22,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     }
     config.optimizer = {"learning_rate": 1.2e-3, "warmup_steps": 250, "b2": 0.98}
     # Every position learns who its neighbours are for itself: the fewer there are, the sooner.
-    config.stages = [{"steps": 2800, "seq_len": 32, "batch": 48}]
-    config.eval = {"every": 700}
-    config.runtime = {"unroll": True, "save_every": 350}
+    config.stages = [{"steps": 3600, "seq_len": 32, "batch": 48}]
+    config.eval = {"every": 900}
+    config.runtime = {"unroll": True, "save_every": 450}
     if variant == "smoke":
         config.model["preset"] = "google_tiny"
         config.data = {"tokenizer": {"vocab_size": 2000}}
