@@ -79,6 +79,7 @@ def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, pred
 def draw_packing(feed: Feed, target: Path) -> None:
     """A picture of the lengths of the examples, of how full the rows are and of how many examples they hold."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     plan = feed.plans[0]
     rows_RN = plan.rows_RN[:_DRAWN_ROWS]
@@ -94,6 +95,7 @@ def draw_packing(feed: Feed, target: Path) -> None:
     for axes, (values, bins, label, of) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         axes.hist(values, bins=bins)
         axes.set(xlabel=label, ylabel=of, yscale="log")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     figure.suptitle(f"{plan.counts.real_share(feed.seq_len):.1%} of the positions hold tokens")
     figure.savefig(target, dpi=120)
