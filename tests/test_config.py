@@ -42,7 +42,7 @@ def test_overrides_are_applied_to_the_file():
     overrides = ["seed=5", "stages.0.steps=7", "optimizer.learning_rate=1", "model.preset=mini", "data.corpus=a/b.txt"]
     config = load(path_of("tiny"), overrides)
     assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 7, 1.0)
-    assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 128, "a/b.txt")
+    assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 32, "a/b.txt")
 
 
 def test_the_masking_is_chosen_by_its_kind():

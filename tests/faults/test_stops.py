@@ -30,7 +30,9 @@ def test_killed_five_times_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
     assert runs.losses(tmp_path) == runs.losses(undisturbed)
     assert [step for step, *_ in runs.losses(tmp_path)] == list(range(1, STEPS + 1))
     assert runs.records(tmp_path / "samples.jsonl") == runs.records(undisturbed / "samples.jsonl")
-    assert [start["resumes"] for start in runs.records(tmp_path / "starts.jsonl")] == [False] + [True] * 5
+    # A kill may come before the start that it ends is recorded.
+    first, *later = (start["resumes"] for start in runs.records(tmp_path / "starts.jsonl"))
+    assert not first and later and all(later)
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.data.examples import Vocabulary
+from bertjax.config import Config, Task
 from bertjax.data.formats import format_class
-from bertjax.data.pipeline import Feed
-from bertjax.data.plan import open_or_make
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import objective_class
+from bertjax.training.feeds import make_feed
 
 SEQ_LEN = 48
 
@@ -23,11 +22,12 @@ SEQ_LEN = 48
 )
 def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind, format_kind, term, classes):
     objective, examples = objective_class(objective_kind)(), format_class(format_kind)()
-    plan = open_or_make(store, "train", examples, SEQ_LEN, 0)
-    vocabulary = Vocabulary.of(store.tokenizer)
-    feed = Feed(plan.examples, plan.rows_RN, objective.features, vocabulary, SEQ_LEN, seed=0, shuffle=False)
+    config = Config(tasks={"task": Task(objective, examples, row_examples=1)})
+    feed = make_feed(config, store, "train", SEQ_LEN)
+    (plan,) = feed.plans
+    vocabulary = feed.vocabulary
     batch = feed.batch(np.append(np.arange(40), -1))
-    (label,) = plan.examples.take(np.arange(40)).labels.values()
+    (label,) = plan.examples.take(batch["example_ids_BN"][:40, 0]).labels.values()
     assert set(label) == set(range(classes))
     np.testing.assert_array_equal(batch[f"{term}_labels_BN"][:40, 0], label)
     np.testing.assert_array_equal(batch[f"{term}_weights_BN"][:, 0], [1] * 40 + [0])
