@@ -60,6 +60,11 @@ class Vocabulary:
         """The ids that stand for text, ascending; int32."""
         return np.flatnonzero(~self.is_special).astype(np.int32)
 
+    @functools.cached_property
+    def ordinary_before(self) -> np.ndarray:
+        """For every id, how many ordinary ids are lower; int64 [size]."""
+        return np.cumsum(~self.is_special) - ~self.is_special
+
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:

@@ -22,11 +22,23 @@ def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token
     splittable pseudorandom number generators", OOPSLA 2014, fig. 17): one changed bit anywhere changes half of the
     result.
     """
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
-        state = _start(seed % 2**64, stream)
-        for words in (epoch, example_ids, token_index):
-            state = _absorb(state, np.asarray(words).astype(np.uint64))
-        return (state >> np.uint64(32)).astype(np.uint32)
+    return bits_after(states(seed, stream, epoch, example_ids), token_index)
+
+
+def states(seed: int, stream: str, *words: ArrayLike) -> np.ndarray:
+    """What is left to keep of the words that come first, uint64: `bits_after` turns it and the last word into bits.
+
+    Tokens of one example share it, so it need be computed once for each example.
+    """
+    state = _start(seed % 2**64, stream)
+    for each in words:
+        state = _absorb(state, each)
+    return state
+
+
+def bits_after(states: np.ndarray, words: ArrayLike) -> np.ndarray:
+    """The bits that follow from `states` and the last words, uint32 in the broadcast shape."""
+    return (_absorb(states, words) >> np.uint64(32)).astype(np.uint32)
 
 
 def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
@@ -43,18 +55,19 @@ def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, siz
     """
     epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions, np.int64)))
     half = max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2)
-    places = _feistel(seed, stream, epoch, places, half)
-    while (outside := places >= size).any():
-        places[outside] = _feistel(seed, stream, epoch[outside], places[outside], half)
+    rounds = np.stack([states(seed, stream, epoch, step) for step in range(_FEISTEL_ROUNDS)])
+    places = _feistel(rounds, places, half)
+    while len(outside := np.flatnonzero(places >= size)):
+        places[outside] = _feistel(rounds[:, outside], places[outside], half)
     return places
 
 
-def _feistel(seed: int, stream: str, epoch: np.ndarray, places: np.ndarray, half: int) -> np.ndarray:
-    """A bijection of range(4**half)."""
+def _feistel(rounds: np.ndarray, places: np.ndarray, half: int) -> np.ndarray:
+    """A bijection of range(4**half) for each state of the rounds (uint64 [rounds, n])."""
     mask = (1 << half) - 1
     left, right = places >> half, places & mask
-    for step in range(_FEISTEL_ROUNDS):
-        left, right = right, left ^ (bits(seed, stream, epoch, step, right).astype(np.int64) & mask)
+    for state in rounds:
+        left, right = right, left ^ (bits_after(state, right).astype(np.int64) & mask)
     return (left << half) | right
 
 
@@ -64,8 +77,9 @@ def _start(seed: int, stream: str) -> np.uint64:
     return _absorb(np.uint64(int.from_bytes(name, "little")), np.uint64(seed))
 
 
-def _absorb(state: np.ndarray | np.uint64, words: np.ndarray | np.uint64) -> np.ndarray:
-    state = state + _GOLDEN * (words + np.uint64(1))
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+        state = state + _GOLDEN * (np.asarray(words).astype(np.uint64) + np.uint64(1))
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return state ^ (state >> np.uint64(31))

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.examples import Ragged
-from bertjax.data.random import uniform
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.random import bits_after, states
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 
@@ -99,9 +99,8 @@ def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
         draw = Draw(draw.seed, draw.epochs % masking.static)
     choice = masking.choose(placed, draw)
     originals = ragged.tokens[choice.tokens]
-    share = uniform(draw.seed, "mask/other", *token_key(ragged, draw, choice.tokens))
-    others = _others(share, originals, placed.vocabulary.ordinary)
-    action = uniform(draw.seed, "mask/action", *token_key(ragged, draw, choice.deciders))
+    others = _others(token_shares(ragged, draw, "mask/other", choice.tokens), originals, placed.vocabulary)
+    action = token_shares(ragged, draw, "mask/action", choice.deciders)
 
     tokens, chosen = ragged.tokens.copy(), np.zeros(len(ragged.tokens), bool)
     replaced = np.where(action < masking.mask + masking.random, others, originals)
@@ -110,15 +109,20 @@ def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
     return Masked(tokens, chosen)
 
 
-def token_key(ragged: Ragged, draw: Draw, tokens: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What the random numbers of tokens depend on besides seed and stream: epoch, example id, place in the example."""
-    owners = ragged.token_examples[tokens]
-    return draw.epochs[owners], ragged.ids[owners], ragged.token_index[tokens]
+def token_bits(ragged: Ragged, draw: Draw, stream: str, tokens: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """32 random bits for each of these tokens, uint32: by epoch, example id and place in the example alone."""
+    examples = states(draw.seed, stream, draw.epochs, ragged.ids)
+    return bits_after(examples[ragged.token_examples[tokens]], ragged.token_index[tokens])
+
+
+def token_shares(ragged: Ragged, draw: Draw, stream: str, tokens: np.ndarray | slice = slice(None)) -> np.ndarray:
+    """The same as multiples of 2**-32 in [0, 1); float64."""
+    return token_bits(ragged, draw, stream, tokens) * 2.0**-32
 
 
 def budget(ragged: Ragged, rate: float) -> tuple[np.ndarray, np.ndarray]:
     """The maskable tokens of each example, and its share of them: rounded half up, at least 1; int64 [M] both."""
-    maskable = np.bincount(ragged.token_examples[~ragged.special], minlength=len(ragged.ids))
+    maskable = np.diff(np.append(0, np.cumsum(~ragged.special))[ragged.offsets])
     return maskable, np.minimum(np.maximum(np.floor(rate * maskable + 0.5), 1), maskable).astype(np.int64)
 
 
@@ -129,27 +133,29 @@ def predictions(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict
       `positions_BK` (int32, their columns), `labels_BK` (int32, their ids), `weights_BK` (float32, 1 each; a place
       without a token has 0 in all three) and `dropped_B` (int32, chosen tokens that found no place).
     """
-    chosen_BT = placed.tokens_to_rows(chosen)
-    rows, columns = np.nonzero(chosen_BT)
-    labels = placed.tokens_to_rows(placed.ragged.tokens)[rows, columns]
-    counts_B = chosen_BT.sum(axis=1)
+    tokens = np.flatnonzero(chosen)
+    cells = placed.token_cells[tokens]
+    order = np.argsort(cells)
+    rows, columns = np.divmod(cells[order], placed.seq_len)
+    counts_B = np.bincount(rows, minlength=placed.shape[0])
     rank = np.arange(len(rows)) - (np.cumsum(counts_B) - counts_B)[rows]
     kept = rank < places
+    place = (rows * places + rank)[kept]
 
     def gather(values: np.ndarray, dtype: type) -> np.ndarray:
-        gathered_BK = np.zeros((len(chosen_BT), places), dtype)
-        gathered_BK[rows[kept], rank[kept]] = values[kept]
+        gathered_BK = np.zeros((placed.shape[0], places), dtype)
+        gathered_BK.ravel()[place] = values[kept]
         return gathered_BK
 
     return {
         "positions_BK": gather(columns, np.int32),
-        "labels_BK": gather(labels, np.int32),
+        "labels_BK": gather(placed.ragged.tokens[tokens[order]], np.int32),
         "weights_BK": gather(np.ones(len(rows)), np.float32),
         "dropped_B": np.maximum(counts_B - places, 0).astype(np.int32),
     }
 
 
-def _others(share: np.ndarray, originals: np.ndarray, ordinary: np.ndarray) -> np.ndarray:
+def _others(share: np.ndarray, originals: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
     """For each token the ordinary id at `share` (in [0, 1)) of all ordinary ids but its own."""
-    rank = (share * (len(ordinary) - 1)).astype(np.int64)
-    return ordinary[rank + (rank >= np.searchsorted(ordinary, originals))]
+    rank = (share * (len(vocabulary.ordinary) - 1)).astype(np.int64)
+    return vocabulary.ordinary[rank + (rank >= vocabulary.ordinary_before[originals])]

@@ -6,8 +6,9 @@ import math
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking.base import Choice, Masking, budget, token_key
-from bertjax.data.random import bits
+from bertjax.data.masking.base import Choice, Masking, budget, token_bits
+
+_LAST = np.iinfo(np.uint32).max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,13 +26,15 @@ class TokenMasking(Masking):
         Tokens that tie for the last place are all chosen, since nothing but their keys may decide.
         """
         ragged = placed.ragged
-        owners = ragged.token_examples
+        owners, real = ragged.token_examples, ~ragged.special
         _, wanted = budget(ragged, self.rate)
-        priority = bits(draw.seed, "mask/choose", *token_key(ragged, draw, slice(None)))
-        # One sort for all examples: each keeps its stretch, with the special tokens at the end of it.
-        keys = (2 * owners + ragged.special).astype(np.uint64) << np.uint64(32) | priority
-        last = np.sort(keys)[ragged.offsets[:-1] + wanted - 1]
-        tokens = np.flatnonzero((keys <= last[owners]) & ~ragged.special)
+        priority = token_bits(ragged, draw, "mask/choose")
+        # Every example is sorted in a line of its own, special tokens and the rest of the line at its end.
+        lines = np.full((len(ragged.ids), ragged.lengths.max(initial=1)), _LAST, np.uint32)
+        lines[owners[real], ragged.token_index[real]] = priority[real]
+        lines.sort(axis=1)
+        last = lines[np.arange(len(lines)), wanted - 1]
+        tokens = np.flatnonzero((priority <= last[owners]) & real)
         return Choice(tokens, tokens)
 
     def most_predicted(self, seq_len: int, row_examples: int) -> float:

@@ -9,8 +9,8 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.masking.base import Choice, Masking, budget, token_key
-from bertjax.data.random import bits, uniform
+from bertjax.data.masking.base import Choice, Masking, budget, token_bits, token_shares
+from bertjax.data.random import bits
 from bertjax.data.words import Words
 
 _DEVIATIONS = 2  # of a normal distribution, 2.3% lie above so many
@@ -79,7 +79,7 @@ def chosen_units(starts: np.ndarray, lengths: np.ndarray, ragged: Ragged, draw: 
     """
     maskable, wanted = budget(ragged, rate)
     owners = ragged.token_examples[starts]
-    priority = bits(draw.seed, "mask/choose", *token_key(ragged, draw, starts))
+    priority = token_bits(ragged, draw, "mask/choose", starts)
     # Stable, since only the keys and the order within the example may decide between equal priorities.
     order = np.argsort(owners.astype(np.uint64) << np.uint64(32) | priority, kind="stable")
     before = np.cumsum(lengths[order]) - lengths[order] - (np.cumsum(maskable) - maskable)[owners]
@@ -97,9 +97,8 @@ def runs(words: Words, shares: np.ndarray, ragged: Ragged, draw: Draw) -> np.nda
     The lengths are independent: n words with probability `shares[n - 1]`. Only the last run of a stretch is shorter
     where the stretch ends.
     """
-    key = token_key(ragged, draw, words.starts)
     # A stretch of W words has W runs at most: its i-th word lends its random number to the i-th run.
-    share = uniform(draw.seed, "mask/length", *key)
+    share = token_shares(ragged, draw, "mask/length", words.starts)
     lengths = 1 + np.searchsorted(np.cumsum(shares)[:-1], share, side="right")
     before = np.cumsum(lengths) - lengths
     place = before - before[words.stretch_starts][words.stretches]
