@@ -178,9 +178,15 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     except Exception as error:  # it is the user's program, and may fail in any way
         raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
-    for assignment in overrides:
+    for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment)
     return from_dict(mapping)
+
+
+def _kinds_first(assignment: str) -> tuple[bool, int]:
+    """Kinds before other settings, and the outer before the inner: each takes the settings of another kind with it."""
+    path = assignment.partition("=")[0]
+    return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -63,7 +63,8 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
 def override(mapping: dict, assignment: str) -> None:
     """Applies `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
 
-    The value is read as a Python literal, and as text where it is none.
+    The value is read as a Python literal, and as text where it is none. Another `kind` takes the place of what was said
+    of the one before, whose settings are not its own.
 
     Raises:
       UserError: no `=`, or an index that a list does not have.
@@ -79,6 +80,8 @@ def override(mapping: dict, assignment: str) -> None:
             raise UserError(
                 f"override {assignment!r}: {key!r} holds a value, not settings; see the names in config.json"
             )
+    if last == "kind" and target.get("kind") != text:
+        target.clear()
     target[_index(target, last, path) if isinstance(target, list) else last] = _literal(text)
 
 

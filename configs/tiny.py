@@ -24,7 +24,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     # Every position learns who its neighbours are for itself: the fewer there are, the sooner.
     config.stages = [{"steps": 4000, "seq_len": 32, "batch": 48}]
     # Such rows are short enough without BERT's tenth of still shorter ones.
-    config.tasks = {"bert": {"examples": {"short_seq_prob": 0.0}}}
+    config.tasks = {"bert": {"examples": {"kind": "segment_pairs", "short_seq_prob": 0.0}}}
     config.eval = {"every": 1000}
     config.runtime = {"unroll": True, "save_every": 500}
     if variant == "smoke":

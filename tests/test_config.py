@@ -38,6 +38,14 @@ def test_an_empty_mapping_is_all_defaults():
     assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
 
 
+def test_a_kind_is_chosen_before_its_settings():
+    masking = ["tasks.bert.objective.masking.rate=0.2", "tasks.bert.objective.masking.kind=spans"]
+    examples = ["tasks.bert.examples.cut=sentences", "tasks.bert.examples.kind=full_sentences"]
+    task = load("configs/tiny.py", [*masking, *examples, "tasks.bert.objective.kind=mlm"]).task
+    assert (task.objective.masking.kind, task.objective.masking.rate) == ("spans", 0.2)
+    assert (task.examples.kind, task.examples.cut) == ("full_sentences", "sentences")
+
+
 def test_overrides_are_applied_to_the_file():
     overrides = ["seed=5", "stages.0.steps=7", "optimizer.learning_rate=1", "model.preset=mini", "data.corpus=a/b.txt"]
     config = load(path_of("tiny"), overrides)

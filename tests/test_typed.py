@@ -116,3 +116,12 @@ def test_differences_name_the_leaves():
     assert differences(old, new) == ["b.c.1: 2 -> 3", "b.d: 'x' -> 'y'", "gone: 0 -> None", "new: None -> [1]"]
     assert differences(old, old) == []
     assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1] -> [1, 2]"]
+
+
+def test_another_kind_does_not_inherit_settings():
+    mapping = {"examples": {"kind": "pairs", "trim": "ends"}}
+    override(mapping, "examples.kind=pairs")
+    assert mapping == {"examples": {"kind": "pairs", "trim": "ends"}}
+    override(mapping, "examples.kind=runs")
+    override(mapping, "examples.cut=tokens")
+    assert mapping == {"examples": {"kind": "runs", "cut": "tokens"}}
