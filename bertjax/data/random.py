@@ -30,15 +30,14 @@ def states(seed: int, stream: str, *words: ArrayLike) -> np.ndarray:
 
     Tokens of one example share it, so it need be computed once for each example.
     """
-    state = _start(seed % 2**64, stream)
-    for each in words:
-        state = _absorb(state, each)
-    return state
+    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant; numpy warns of it where no array is
+        return functools.reduce(_absorb, words, _start(seed % 2**64, stream))
 
 
 def bits_after(states: np.ndarray, words: ArrayLike) -> np.ndarray:
     """The bits that follow from `states` and the last words, uint32 in the broadcast shape."""
-    return (_absorb(states, words) >> np.uint64(32)).astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return _high(_absorb(states, words))
 
 
 def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
@@ -67,7 +66,7 @@ def _feistel(rounds: np.ndarray, places: np.ndarray, half: int) -> np.ndarray:
     mask = (1 << half) - 1
     left, right = places >> half, places & mask
     for state in rounds:
-        left, right = right, left ^ (bits_after(state, right).astype(np.int64) & mask)
+        left, right = right, left ^ (_high(_absorb(state, right)).astype(np.int64) & mask)
     return (left << half) | right
 
 
@@ -78,8 +77,16 @@ def _start(seed: int, stream: str) -> np.uint64:
 
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
-        state = state + _GOLDEN * (np.asarray(words).astype(np.uint64) + np.uint64(1))
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return state ^ (state >> np.uint64(31))
+    """One step of SplitMix64; it works in place on the sum, which is its own."""
+    state = state + _GOLDEN * (np.asarray(words).astype(np.uint64) + np.uint64(1))
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def _high(state: np.ndarray) -> np.ndarray:
+    """The upper half of 64 bits."""
+    return (state >> np.uint64(32)).astype(np.uint32)
