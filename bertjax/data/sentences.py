@@ -29,9 +29,9 @@ KOREAN_LIST_MARKERS = frozenset("가나다라마바사아자차카타파하ㄱ�
 # What a Korean sentence adds after the quotation that it reports.
 QUOTATIVE = re.compile(r"(?:이?라)?(?:고|는|며|면서) ")
 
-# By far the most sentences end where none of the rules below has a say, and regular expressions alone find those ends: a
-# mark before a capital letter, a digit or Hangul, and before a full stop a word of two letters at least that is neither
-# an abbreviation nor, by its last two letters, a Roman number.
+# By far the most sentences end where none of the rules below has a say, and regular expressions alone find those ends:
+# a mark before a capital letter, a digit or Hangul, and before a full stop a word of two letters at least that is
+# neither an abbreviation nor, by its last two letters, a Roman number.
 _BEGINS = rf" (?=[{_OPENERS}]*[A-Z0-9가-힣])"
 _NO_ABBREVIATION = "".join(
     rf"(?<!\b(?i:{'|'.join(sorted(words))})\.)"  # all that a look behind tries must be of one length
@@ -47,13 +47,13 @@ CERTAIN = {
 _GOES_ON_WITH_DATE = r"[\d\u1100-\u11ff\u3400-\u9fff\uac00-\ud7a3]"
 GOES_ON_WITH_DATE = re.compile(_GOES_ON_WITH_DATE)
 _NO_DATE = "".join(rf"(?!(?<=[ \n]{digits}\.) {_GOES_ON_WITH_DATE})" for digits in (r"\d", r"\d\d", r"\d\d\d\d"))
-# The other stops that may end a sentence. The look behind makes a match begin where its marks do, or a long run of marks
-# would be tried from each of them. What begins with one character is searched for five times as fast as a set of them.
+# The other stops that may end a sentence. The look behind makes a match begin where its marks do, or a long run of
+# marks would be tried from each of them. What begins with one character is searched for five times as fast as a set.
 DOUBTFUL = tuple(
     re.compile(rf"{mark}(?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{_OPENERS}]*[a-z])")
     for mark in (rf"\.{_NO_DATE}", "!", r"\?", "…")
 )
-# The same in a text with marks that no space need follow.
+# All of them in a text with marks that no space need follow.
 STOP = re.compile(rf"[.!?…。！？][.!?…。！？]*[{_CLOSERS}]*")
 
 

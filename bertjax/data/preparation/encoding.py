@@ -134,7 +134,7 @@ class Encoder:
         for sentences, owners in self._batches(texts):
             encoded, lengths = self.tokenizer.encode_flat(sentences)
             # Sentences hold no white space but single spaces.
-            words = np.array([sentence.count(" ") + 1 for sentence in sentences], np.int64)
+            words = 1 + np.fromiter(map(str.count, sentences, itertools.repeat(" ")), np.int64, len(sentences))
             tokens.append(encoded.astype(dtype))
             per_sentence.append(np.stack([lengths, words, owners]))
         return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))
