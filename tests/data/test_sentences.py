@@ -4,7 +4,7 @@ import hashlib
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import sentences, sources
@@ -59,11 +59,12 @@ def test_no_character_is_lost(text, splitter):
     assert all(sentence.strip() for sentence in found)
 
 
-MARKS = [*'.!?…"”)(“。', ". ", ". ", "! ", " ", "\n"]
-WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A b 5 14 2014 3.1 가 이유 Well é word É -".split()
+MARKS = [*[". "] * 9, *'.!?…"”)(“。', ".. ", '." ', ".\n", "! ", " (", " ", "\n"]
+WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A A1 b 5 14 2014 3.1 가 이유 Well é word É -".split()
 
 
-@given(st.lists(st.sampled_from(MARKS) | st.sampled_from(WORDS), max_size=60).map("".join))
+@settings(max_examples=500)
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(MARKS)).map("".join), max_size=20).map("".join))
 def test_regular_expressions_find_the_ends_that_the_rules_find(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentences, "CERTAIN", {})
