@@ -4,10 +4,10 @@ import hashlib
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data import sources
+from bertjax.data import sentences, sources
 from bertjax.data.config import SPLITTERS
 from bertjax.data.sentences import split
 
@@ -33,8 +33,8 @@ GOLDEN = [
 
 @pytest.mark.parametrize("marked", GOLDEN)
 def test_golden_sentences(marked):
-    sentences = marked.split("|")
-    assert split(" ".join(sentences), "punctuation") == sentences
+    expected = marked.split("|")
+    assert split(" ".join(expected), "punctuation") == expected
 
 
 def test_full_width_marks_end_a_sentence_without_a_space():
@@ -54,9 +54,23 @@ TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u300
 
 @given(TEXT, st.sampled_from(SPLITTERS))
 def test_no_character_is_lost(text, splitter):
-    sentences = split(text, splitter)
-    assert "".join("".join(sentences).split()) == "".join(text.split())
-    assert all(sentence.strip() for sentence in sentences)
+    found = split(text, splitter)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(sentence.strip() for sentence in found)
+
+
+MARKS = [*[". "] * 9, *'.!?…"”)(“。', ".. ", '." ', ".\n", "! ", " (", " ", "\n"]
+WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A A1 b 5 14 2014 3.1 가 이유 Well é word É -".split()
+
+
+@settings(max_examples=500)
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(MARKS)).map("".join), max_size=20).map("".join))
+def test_regular_expressions_find_the_ends_that_the_rules_find(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "CERTAIN", {})
+        patch.setattr(sentences, "DOUBTFUL", (sentences.STOP,))
+        by_rules = split(text, "punctuation")
+    assert split(text, "punctuation") == by_rules
 
 
 @pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. "])
@@ -70,6 +84,6 @@ def test_time_is_linear_in_a_long_line(unit):
 def test_golden_corpora(corpus, number, digest):
     """The sentences of a corpus decide its token store: they change with its format version, and only then."""
     texts = (document.text for document in sources.documents(f"embedded:{corpus}", "text"))
-    sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
-    assert len(sentences) == number
-    assert hashlib.sha256("\n".join(sentences).encode()).hexdigest().startswith(digest)
+    found = [sentence for text in texts for sentence in split(text, "punctuation")]
+    assert len(found) == number
+    assert hashlib.sha256("\n".join(found).encode()).hexdigest().startswith(digest)

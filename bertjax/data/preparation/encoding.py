@@ -132,11 +132,10 @@ class Encoder:
         dtype = token_dtype(self.tokenizer.vocab_size)
         tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
         for sentences, owners in self._batches(texts):
-            encoded = self.tokenizer.encode(sentences)
-            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            encoded, lengths = self.tokenizer.encode_flat(sentences)
             # Sentences hold no white space but single spaces.
-            words = np.array([sentence.count(" ") + 1 for sentence in sentences], np.int64)
-            tokens.append(np.fromiter(itertools.chain.from_iterable(encoded), dtype, lengths.sum()))
+            words = 1 + np.fromiter(map(str.count, sentences, itertools.repeat(" ")), np.int64, len(sentences))
+            tokens.append(encoded.astype(dtype))
             per_sentence.append(np.stack([lengths, words, owners]))
         return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))
 

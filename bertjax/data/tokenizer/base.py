@@ -81,6 +81,16 @@ class Tokenizer(abc.ABC):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         """Token ids of each sentence, without [CLS] and [SEP]."""
 
+    def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """What `encode` gives, without an object for every token.
+
+        Returns:
+          The ids of all sentences, one after the other: int32 [n], and how many each sentence has: int64 [S].
+        """
+        encoded = self.encode(sentences)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
+
     @abc.abstractmethod
     def piece(self, token_id: int) -> str:
         """One token as people read it, with the sign that tells whether it begins a word."""

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
@@ -59,7 +61,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
         # Preparation takes a process a core, each of which would start as many threads.
-        return self._processor.encode([self._normalize(sentence) for sentence in sentences], num_threads=1)
+        return self._processor.encode(self._normalized(sentences), num_threads=1)
+
+    def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        encoded = self._processor.encode(self._normalized(sentences), num_threads=1, return_type="numpy")
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
 
     def piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(int(token_id))
@@ -70,8 +77,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _special_id(self, symbol: str) -> int:
         return self._processor.unk_id() if symbol == "[UNK]" else self._processor.piece_to_id(symbol)
 
-    def _normalize(self, text: str) -> str:
-        return unicodedata.normalize("NFC", text) if self.normalizer == "nfc" else text
+    def _normalized(self, texts: list[str]) -> list[str]:
+        return [unicodedata.normalize("NFC", text) for text in texts] if self.normalizer == "nfc" else texts
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTokenizer:

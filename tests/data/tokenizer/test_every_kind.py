@@ -53,6 +53,15 @@ def test_spelling_of_a_special_symbol_is_ordinary_text(sentences, kind, around):
             assert tokens.decode(ids).strip() == text.strip()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("texts", [[], [""], ["the same", "", "\u1112\u1161\u11ab words", "e\u0301 "]])
+def test_flat_ids_are_those_of_each_sentence(trained, kind, texts):
+    ids, lengths = trained[kind].encode_flat(texts)
+    expected = trained[kind].encode(texts)
+    assert (ids.dtype, lengths.dtype) == (np.int32, np.int64)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]] == expected
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")))
 def test_bytes_read_back_any_text(trained, text):
     text = " ".join(word for word in text.split(" ") if word)
