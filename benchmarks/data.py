@@ -56,7 +56,7 @@ def real_shares(store: TokenStore) -> None:
                 open_or_make(store, Spec("train", format_class(kind)(), seq_len, 0, row_examples)).counts
                 for row_examples in (0, 1)
             )
-            lost, repeated = packed.lost_tokens / packed.tokens, packed.repeated_tokens / packed.tokens
+            lost, repeated = (n / packed.split_tokens for n in (packed.lost_tokens, packed.repeated_tokens))
             print(
                 f"{kind:20} {seq_len:3}   {packed.real_share(seq_len):6.2%}  {alone.real_share(seq_len):6.2%}"
                 f"   {packed.slots:3}  {lost:5.1%}    {repeated:5.1%}"

@@ -179,7 +179,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in sorted(overrides, key=_kinds_first):
-        typed.override(mapping, assignment)
+        typed.override(mapping, assignment, unions=("objective", "masking", "examples"))
     return from_dict(mapping)
 
 

@@ -26,7 +26,8 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     Args:
       name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
       corpus: as in `data.corpus`; the model's own by default. Whether a document is held out depends on its content
-        alone, so no document that was trained on is scored where the share held out is the same.
+        alone, so no document that was trained on is scored where the share held out is the same; a run with a file of
+        held-out documents (`data.heldout`) trained on all of its corpus.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = errors.ArgumentParser(
         prog="python -m bertjax.evaluate",
         description="Scores a run, a checkpoint or an export on the held-out documents of a corpus.",
-        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@2100 "
+        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@3500 "
         "--corpus=my/texts --json",
         allow_abbrev=False,
     )

@@ -21,7 +21,7 @@ from bertjax import config
 from bertjax.data import show
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
-from bertjax.errors import ArgumentParser, exit_code_of
+from bertjax.errors import ArgumentParser, UserError, exit_code_of
 from bertjax.training.feeds import make_feed
 from bertjax.training.report import plan_line
 
@@ -39,12 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
     config.add_flags(parser)
     args, overrides = config.parse(parser, argv)
+    if args.show is not None and args.show < 1:
+        raise UserError(f"--show={args.show} must be at least 1: so many rows are printed")
     loaded = config.load(args.config, overrides)
     store = prepare(loaded.data)
     if args.verify:
         TokenStore.open(store.path, verify=True)
         print("every file is as it was written")
-    if args.show:
+    if args.show is not None:
         _show(loaded, store, args.show)
     return 0
 

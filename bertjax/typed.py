@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bertjax.errors import UserError
@@ -49,7 +49,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
 def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
     fields = dict(_mapping(path, value))
     if expected in unions:
-        expected = unions[expected](fields.get("kind"))
+        expected = unions[expected](build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
     known = {field.name for field in dataclasses.fields(expected) if field.init}
     if "kind" not in known:
         fields.pop("kind", None)
@@ -60,11 +60,16 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
 
 
-def override(mapping: dict, assignment: str) -> None:
+def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> None:
     """Applies `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
 
-    The value is read as a Python literal, and as text where it is none. Another `kind` takes the place of what was said
-    of the one before, whose settings are not its own.
+    The value is read as a Python literal, and as text where it is none. Where another `kind` is chosen in place of one
+    that was said, the settings of that one go with it.
+
+    Args:
+      mapping: settings by name.
+      assignment: `a.b.0.c=value`.
+      unions: names of the settings whose `kind` says which settings there are.
 
     Raises:
       UserError: no `=`, or an index that a list does not have.
@@ -80,9 +85,10 @@ def override(mapping: dict, assignment: str) -> None:
             raise UserError(
                 f"override {assignment!r}: {key!r} holds a value, not settings; see the names in config.json"
             )
-    if last == "kind" and target.get("kind") != text:
+    value = _literal(text)
+    if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
         target.clear()
-    target[_index(target, last, path) if isinstance(target, list) else last] = _literal(text)
+    target[_index(target, last, path) if isinstance(target, list) else last] = value
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

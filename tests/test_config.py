@@ -38,6 +38,11 @@ def test_an_empty_mapping_is_all_defaults():
     assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
 
 
+def test_the_kind_of_a_tokenizer_is_a_setting_like_any_other():
+    tokenizer = load("configs/tiny.py:smoke", ["data.tokenizer.kind=bpe"]).data.tokenizer
+    assert (tokenizer.kind, tokenizer.vocab_size) == ("bpe", 2000)
+
+
 def test_a_kind_is_chosen_before_its_settings():
     masking = ["tasks.bert.objective.masking.rate=0.2", "tasks.bert.objective.masking.kind=spans"]
     examples = ["tasks.bert.examples.cut=sentences", "tasks.bert.examples.kind=full_sentences"]
@@ -143,6 +148,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
             "unknown configuration key 'tasks.a.examples.trim'; known are cut",
         ),
+        ({"tasks": {"a": {"examples": {"kind": 5}}}}, "tasks.a.examples.kind=5 is int; it must be text"),
+        ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
             "objective.kind='nope' is unknown; "

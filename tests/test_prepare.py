@@ -32,3 +32,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
     done = prepare(f"--config.data.corpus={tmp_path}/none.txt")
     assert done.returncode == 2
     assert done.stderr.startswith("error: corpus") and done.stderr.count("\n") == 1
+
+
+def test_no_rows_to_show_is_a_slip():
+    done = prepare("--show=0")
+    assert (done.returncode, done.stderr) == (2, "error: --show=0 must be at least 1: so many rows are printed\n")

@@ -123,5 +123,9 @@ def test_another_kind_does_not_inherit_settings():
     override(mapping, "examples.kind=pairs")
     assert mapping == {"examples": {"kind": "pairs", "trim": "ends"}}
     override(mapping, "examples.kind=runs")
-    override(mapping, "examples.cut=tokens")
-    assert mapping == {"examples": {"kind": "runs", "cut": "tokens"}}
+    assert mapping == {"examples": {"kind": "runs", "trim": "ends"}}  # no union: a kind is a setting like any other
+    override(mapping, "examples.kind='runs'", unions=["examples"])
+    assert mapping == {"examples": {"kind": "runs", "trim": "ends"}}
+    override(mapping, "examples.kind=other", unions=["examples"])
+    override(mapping, "examples.cut=tokens", unions=["examples"])
+    assert mapping == {"examples": {"kind": "other", "cut": "tokens"}}

@@ -50,6 +50,13 @@ class TokenizerConfig:
         ):
             if value not in known:
                 raise UserError(f"data.tokenizer.{field}={value!r} is unknown; choose one of {', '.join(known)}")
+        for field in ("vocab_size", "sample_characters"):
+            if getattr(self, field) < 1:
+                raise UserError(f"data.tokenizer.{field}={getattr(self, field)} must be at least 1")
+        if not 0.0 < self.character_coverage <= 1.0:
+            raise UserError(
+                f"data.tokenizer.character_coverage={self.character_coverage} must be above 0 and at most 1"
+            )
         for field in dataclasses.fields(self):
             kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)
             if not self.model and self.kind not in kinds and value != field.default:

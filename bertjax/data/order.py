@@ -12,8 +12,9 @@ import numpy as np
 from bertjax.data.plan import Plan
 from bertjax.data.random import permuted
 
-# Slots of the table by which weighted sources take turns: their shares are exact to one slot.
-PERIOD = 1024
+# Slots of the table by which weighted sources take turns: their shares are exact to half a slot.
+PERIOD = 4096
+SMALLEST_SHARE = 0.5 / PERIOD
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Turns:
     """How sources take turns: in fixed proportions, spread evenly, by a table of `PERIOD` slots that repeats.
 
     Attributes:
-      shares: of the rows, one for each source; they sum to 1.
+      shares: of the rows, one for each source, none below SMALLEST_SHARE; they sum to 1.
     """
 
     shares: tuple[float, ...]

@@ -62,7 +62,8 @@ class Spec:
 
     def identity(self, store: TokenStore) -> dict:
         """All that the plan follows from."""
-        return dataclasses.asdict(self) | {"format_version": FORMAT_VERSION, "store": store.fingerprint}
+        identity = dataclasses.asdict(self) | {"format_version": FORMAT_VERSION, "store": store.fingerprint}
+        return json.loads(json.dumps(identity))  # as it is read again: a tuple is a list there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Counts:
       slots: N, the most examples of any row.
       examples: E.
       tokens: of all examples, [CLS] and [SEP] included.
+      split_tokens: of the documents that the examples are made of.
       lost_tokens: tokens of the split that are in no example.
       repeated_tokens: tokens that are in an example a second time.
     """
@@ -82,6 +84,7 @@ class Counts:
     slots: int
     examples: int
     tokens: int
+    split_tokens: int
     lost_tokens: int
     repeated_tokens: int
 
@@ -126,8 +129,9 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     identity = spec.identity(store)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     path = store.path / "plans" / fingerprint[:12]
+    was_there = path.exists()
     counts = _read(path, identity)
-    if path.exists() and counts is None:
+    if was_there and counts is None:
         log.warning("the plan in %s is damaged and is made again", path)
         _attempt(path, lambda: shutil.rmtree(path))
     if counts is None:
@@ -150,13 +154,18 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     draft.mkdir(parents=True)
     try:
-        blocks = spec.examples.blocks(store.split(spec.split, spec.source), spec.seq_len, spec.plan_seed)
+        split = store.split(spec.split, spec.source)
+        blocks = spec.examples.blocks(split, spec.seq_len, spec.plan_seed)
         written, lost, repeated = _write_ranges(draft / _RANGES, blocks)
         if not written:
-            raise UserError(f"the {spec.split} split of {store.path} is too small to fill a row; use a larger corpus")
+            where = f"the {spec.split} split" + (f" of source {spec.source}" if spec.source else "")
+            raise UserError(f"{where} of {store.path} is too small to fill a row; use a larger corpus")
         examples = spec.examples.open(store, spec.split, draft / _RANGES)
         packed = _write_rows(draft / _ROWS, examples, spec)
-        counts = Counts(**packed, examples=written, lost_tokens=lost, repeated_tokens=repeated)
+        split_tokens = int(np.diff(split.sentences[split.documents[[0, -1]]])[0])
+        counts = Counts(
+            **packed, examples=written, split_tokens=split_tokens, lost_tokens=lost, repeated_tokens=repeated
+        )
         manifest = {"identity": identity, "counts": dataclasses.asdict(counts), "files": _files(draft)}
         (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
         os.rename(draft, path)
@@ -206,6 +215,8 @@ class _GrowingArray:
         return self
 
     def append(self, values: np.ndarray) -> None:
+        if not len(values):
+            return
         if not self.length:
             self._of_one = values[:0]
             self._write_header()

@@ -82,7 +82,7 @@ def draw_packing(feed: Feed, target: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     plan = feed.plans[0]
-    rows_RN = plan.rows_RN[:_DRAWN_ROWS]
+    rows_RN = plan.rows_RN[:: -(-plan.counts.rows // _DRAWN_ROWS)]
     filled_RN = rows_RN >= 0
     lengths_RN = np.where(filled_RN, plan.examples.lengths()[rows_RN], 0)
     figure = Figure(figsize=(15, 4), layout="constrained")

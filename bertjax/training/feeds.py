@@ -4,20 +4,21 @@ from collections.abc import Iterator
 
 from bertjax.config import Config
 from bertjax.data.examples import Vocabulary
-from bertjax.data.order import Epochs, Turns
+from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
+from bertjax.errors import UserError
 
 
 def make_feed(config: Config, store: TokenStore, split: str, seq_len: int) -> Feed:
-    """Batches of a split: training rows shuffled anew in every epoch, held-out rows always alike.
+    """Batches of a split, its rows in a random order, which is another one in every epoch.
 
     Held-out rows are those of all sources together. So are training rows, unless the sources have weights of their
     own: each is then planned apart, and has `weight` times the turns that its number of rows would give it.
 
     Raises:
-      UserError: the split is too small for the example format.
+      UserError: the split is too small for the example format, or a source for its weight.
     """
     train = split == "train"
     sources = config.data.named_sources
@@ -27,15 +28,22 @@ def make_feed(config: Config, store: TokenStore, split: str, seq_len: int) -> Fe
             plans=tuple(_plans(config, store, split, seq_len, name)),
             stream=f"rows/{name}" if name else "rows",
             seed=config.seed,
-            shuffle=train,
+            shuffle=True,  # a plan begins with its fullest rows, and an evaluation may use a part of them
         )
         for name in (sources if apart else [""])
     )
     weights = [source.weight for source in sources.values()] if apart else [1.0]
     rows = [weight * each.plans[0].counts.rows for weight, each in zip(weights, epochs)]
+    shares = tuple(count / sum(rows) for count in rows)
+    if min(shares) < SMALLEST_SHARE:
+        name = list(sources)[shares.index(min(shares))]
+        raise UserError(
+            f"data.sources.{name} would have {min(shares):.3%} of the rows, and the least is {SMALLEST_SHARE:.3%}; "
+            "raise its weight, or give all sources the same"
+        )
     return Feed(
         sources=epochs,
-        turns=Turns(tuple(count / sum(rows) for count in rows)),
+        turns=Turns(shares),
         features=config.task.objective.opened(store).features,
         vocabulary=Vocabulary.of(store.tokenizer),
         seq_len=seq_len,

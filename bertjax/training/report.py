@@ -85,11 +85,14 @@ def _number(value: float | None) -> str:
 
 def plan_line(feed: Feed) -> str:
     """What an epoch holds: rows, examples a row, the share of real tokens, and what the example format cost."""
-    counts = [plan.counts for plan in feed.plans]
-    rows, examples, tokens = (sum(getattr(count, name) for count in counts) for name in ("rows", "examples", "tokens"))
-    lost, repeated = (sum(getattr(count, name) for count in counts) for name in ("lost_tokens", "repeated_tokens"))
-    real = tokens / (rows * feed.seq_len)
+    plans = [source.plans[0].counts for source in feed.sources]
+
+    def total(name: str) -> int:
+        return sum(getattr(counts, name) for counts in plans)
+
+    rows, text = total("rows"), total("split_tokens")
     return (
-        f"{rows:,} rows an epoch, {examples / rows:.2f} examples a row, {real:.1%} real tokens "
-        f"({lost / tokens:.1%} of the tokens cut away, {repeated / tokens:.1%} repeated)"
+        f"{rows:,} rows an epoch, {total('examples') / rows:.2f} examples a row, "
+        f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens "
+        f"({total('lost_tokens') / text:.1%} of the text cut away, {total('repeated_tokens') / text:.1%} repeated)"
     )

@@ -135,6 +135,22 @@ def test_blocks_are_joined_and_their_counts_added(own_store):
     assert (plan.counts.lost_tokens, plan.counts.repeated_tokens) == (2 * blocks, blocks)
 
 
+def test_a_block_without_examples_leaves_no_trace(own_store):
+    """Say a million sentences of which none has another one beside it."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Late(WholeRows):
+        def blocks(self, split, seq_len, seed):
+            for block in super().blocks(split, seq_len, seed):
+                yield dataclasses.replace(block, ranges=block.ranges[:0])
+                yield block
+
+    late = open_or_make(own_store, Spec("heldout", Late(), 16, seed=1))
+    plain = open_or_make(own_store, Spec("heldout", WholeRows(), 16, seed=0))
+    assert late.path != plain.path and late.counts.examples == plain.counts.examples
+    np.testing.assert_array_equal(np.load(late.examples.path), np.load(plain.examples.path))
+
+
 def test_packing_in_blocks_keeps_every_example(own_store, monkeypatch):
     whole = open_or_make(own_store, TRAIN)
     monkeypatch.setattr(plan_module, "PACKED_AT_ONCE", 50)

@@ -9,6 +9,7 @@ import pytest
 from bertjax.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.formats import KINDS, format_class
+from bertjax.data.formats.stored import StoredExamples
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
 from bertjax.objectives.mlm import MaskedLM
@@ -60,6 +61,23 @@ def test_every_format_gives_any_number_of_workers_the_same_batches(feeds, worker
     steps = range(1_000_000, 1_000_000 + 2 * len(FORMATS))
     for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
         assert_equal(batch, make(step))
+
+
+def test_starting_far_away_is_no_more_work(feeds, monkeypatch):
+    """Whatever the first step is, the batches asked for are all that is taken from the store."""
+    asked, taken = [], []
+
+    def counted_at(step):
+        asked.append(step)
+        return at(step)
+
+    take = StoredExamples._assemble
+    monkeypatch.setattr(StoredExamples, "_assemble", lambda self, *a, **k: taken.append(self) or take(self, *a, **k))
+    for start in (0, 1_000_000):
+        asked.clear(), taken.clear()
+        steps = range(start, start + len(FORMATS))
+        assert len(list(iterate(LocalBatches(counted_at, feeds, 0, 1), steps.start, steps.stop, 0, prefetch=1))) == 6
+        assert asked == list(steps) and len(taken) == len(steps)
 
 
 @pytest.mark.parametrize("kind", ["full_sentences", "doc_sentences"])

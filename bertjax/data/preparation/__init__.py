@@ -84,7 +84,7 @@ def store_path(config: DataConfig) -> epath.Path:
 
 def _path(config: DataConfig, spec: dict) -> epath.Path:
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    name = "-".join(config.sources)
+    name = "-".join(sorted(config.sources))
     if not name:
         name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
     name = re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME] or "corpus"
@@ -217,8 +217,7 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
         remedy += f", raise data.heldout_share={config.heldout_share} or name a file as data.heldout"
     corpus = ", ".join(repr(source.corpus) for source in config.named_sources.values())
     raise UserError(
-        f"corpus {corpus} gives {train} training and {heldout} held-out documents, "
-        f"but sentence pairs need two of each: {remedy}"
+        f"corpus {corpus} gives {train} training and {heldout} held-out documents, but it takes two of each: {remedy}"
     )
 
 

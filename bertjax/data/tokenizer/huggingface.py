@@ -153,22 +153,35 @@ def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int
 
 
 def from_file(path: Path) -> HuggingFaceTokenizer:
-    """Takes a `tokenizer.json` as it is.
+    """Takes a `tokenizer.json` as it is, but that byte-level BPE reads a space before every sentence.
+
+    Without, the first word of a sentence would look like the end of the word before.
 
     Raises:
       UserError: the file is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        tokenizer = HuggingFaceTokenizer(path.read_bytes())
+        tokenizer = HuggingFaceTokenizer(_with_prefix_space(path.read_bytes()))
         kind = tokenizer._description["model"]["type"]
         steps = json.dumps([tokenizer._description[step] for step in ("pre_tokenizer", "decoder")])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
     if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
         remedy = "bertjax reads WordPiece and byte-level BPE, and SentencePiece from a .model"
         raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
     return checked(tokenizer, refused)
+
+
+def _with_prefix_space(model: bytes) -> bytes:
+    """The description, `add_prefix_space` set where it has a byte-level pre-tokenizer without; else unchanged."""
+    description = json.loads(model)
+    outer = description.get("pre_tokenizer")
+    steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
+    without = [step for step in steps if step["type"] == "ByteLevel" and not step["add_prefix_space"]]
+    for step in without:
+        step["add_prefix_space"] = True
+    return json.dumps(description, ensure_ascii=False).encode() if without else model
 
 
 def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokenizer:

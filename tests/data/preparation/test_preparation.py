@@ -359,7 +359,7 @@ def error_of(config):
 @pytest.mark.parametrize("documents", [1, 2, 3])
 def test_fewer_than_two_documents_on_a_side(config, tmp_path, documents):
     write_corpus(tmp_path / "corpus.txt", documents)
-    assert "but sentence pairs need two of each: add documents" in error_of(config)
+    assert "but it takes two of each: add documents" in error_of(config)
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
 
 
