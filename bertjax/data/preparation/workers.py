@@ -53,7 +53,7 @@ def _start(work: Callable[[int], Any]) -> subprocess.Popen:
         "TOKENIZERS_PARALLELISM": "false",  # a process is a core already
     }
     worker = subprocess.Popen(
-        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", f"from {__name__} import serve; serve()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     )
     _send(worker, work)
     return worker
@@ -84,7 +84,7 @@ def _died(worker: subprocess.Popen) -> RunFailed:
     )
 
 
-def _serve() -> None:
+def serve() -> None:
     """Answers tasks on stdin until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the starter ends this process
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
@@ -101,6 +101,3 @@ def _serve() -> None:
     except (EOFError, BrokenPipeError):
         os._exit(0)  # without another attempt to flush what nobody reads
 
-
-if __name__ == "__main__":
-    _serve()
