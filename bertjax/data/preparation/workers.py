@@ -53,7 +53,10 @@ def _start(work: Callable[[int], Any]) -> subprocess.Popen:
         "TOKENIZERS_PARALLELISM": "false",  # a process is a core already
     }
     worker = subprocess.Popen(
-        [sys.executable, "-c", f"from {__name__} import serve; serve()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
     )
     _send(worker, work)
     return worker
@@ -100,4 +103,3 @@ def serve() -> None:
             answers.flush()
     except (EOFError, BrokenPipeError):
         os._exit(0)  # without another attempt to flush what nobody reads
-
