@@ -1,6 +1,8 @@
 """Imports point one way: entry points -> training -> objectives -> models, data."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,10 @@ def test_a_library_of_one_file(package, only):
 def test_data_is_made_without_jax():
     """Workers that prepare batches must not start a backend."""
     assert [path.name for path in (PACKAGE / "data").rglob("*.py") if within(path, "jax", "flax")] == []
+
+
+def test_an_older_python_is_told_so_in_one_line():
+    program = "import sys; sys.version_info = (3, 10, 12); sys.version = '3.10.12 (main)'; import bertjax"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: bertjax needs Python 3.11 or newer, this is 3.10.12; see README\n"
