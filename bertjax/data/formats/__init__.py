@@ -1,9 +1,8 @@
 """Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`."""
 
-import importlib
-
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.errors import UserError
+from bertjax.registry import named_class
 
 KINDS = {
     "segment_pairs": "bertjax.data.formats.segment_pairs:SegmentPairs",
@@ -22,16 +21,7 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
       UserError: no such kind, or nothing importable under that name.
     """
     kind = kind or "segment_pairs"
-    if kind not in KINDS and ":" not in kind:
-        raise UserError(f"examples.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}, or name module:Class")
-    module_name, _, class_name = KINDS.get(kind, kind).partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"examples.kind={kind!r} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
-    if not (isinstance(found, type) and issubclass(found, ExampleFormat)):
-        base = f"{ExampleFormat.__module__}.{ExampleFormat.__qualname__}"
-        raise UserError(f"examples.kind={kind!r} is no ExampleFormat; derive it from {base}")
+    found = named_class("examples", kind, KINDS, ExampleFormat)
     if (own := getattr(found, "kind", None)) != kind:
         raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
     return found
