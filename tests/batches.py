@@ -43,3 +43,10 @@ def filled(shapes, scale: float = 0.3):
         return (centre + scale * np.sin(phase + 1.7 * np.arange(leaf.size)).reshape(leaf.shape)).astype(np.float32)
 
     return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+def assert_equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """The same arrays under the same names."""
+    assert batch.keys() == expected.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)

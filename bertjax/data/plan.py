@@ -16,7 +16,7 @@ import numpy as np
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, ExampleFormat
 from bertjax.data.packing import assign, pack
-from bertjax.data.store import TokenStore, edges
+from bertjax.data.store import TokenStore, edges, flush_folder
 from bertjax.errors import UserError
 
 FORMAT_VERSION = 2
@@ -168,6 +168,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
         )
         manifest = {"identity": identity, "counts": dataclasses.asdict(counts), "files": _files(draft)}
         (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+        flush_folder(draft)
         os.rename(draft, path)
     except OSError:
         if not path.exists():  # otherwise another process was faster with the same plan

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +203,22 @@ def _ranges(by_source: dict[str, dict[str, int]]) -> dict[str, list[int]]:
 
 def _record(path: Path) -> dict:
     return {"bytes": path.stat().st_size, "edges": edges(path), "sha256": _sha256(path)}
+
+
+def flush_folder(folder: Path) -> None:
+    """Returns once a folder with all that is in it is on disk, so that a rename after it names something whole."""
+    for path in folder.rglob("*"):
+        flush(path)
+    flush(folder)
+
+
+def flush(path: Path) -> None:
+    """Returns once a file, or the list of a folder, is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def edges(path: Path) -> str:

@@ -14,6 +14,7 @@ from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.errors import UserError
+from tests.batches import assert_equal
 
 T, ROWS = 48, 8
 PAIRS = SegmentPairs()
@@ -67,12 +68,6 @@ def planned(store) -> Feed:
 
 def local(feed: Feed, host: int = 0, hosts: int = 1) -> LocalBatches:
     return LocalBatches(at, {("mlm", T): feed}, host, hosts)
-
-
-def assert_equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert batch.keys() == expected.keys()
-    for name in batch:
-        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("step", [0, 7, 1000])

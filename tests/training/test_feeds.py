@@ -1,7 +1,6 @@
 """Feeds of every example format, from a configuration to the batches of every host and worker."""
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,21 +13,16 @@ from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
 from bertjax.objectives.mlm import MaskedLM
 from bertjax.training.feeds import make_feed
+from bertjax.training.stages import Slot
+from tests.batches import assert_equal
 
 T, ROWS = 48, 8
 FORMATS = tuple(KINDS)
 
 
-class At(NamedTuple):
-    task: str
-    seq_len: int
-    first: int
-    rows: int
-
-
-def at(step: int) -> At:
+def at(step: int) -> Slot:
     """A step of every format in turn."""
-    return At(FORMATS[step % len(FORMATS)], T, step * ROWS, ROWS)
+    return Slot(stage=0, task=FORMATS[step % len(FORMATS)], seq_len=T, rows=ROWS, first=step * ROWS)
 
 
 def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
@@ -39,12 +33,6 @@ def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
 @pytest.fixture(scope="module")
 def feeds(store) -> dict[tuple[str, int], Feed]:
     return {(kind, T): feed_of(store, kind) for kind in FORMATS}
-
-
-def assert_equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert batch.keys() == expected.keys()
-    for name in batch:
-        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("hosts", [2, 4])

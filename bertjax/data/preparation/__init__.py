@@ -48,7 +48,10 @@ def prepare(config: DataConfig) -> TokenStore:
     Raises:
       UserError: bad corpus, too few documents or too little text for the vocabulary, or a folder that takes no files.
     """
-    spec = _spec(config)
+    return _prepare(config, _spec(config))
+
+
+def _prepare(config: DataConfig, spec: dict) -> TokenStore:
     path = _path(config, spec)
     if not remote.is_remote(path):
         _build_alone(config, spec, Path(path))
@@ -68,13 +71,14 @@ def open_or_prepare(config: DataConfig, may_prepare: bool) -> TokenStore:
     Raises:
       UserError: see `prepare` and `TokenStore.open`; also where the store is missing and `may_prepare` is False.
     """
-    path = store_path(config)
+    spec = _spec(config)  # which reads the corpus: once
+    path = _path(config, spec)
     if remote.exists(path):
         return TokenStore.open(path, cache_dir=config.cache_dir)
     if not may_prepare:
         remedy = f"make it first, in one process, with the FILE of this run: {_command(config)}"
         raise UserError(f"there is no token store {path}; {remedy}")
-    return prepare(config)
+    return _prepare(config, spec)
 
 
 def store_path(config: DataConfig) -> epath.Path:
@@ -141,7 +145,7 @@ def _build_alone(config: DataConfig, spec: dict, path: Path) -> None:
                     shutil.rmtree(partial)
                     _build(config, spec, partial)
                 os.rename(partial / "store", path)
-                _flush(path.parent)
+                store.flush(path.parent)
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the token store {path} ({error}); set data.store to another folder") from None
@@ -170,7 +174,7 @@ def _build(config: DataConfig, spec: dict, partial: Path) -> None:
     _require_two({name: sum(c["documents"] for c in contents["counts"][name].values()) for name in SPLITS}, config)
     store.write_manifest(folder, spec, trained, contents)
     lengths.draw({name: Split(folder, name, store.token_dtype(trained.vocab_size).str) for name in SPLITS}, folder)
-    _flush_to_disk(folder)
+    store.flush_folder(folder)
 
 
 def _first_pass(config: DataConfig, partial: Path) -> Reading:
@@ -219,20 +223,6 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     raise UserError(
         f"corpus {corpus} gives {train} training and {heldout} held-out documents, but it takes two of each: {remedy}"
     )
-
-
-def _flush_to_disk(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        _flush(path)
-    _flush(folder)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _command(config: DataConfig) -> str:

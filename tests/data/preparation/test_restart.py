@@ -1,0 +1,134 @@
+"""A preparation that is killed, or whose leftovers are harmed, ends in the store that nothing disturbed."""
+
+import dataclasses
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from bertjax.data.preparation import prepare, shards, store_path
+from bertjax.data.store import TokenStore
+from bertjax.errors import UserError
+from tests.data.preparation.corpora import content, in_a_process, write_corpus
+
+
+@pytest.mark.parametrize(
+    "awaited", ["*.lock", "*.partial", "*.partial/text/000000", "*.partial/store/train.tokens.bin"]
+)
+def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_path, awaited):
+    write_corpus(tmp_path / "corpus.txt", documents=3000)
+    process = in_a_process(config)
+    while not list((tmp_path / "stores").glob(awaited)):
+        assert process.poll() is None
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    for folder in (tmp_path / "stores").iterdir():
+        with pytest.raises(UserError):
+            TokenStore.open(folder)
+    undisturbed = prepare(dataclasses.replace(config, store=config.store + "2"))
+    assert content(prepare(config).path) == content(undisturbed.path)
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+SHARD_BYTES = 20_000
+
+
+@pytest.fixture
+def many_shards(config, tmp_path, monkeypatch):
+    """A corpus of more than thirty shards, and the content of its store."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", SHARD_BYTES)
+    write_corpus(tmp_path / "corpus.txt", documents=1500)
+    config = dataclasses.replace(config, workers=1)
+    return config, content(prepare(dataclasses.replace(config, store=config.store + "-undisturbed")).path)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_number_of_processes_does_not_matter(many_shards, workers):
+    config, expected = many_shards
+    assert content(prepare(dataclasses.replace(config, workers=workers)).path) == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_finished_before_a_kill_is_not_done_again(many_shards, tmp_path, workers, capsys):
+    config, expected = many_shards
+    config = dataclasses.replace(config, workers=workers)
+    draw, finished = random.Random(workers), {}
+    for _ in range(3):
+        process = in_a_process(config, shard_bytes=SHARD_BYTES)
+        wanted = len(_encoded(tmp_path)) + draw.randint(1, 6)
+        while len(_encoded(tmp_path)) < wanted:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.0005)
+        process.kill()
+        said = process.communicate()[1]
+        if finished:
+            assert int(re.search(r"(\d+) of \d+ shards are encoded", said)[1]) >= len(finished)
+        assert {path: path.stat().st_mtime_ns for path in finished} == finished
+        finished = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path)}
+    capsys.readouterr()
+    assert content(prepare(config).path) == expected
+    assert int(re.search(r"(\d+) of \d+ shards are encoded", capsys.readouterr().err)[1]) >= len(finished)
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+def _encoded(tmp_path):
+    return sorted(path for path in (tmp_path / "stores").glob("*.partial/tokens/*") if "." not in path.name)
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
+    config, expected = many_shards
+    process = in_a_process(config, shard_bytes=SHARD_BYTES)
+    while len(_encoded(tmp_path)) < 3:
+        assert process.poll() is None, process.communicate()
+    process.kill()
+    process.communicate()
+    [partial] = (tmp_path / "stores").glob("*.partial")
+    harmed = sorted((partial / kind).iterdir())[0 if kind == "tokens" else -1]
+    harmed.write_bytes(harmed.read_bytes()[:-1] + b"\xff")
+    capfd.readouterr()
+    assert content(prepare(config).path) == expected
+    assert capfd.readouterr().err.count("is not as it was written; check the disk; starting anew") == 1
+
+
+def test_leftovers_of_another_preparation_are_discarded(many_shards, capsys):
+    config, expected = many_shards
+    partial = store_path(config).with_name(store_path(config).name + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "reading.json").write_text('{"spec": {"format_version": 0}, "reading": {}}')
+    assert content(prepare(config).path) == expected
+    assert capsys.readouterr().err.count("starting anew") == 1
+
+
+def test_a_killed_worker_is_named_and_the_work_goes_on(many_shards, tmp_path):
+    config, expected = many_shards
+    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    while len(_encoded(tmp_path)) < 2:
+        assert process.poll() is None
+    with open(children) as file:
+        os.kill(int(file.read().split()[0]), signal.SIGKILL)
+    said = process.communicate()[1]
+    assert "a process that encodes ended with code -9" in said and process.returncode
+    assert _encoded(tmp_path)
+    assert content(prepare(config).path) == expected
+
+
+def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):
+    config, _ = many_shards
+    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
+    while len(_encoded(tmp_path)) < 2:
+        assert process.poll() is None
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        workers = file.read().split()
+    process.kill()
+    process.communicate()
+    assert len(workers) == 2
+    deadline = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
