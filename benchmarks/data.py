@@ -33,10 +33,11 @@ from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import exit_code_of
 from bertjax.objectives.mlm import MaskedLM
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 
 ROWS, SEQ_LEN = 256, 128
-BATCHES = 8
+BATCHES = 8  # as many rows as `order.BLOCK`, so that every round pays for a block of its own
+APART = 1_000_000  # rows between the arms: none finds the order of its rows in the cache of another
 PACKED = (1_000_000, 16_000_000)
 
 
@@ -68,8 +69,8 @@ def batches(store: TokenStore, rounds: int) -> None:
     arms: dict[str, Callable[[int], object]] = {}
     for kind in MASKINGS:
         if kind != "phrases":  # it needs a lexicon, and then does what words do
-            feed = _feed(store, kind)
-            arms[kind] = lambda number, feed=feed: feed.batch(np.arange(number * ROWS, (number + 1) * ROWS))
+            feed, first = _feed(store, kind), len(arms) * APART
+            arms[kind] = lambda number, feed=feed, first=first: feed.batch(first + number * ROWS + np.arange(ROWS))
     tokens = {name: _feed(store, name).plans[0].counts.real_share(SEQ_LEN) * ROWS * SEQ_LEN for name in arms}
     for name, collate in _collators(store).items():
         arms[name], tokens[name] = collate, ROWS * SEQ_LEN
@@ -93,7 +94,7 @@ def batches(store: TokenStore, rounds: int) -> None:
 
 def _feed(store: TokenStore, masking: str) -> Feed:
     task = Task(objective=MaskedLM(masking_class(masking)()), examples=format_class("full_sentences")())
-    return make_feed(Config(tasks={"mlm": task}), store, "train", SEQ_LEN)
+    return Feeds(Config(tasks={"mlm": task}), store).feed("train", SEQ_LEN)
 
 
 def _collators(store: TokenStore) -> dict[str, Callable[[int], object]]:
@@ -152,7 +153,9 @@ def far_start(store: TokenStore) -> None:
     feed.batch(np.arange(ROWS))
     print("\nfirst batch at step       seconds")
     for step in (0, 1_000_000):
-        taken = min(seconds(lambda step=step: feed.batch(np.arange(step * ROWS, (step + 1) * ROWS))) for _ in range(10))
+        # Each at another place, since the order of the rows around a place is kept.
+        firsts = (step + 100 * np.arange(10)) * ROWS
+        taken = min(seconds(lambda first=first: feed.batch(first + np.arange(ROWS))) for first in firsts)
         print(f"{step:19,} {taken:13.4f}")
 
 

@@ -25,6 +25,8 @@ from bertjax.objectives import kind_of, objective_class
 from bertjax.objectives.base import Objective
 from bertjax.objectives.bert import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.schedules import Schedule, schedule_class
+from bertjax.training.stages import rises
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
@@ -62,9 +64,14 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """All that a run follows from."""
+    """All that a run follows from.
+
+    Attributes:
+      init_from: begin with the weights of an export folder, a `RUN` or `RUN@STEP`, and with a fresh optimizer.
+    """
 
     seed: int = 0
+    init_from: str = ""
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
@@ -76,14 +83,21 @@ class Config:
     def __post_init__(self):
         if len(self.tasks) != 1:
             raise UserError(f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}); this version trains one")
-        if len(self.stages) != 1:
-            raise UserError(f"stages has {len(self.stages)} entries; this version trains one")
+        if not self.stages:
+            raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         for index, stage in enumerate(self.stages):
+            stage.check(f"stages.{index}")
             if stage.seq_len > self.model.max_positions:
                 raise UserError(
                     f"stages.{index}.seq_len={stage.seq_len} is longer than the position table of "
                     f"model.max_positions={self.model.max_positions}; raise that or shorten the rows"
                 )
+        if self.stages[0].learning_rate:
+            raise UserError(
+                f"stages.0.learning_rate={self.stages[0].learning_rate} is that of the run's begin; set "
+                "optimizer.learning_rate and optimizer.warmup_steps instead"
+            )
+        rises(self.stages, self.optimizer)  # refuses a warm-up that is too long
 
     @property
     def task_name(self) -> str:
@@ -94,6 +108,11 @@ class Config:
     def task(self) -> Task:
         """The one task."""
         return self.tasks[self.task_name]
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """V as configured; a tokenizer that is loaded or trained may have another one."""
+        return self.model.vocab_size or self.data.tokenizer.vocab_size
 
     def encoder(self, vocab_size: int, backend: str) -> EncoderConfig:
         """The encoder for a tokenizer's vocabulary, executed as `runtime` asks for on a backend.
@@ -108,13 +127,16 @@ class Config:
         dtype = self.runtime.dtype
         if dtype == "auto":
             dtype = "float32" if backend == "cpu" else "bfloat16"
-        execution = Execution(dtype, self.runtime.unroll, self.runtime.remat)
+        remat = self.runtime.remat
+        if remat == "auto":  # a TPU computes an activation anew sooner than it reads it back (docs/compile.md)
+            remat = "dots" if backend == "tpu" else "none"
+        execution = Execution(dtype, self.runtime.unroll, remat)
         return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
 
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
         """What a resumed run must share: all of the first half, the data by content and not by path."""
         identity = to_dict(self)
-        for free in ("eval", "runtime"):
+        for free in ("eval", "runtime", "init_from"):  # the last by content
             del identity[free]
         for path in _PATHS:
             del identity["data"][path]
@@ -142,7 +164,12 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     mapping = dict(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    unions = {Objective: objective_class, Masking: masking_class, ExampleFormat: format_class}
+    unions = {
+        Objective: objective_class,
+        Masking: masking_class,
+        ExampleFormat: format_class,
+        Schedule: schedule_class,
+    }
     return typed.build(Config, mapping, "", unions)
 
 
@@ -156,7 +183,9 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
         return model
     if preset not in PRESETS:
         raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-    return _plain(PRESETS[preset]) | model
+    settings = _plain(PRESETS[preset])
+    del settings["execution"]
+    return settings | model
 
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
@@ -179,7 +208,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in sorted(overrides, key=_kinds_first):
-        typed.override(mapping, assignment, unions=("objective", "masking", "examples"))
+        typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     return from_dict(mapping)
 
 

@@ -17,6 +17,16 @@ class RunFailed(UserError):
     exit_code = 1
 
 
+# Of a run that was asked to stop and saved its state (EX_TEMPFAIL): a launcher gives the same command again.
+STOPPED = 75
+
+
+class Busy(UserError):
+    """Another process holds what this one needs; the same command may do later (EX_TEMPFAIL)."""
+
+    exit_code = STOPPED
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """Reports a wrong flag as any other bad input: in one line."""
 

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from bertjax import errors, opening
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation import open_or_prepare
@@ -16,8 +14,8 @@ from bertjax.errors import UserError
 from bertjax.training import platform, report
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
+from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from bertjax.training.sharding import make_mesh, shardings
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
@@ -33,7 +31,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
 
     Raises:
-      UserError: no such model or corpus, or a corpus whose store has another tokenizer.
+      UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
     model = opening.open_model(name)
     config = model.config
@@ -41,16 +39,20 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
         tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
+    # How the run was carried out does not matter here: any machine scores it.
+    runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
+    config = dataclasses.replace(config, runtime=runtime)
+    program = Program(config, model.tokenizer.vocab_size)
+    heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
+    if missing := set.difference(*map(set, heads)):
+        raise UserError(f"{name} has no head {', '.join(sorted(missing))} to be scored; it is an encoder alone")
     store = open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
         )
-    # How the run was laid out does not matter here: any machine scores it.
-    runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), micro_batches=1)
-    program = Program(dataclasses.replace(config, runtime=runtime), store, make_mesh(runtime.mesh))
-    params = jax.device_put(model.params, shardings(model.params, program.rules, program.mesh))
-    evaluation = Evaluator(program)(params)
+    params = program.put(model.params)
+    evaluation = Evaluator(program, store, Feeds(config, store).heldout)(params)
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 

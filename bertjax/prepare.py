@@ -22,7 +22,7 @@ from bertjax.data import show
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import ArgumentParser, UserError, exit_code_of
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 from bertjax.training.report import plan_line
 
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(loaded: config.Config, store: TokenStore, count: int) -> None:
-    feed = make_feed(loaded, store, "train", loaded.stages[0].seq_len)
+    feed = Feeds(loaded, store).feed("train", loaded.stages[0].seq_len)
     picture = feed.plans[0].path / "packing.png"
     show.draw_packing(feed, picture)
     print(show.show(feed, store.tokenizer, count))

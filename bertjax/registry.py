@@ -2,8 +2,22 @@
 
 import importlib
 from collections.abc import Mapping
+from typing import TypeVar
 
 from bertjax.errors import UserError
+
+T = TypeVar("T")
+
+
+def known_class(setting: str, kind: str, kinds: Mapping[str, type[T]]) -> type[T]:
+    """The class of a closed set that a kind stands for.
+
+    Raises:
+      UserError: no such kind.
+    """
+    if kind not in kinds:
+        raise UserError(f"{setting}.kind={kind!r} is unknown; choose one of {', '.join(kinds)}")
+    return kinds[kind]
 
 
 def named_class(setting: str, kind: str, kinds: Mapping[str, str], base: type) -> type:

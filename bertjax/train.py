@@ -1,36 +1,36 @@
 """python -m bertjax.train: pretrains an encoder from one configuration, and goes on where it was stopped."""
 
 import argparse
+import contextlib
 import dataclasses
+import functools
 import math
 import os
-import shlex
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
+from jax.experimental import multihost_utils
 
 from bertjax import config as configuration
 from bertjax import errors, export
 from bertjax.commands import command
 from bertjax.config import Config
 from bertjax.data.preparation import open_or_prepare
-from bertjax.errors import UserError
-from bertjax.training import curves, platform, report, restoring
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import STOPPED, UserError
+from bertjax.interop import huggingface
+from bertjax.training import curves, distributed, initial, platform, report, restoring
+from bertjax.training.accounts import Elapsed, parse_steps
 from bertjax.training.checkpoint import fingerprints
-from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json
-from bertjax.training.loop import Trained, train
+from bertjax.training.feeds import Feeds
+from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, written_here
+from bertjax.training.loop import Loop
 from bertjax.training.program import Program
-from bertjax.training.sharding import check_batch, make_mesh
-
-_RECORDED_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+from bertjax.training.starts import start_record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,7 @@ def run(
     name: str = "",
     extend: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    profile: range | None = None,
 ) -> Summary:
     """Trains in a workdir, from its newest checkpoint if it has one, and exports the result.
 
@@ -65,86 +66,94 @@ def run(
       workdir: where everything is written; the same call on it resumes.
       name: of the configuration file, for its reference curve.
       extend: allows the last stage to be longer than when the workdir was begun.
-      should_stop: asked between steps; when it says yes, the state is saved and the call returns.
+      should_stop: asked between steps; when it says yes, the state is saved and the call returns. Where several
+        processes train, all must get the same answer: see `distributed.StopTogether`.
+      profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
 
     Raises:
       UserError: bad input; nothing that was there is lost.
       RunFailed: the run began and cannot go on.
     """
-    if jax.process_count() > 1:
-        raise UserError(f"{jax.process_count()} processes take part; this version trains with one, on all its devices")
+    distributed.check_started()
     files = Workdir.at(workdir)
-    with files.locked():
-        if extend and not files.config.exists():
-            raise UserError(f"--extend finds no run in {files.root}; name the run that shall go on with --workdir")
-        mesh = make_mesh(config.runtime.mesh)
-        for stage in config.stages:
-            check_batch(stage.batch, config.runtime.micro_batches, mesh)
-        program = Program(config, open_or_prepare(config.data, may_prepare=True), mesh)
-        trained = _train_in(files, program, extend, should_stop)
+    with contextlib.ExitStack() as held, distributed.noticing_lost_peers():
+        distributed.on_writer(lambda: _claim(files, extend, held))
+        elapsed = Elapsed(files.elapsed, distributed.is_writer())
+        distributed.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
+        feeds = distributed.together(lambda: _open(config))
+        program = Program(config, feeds.store.tokenizer.vocab_size)
+        source = distributed.together(lambda: initial.source_of(files, program, feeds.store.tokenizer))
+        meta = _begin_together(files, program, feeds, source, extend)
+        begin = functools.partial(initial.state_from, source, program)
+        trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
-        figures = report.summary_of(trained.evaluation, trained.totals, trained.step)
-        _write_results(files, program, trained, figures, name)
+        figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.accounts)
+        params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
+        made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
+        distributed.on_writer(lambda: _write_results(files, made, name))
         return Summary(trained.step, True, figures, Path(files.root))
 
 
-def _train_in(files: Workdir, program: Program, extend: bool, should_stop: Callable[[], bool]) -> Trained:
-    feed = program.train_feeds[program.config.task_name, program.config.stages[0].seq_len]
-    identity = program.config.identity(program.store.fingerprint) | {"plan": feed.fingerprint}
-    if program.frozen is not None:
-        identity["frozen"] = fingerprints(program.frozen)
-    if program.opened_objective.fingerprints:
-        identity["read"] = program.opened_objective.fingerprints
-    resumes = restoring.check_identity(files, identity, extend)
-    tokenizer = program.store.tokenizer
-    restoring.write_record(files, restoring.RunRecord(program.config, identity, tokenizer.vocab_size), tokenizer)
-    cut_jsonl(files.starts, last_step=math.inf)
-    append_jsonl(files.starts, _start_record(resumes, extend))
+def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
+    held.enter_context(files.locked())
+    if extend and not files.config.exists():
+        raise UserError(f"--extend finds no run in {files.root}; name the run that shall go on with --workdir")
+
+
+def _open(config: Config) -> Feeds:
+    feeds = Feeds(config, open_or_prepare(config.data, may_prepare=True))
+    _ = feeds.objective, feeds.train, feeds.heldout  # what they plan may fail
+    return feeds
+
+
+def _begin_together(
+    files: Workdir, program: Program, feeds: Feeds, source: initial.Source | None, extend: bool
+) -> dict[str, Any]:
+    """Writes the record of the run, or compares it with the one that is there; returns what every checkpoint tells."""
+    identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
+    if (frozen := distributed.together(lambda: program.frozen)) is not None:
+        identity["frozen"] = fingerprints(frozen)
+    if source is not None:
+        identity["init_from"] = source.fingerprint
+    if feeds.objective.fingerprints:
+        identity["read"] = feeds.objective.fingerprints
+    tokenizer = feeds.store.tokenizer
+    record = restoring.RunRecord(program.config, identity, tokenizer.vocab_size)
+    distributed.on_writer(lambda: _begin(files, record, tokenizer, extend))
+    distributed.together(lambda: restoring.check_shared(files, identity))
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    print(report.plan_line(feed))
-    devices = f"{program.mesh.devices.size} {jax.default_backend()} device(s)"
-    print(f"{devices}, {program.encoder.execution.dtype}", flush=True)
-    meta = {
+    print("\n".join(report.plan_line(feed) for feed in feeds.train.values()))
+    print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
+    print(report.layout_line(program), flush=True)
+    return {
         "config": configuration.to_dict(program.config),
         "tokenizer": tokenizer.fingerprint,
-        "plan": feed.fingerprint,
+        "plans": feeds.fingerprints,
+        "layout": report.layout_line(program),
     }
-    return train(program, files, meta, should_stop)
 
 
-def _write_results(files: Workdir, program: Program, trained: Trained, figures: dict, name: str) -> None:
-    params = jax.device_get(trained.state["params"])
-    export.write(files.export, export.Export(program.config, program.encoder, params, program.store.tokenizer, figures))
-    write_json(files.summary, figures)
+def _begin(files: Workdir, record: restoring.RunRecord, tokenizer: Tokenizer, extend: bool) -> None:
+    resumes = restoring.check_identity(files, record.identity, extend)
+    restoring.write_record(files, record, tokenizer)
+    cut_jsonl(files.starts, last_step=math.inf)
+    append_jsonl(files.starts, start_record(resumes, extend))
+
+
+def _write_results(files: Workdir, made: export.Export, name: str) -> None:
+    with written_here(files.export) as folder:
+        export.write(folder, made)
+        try:
+            huggingface.write(folder / "hf", made)
+        except UserError as error:  # an objective whose heads transformers has no class for
+            print(f"no {files.export / 'hf'}: {error}")
+    write_json(files.summary, made.numbers)
     curves.draw(files.metrics, files.curves, name)
 
 
-def _start_record(resumes: bool, extend: bool) -> dict[str, Any]:
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "resumes": resumes,
-        "extend": extend,
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "git": _git_state(),
-        "devices": [device.device_kind for device in jax.devices()],
-        "processes": jax.process_count(),
-        "python": sys.version.split()[0],
-        "versions": {package: metadata.version(package) for package in _RECORDED_PACKAGES},
-    }
-
-
-def _git_state() -> str:
-    """Which commit of bertjax this is; empty where there is no git, or no repository."""
-    command = ["git", "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
-
-
-def _stop_signal() -> threading.Event:
-    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
+def _stop_signal() -> Callable[[], bool]:
+    """Whether SIGTERM or Ctrl-C has come; a second signal ends the process at once."""
     stop = threading.Event()
 
     def ask_to_stop(signum: int, frame: Any) -> None:
@@ -156,7 +165,7 @@ def _stop_signal() -> threading.Event:
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, ask_to_stop)
-    return stop
+    return stop.is_set
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -170,24 +179,39 @@ def main(argv: list[str] | None = None) -> int:
     configuration.add_flags(parser)
     parser.add_argument("--workdir", help="where everything is written (default: runs/<config and overrides>)")
     platform.add_flag(parser)
+    distributed.add_flag(parser)
     parser.add_argument(
-        "--extend", action="store_true", help="train a run longer than it was begun: more stages.0.steps"
+        "--extend", action="store_true", help="train a run longer than it was begun: more steps of the last stage"
+    )
+    parser.add_argument(
+        "--profile", type=parse_steps, metavar="FIRST:LAST", help="write an xprof trace of these steps to profile/"
     )
     args, overrides = configuration.parse(parser, argv)
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
-    platform.configure_logging()
     config = configuration.load(args.config, overrides)
+    if args.distributed:
+        distributed.start(config.runtime.heartbeat_timeout)
     platform.configure(args.platform)
+    platform.configure_logging(distributed.is_writer())
+    platform.keep_compiled_programs()
     workdir = args.workdir or f"runs/{configuration.short_name(args.config, overrides)}"
     changed = [override for override in configuration.identifying(overrides) if not override.startswith("seed=")]
     name = "" if changed else configuration.short_name(args.config, [])
-    summary = run(config, workdir, name=name, extend=args.extend, should_stop=_stop_signal().is_set)
+    should_stop = distributed.StopTogether() if args.distributed else _stop_signal()
+    with contextlib.ExitStack() as silenced:
+        if not distributed.is_writer():
+            silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
+        summary = run(config, workdir, name=name, extend=args.extend, should_stop=should_stop, profile=args.profile)
+        return _report(summary, argv)
 
+
+def _report(summary: Summary, argv: list[str] | None) -> int:
+    """Prints what a run came to; its exit code."""
     if not summary.finished:
         again = command("train", *(sys.argv[1:] if argv is None else argv))
         print(f"stopped and saved at step {summary.step}; to go on: {again}")
-        return 0
+        return STOPPED
     report.print_summary(summary.figures)
     root = summary.workdir
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
@@ -196,4 +220,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(distributed.exit_code_of(main))

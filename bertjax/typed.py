@@ -48,14 +48,16 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
 
 def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
     fields = dict(_mapping(path, value))
-    if expected in unions:
+    is_union = expected in unions
+    if is_union:
         expected = unions[expected](build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
     known = {field.name for field in dataclasses.fields(expected) if field.init}
     if "kind" not in known:
         fields.pop("kind", None)
     for key in fields:
         if key not in known:
-            raise UserError(f"unknown configuration key {_join(path, key)!r}{_nearest(key, known)}")
+            nameable = known | {"kind"} if is_union else known
+            raise UserError(f"unknown configuration key {_join(path, key)!r}{_nearest(key, nameable)}")
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
 

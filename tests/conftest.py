@@ -18,6 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     JAX reads this when it is imported: nothing above may import it.
     """
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which some tests compile with, finds no TPU and says so
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))
     os.environ["JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
@@ -54,4 +55,13 @@ def undisturbed(flags, tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
     done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
     assert done.returncode == 0, done.stderr
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def undisturbed_pair(flags, tmp_path_factory) -> Path:
+    """Workdir of the same run, trained by two processes. Not to be written to."""
+    workdir = tmp_path_factory.mktemp("pair") / "run"
+    for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={workdir}")):
+        assert done.returncode == 0, done.stderr
     return workdir

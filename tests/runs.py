@@ -1,11 +1,15 @@
 """Runs as a user starts them: the command line, in a process of its own or in this one."""
 
+import itertools
 import json
+import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 CONFIG = Path(__file__).parent / "small.py"
@@ -24,10 +28,30 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
     return path
 
 
-def start(*flags: str, module: str = "train") -> subprocess.Popen:
+def start(*flags: str, module: str = "train", **environment: str) -> subprocess.Popen:
     """Starts `python -m bertjax.<module>`."""
     command = [sys.executable, "-m", f"bertjax.{module}", "--platform=cpu", *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+
+
+def start_many(count: int, *flags: str) -> list[subprocess.Popen]:
+    """Starts one run in several processes."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
+    return [start("--distributed", *flags, **together, JAX_PROCESS_ID=str(index)) for index in range(count)]
+
+
+def finish_many(processes: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
+    """Waits for the processes of a run; none outlives a test."""
+    try:
+        return [finish(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
@@ -46,6 +70,15 @@ def call(*flags: str) -> int:
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
+
+
+def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
+    """Runs the same configuration in this process; `at_edge(step)` is called after every step."""
+    from bertjax import config, train
+
+    first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
+    steps = itertools.count(1)
+    train.run(config.load(first, overrides), workdir, should_stop=lambda: at_edge(next(steps)) is not None)
 
 
 def records(path: Path) -> list[dict]:

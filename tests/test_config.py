@@ -15,7 +15,11 @@ from bertjax.models.config import Execution
 from bertjax.objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = [("tiny", variant) for variant in ("", "smoke", "chars")]
+SHIPPED = [
+    *(("tiny", variant) for variant in ("", "smoke", "chars")),
+    *(("bert_large", variant) for variant in ("", "smoke", "splash")),
+    *((name, variant) for name in ("bert_base", "bert_lamb", "roberta_base") for variant in ("", "smoke")),
+]
 
 
 def path_of(name: str, variant: str = "") -> str:
@@ -52,9 +56,15 @@ def test_a_kind_is_chosen_before_its_settings():
 
 
 def test_overrides_are_applied_to_the_file():
-    overrides = ["seed=5", "stages.0.steps=7", "optimizer.learning_rate=1", "model.preset=mini", "data.corpus=a/b.txt"]
+    overrides = [
+        "seed=5",
+        "stages.0.steps=700",
+        "optimizer.learning_rate=1",
+        "model.preset=mini",
+        "data.corpus=a/b.txt",
+    ]
     config = load(path_of("tiny"), overrides)
-    assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 7, 1.0)
+    assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 700, 1.0)
     assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 32, "a/b.txt")
 
 
@@ -131,11 +141,68 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat",
         ),
         ({"tasks": {"a": {}, "b": {}}}, "tasks has 2 entries (a, b); this version trains one"),
-        ({"stages": [{}, {}]}, "stages has 2 entries; this version trains one"),
+        ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
+        ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),
+        (
+            {"stages": [{}, {"seq_len": 1024}]},
+            "stages.1.seq_len=1024 is longer than the position table of model.max_positions=512; "
+            "raise that or shorten the rows",
+        ),
+        ({"stages": [{}, {"learning_rate": -1}]}, "stages.1.learning_rate=-1.0 must not be negative"),
+        (
+            {"stages": [{}, {"warmup_steps": 5}]},
+            "stages.1.warmup_steps=5 has no peak to rise to; set stages.1.learning_rate too, or "
+            "optimizer.warmup_steps for the warm-up of the run",
+        ),
+        (
+            {"stages": [{"learning_rate": 1}]},
+            "stages.0.learning_rate=1.0 is that of the run's begin; set optimizer.learning_rate and "
+            "optimizer.warmup_steps instead",
+        ),
+        (
+            {"stages": [{"steps": 500}]},
+            "optimizer.warmup_steps=10000 must be below the 500 steps that the learning rate has to rise and fall; "
+            "lower it, or train longer",
+        ),
+        (
+            {"stages": [{}, {"steps": 50, "learning_rate": 1e-4, "warmup_steps": 50}]},
+            "stages.1.warmup_steps=50 must be below the 50 steps that the learning rate has to rise and fall; "
+            "lower it, or train longer",
+        ),
+        ({"optimizer": {"kind": "adam"}}, "optimizer.kind='adam' is unknown; choose one of adamw, lamb"),
+        ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
+        (
+            {"optimizer": {"schedule": {"kind": "step"}}},
+            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd",
+        ),
+        (
+            {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
+            "optimizer.schedule.decay_steps=0 must be at least 1",
+        ),
+        (
+            {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},
+            "unknown configuration key 'optimizer.schedule.decay_steps'; known are kind",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"factor": 2.0}]}},
+            "optimizer.multipliers.0.path is empty, which every path holds; write .* if that is meant",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"path": "heads", "factor": 0.0}]}},
+            "optimizer.multipliers.0.factor=0.0 must be above 0; optimizer.frozen keeps parameters as they are",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"path": "layers/", "by_layer": [1, -1]}]}},
+            "optimizer.multipliers.0.by_layer=[1.0, -1.0] must not be negative",
+        ),
+        (
+            {"optimizer": {"frozen": ["layers/("]}},
+            "optimizer.frozen.0='layers/(' is no regular expression: missing ), unterminated subpattern at position 7",
+        ),
         ({"eval": {"rows": 5000}}, "eval.rows=5000 must lie between 1 and 4096"),
         ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
-        ({"runtime": {"micro_batches": 0}}, "runtime.micro_batches=0 must be at least 1"),
+        ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
             "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases",
@@ -146,7 +213,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
-            "unknown configuration key 'tasks.a.examples.trim'; known are cut",
+            "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind",
         ),
         ({"tasks": {"a": {"examples": {"kind": 5}}}}, "tasks.a.examples.kind=5 is int; it must be text"),
         ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
@@ -197,7 +264,7 @@ def test_the_identity_is_what_a_run_is_and_not_how_or_where():
     def identity(overrides):
         return load(path_of("tiny", "smoke"), overrides).identity("f00d")
 
-    for free in ("data.store=/x", "data.corpus=/copy/of/it", "data.heldout=/y", "runtime.micro_batches=2",
+    for free in ("data.store=/x", "data.corpus=/copy/of/it", "data.heldout=/y", "runtime.micro_tokens=64",
                  "runtime.keep=9", "eval.rows=10"):  # fmt: skip
         assert identity([free]) == config.identity("f00d"), free
     for bound in ("seed=1", "model.width=256", "data.splitter=line", "tasks.bert.objective.masking.rate=0.2",

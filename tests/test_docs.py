@@ -10,13 +10,14 @@ from bertjax import config
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py")))
-SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare) [^`\n#]*")
-COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text())})
+SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
+COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text().replace("\\\n", " "))})
 
 
 def test_there_are_commands():
     assert any("bertjax.train" in command for command in COMMANDS)
     assert any("bertjax.prepare" in command for command in COMMANDS)
+    assert any("bertjax.compile" in command for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,6 +1,7 @@
 """Scoring: a run, its checkpoint and its export say what the run said."""
 
 import json
+import shutil
 
 import pytest
 
@@ -19,6 +20,16 @@ def test_the_figures_are_those_of_the_run(undisturbed, name):
 def test_an_earlier_checkpoint_scores_differently(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
+
+
+def test_where_a_run_was_trained_does_not_matter(undisturbed, tmp_path):
+    elsewhere = tmp_path / "export"
+    shutil.copytree(undisturbed / "export", elsewhere)
+    record = json.loads((elsewhere / "bertjax.json").read_text())
+    record["config"]["model"]["attention_dropout"] = 0.0
+    record["config"]["runtime"] |= {"attention": "splash", "strategy": "fsdp", "mesh": {"fsdp": 16}}
+    (elsewhere / "bertjax.json").write_text(json.dumps(record))
+    assert evaluate.run(str(elsewhere)) == evaluate.run(str(undisturbed / "export"))
 
 
 def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path):

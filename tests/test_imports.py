@@ -32,7 +32,9 @@ def within(path: Path, *prefixes: str) -> list[str]:
         ("models", ["bertjax.data", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
         ("data", ["bertjax.models", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
         ("objectives", ["bertjax.training", "bertjax.config", "bertjax.export"]),
-        ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare"]),
+        ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.prediction"]),
+        ("interop", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.convert"]),
+        ("prediction", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile"]),
     ],
 )
 def test_nothing_is_imported_from_above(folder, unknown):

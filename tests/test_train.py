@@ -4,10 +4,12 @@ import json
 import shutil
 
 import jax
+import numpy as np
 import pytest
 
 from bertjax import evaluate, export
 from bertjax.commands import command
+from bertjax.interop import huggingface
 from bertjax.training.checkpoint import fingerprints
 from bertjax.training.restoring import read_checkpoint
 from tests import runs
@@ -16,7 +18,7 @@ from tests.toy_objective import Toy
 
 def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
-    assert set(summary) == {"eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second"}
+    assert set(summary) == {"eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second", "accounts"}
     assert {"mlm_loss", "mlm_accuracy", "nsp_accuracy"} <= set(summary["eval"])
     assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy"}
     assert summary["steps"] == 100 and summary["tokens"] <= 100 * 8 * 32
@@ -25,6 +27,12 @@ def test_a_run_writes_its_results(undisturbed):
     assert (undisturbed / "curves.png").stat().st_size and list((undisturbed / "events").iterdir())
     first, *_, last = runs.losses(undisturbed)
     assert last[1] < first[1]
+
+
+def test_a_run_leaves_the_same_model_for_transformers(undisturbed):
+    theirs, _ = huggingface.read(undisturbed / "export" / "hf")
+    ours = export.read(undisturbed / "export")
+    jax.tree.map(np.testing.assert_array_equal, theirs.params, ours.params)
 
 
 def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed, tmp_path, capsys):
@@ -93,6 +101,7 @@ def test_an_objective_from_outside_goes_the_whole_way(flags, tmp_path):
     summary = json.loads((whole / "summary.json").read_text())
     assert set(summary["eval"]) == {"teacher_loss", "second_loss", "mean_norm", "scored"}
     assert summary["eval"]["scored"] == 16
+    assert not (whole / "export" / "hf").exists()  # transformers has no class with these heads
     for name in (whole, f"{parted}@20", whole / "export"):
         assert evaluate.run(str(name))["eval"] == pytest.approx(summary["eval"], rel=1e-6)
 

@@ -33,7 +33,7 @@ def build(setting: Setting) -> Callable[[], float]:
         intermediate_size=setting.feedforward,
         max_position_embeddings=setting.max_positions,
         hidden_dropout_prob=setting.dropout,
-        attention_probs_dropout_prob=setting.dropout,
+        attention_probs_dropout_prob=setting.attention_dropout,
     )
     model = transformers.FlaxBertForPreTraining(config, input_shape=(1, setting.seq_len))
     optimizer = optax.chain(
@@ -54,7 +54,7 @@ def build(setting: Setting) -> Callable[[], float]:
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         is_predicted_BT = labels_BT >= 0
         mlm = cross_entropy(logits.prediction_logits, jnp.maximum(labels_BT, 0)).mean(where=is_predicted_BT)
-        return mlm + cross_entropy(logits.seq_relationship_logits, inputs["is_random_B"]).mean()
+        return mlm + cross_entropy(logits.seq_relationship_logits, inputs["is_random_BN"][:, 0]).mean()
 
     @functools.partial(jax.jit, donate_argnums=0)
     def train(state):

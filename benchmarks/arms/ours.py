@@ -10,13 +10,12 @@ import numpy as np
 
 from benchmarks.arms import without, worker
 from benchmarks.arms.setting import Setting
+from bertjax.config import Config
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.objectives.bert import BERT
 from bertjax.training import platform
-from bertjax.training.config import OptimizerConfig
-from bertjax.training.optimizer import adamw
-from bertjax.training.state import new_state
-from bertjax.training.step import StepContext, train_chunk
+from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.program import Program
+from bertjax.training.step import train_chunk
 
 
 def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
@@ -29,7 +28,7 @@ def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
         feedforward=setting.feedforward,
         max_positions=setting.max_positions,
         dropout=setting.dropout,
-        attention_dropout=setting.dropout,
+        attention_dropout=setting.attention_dropout,
         execution=Execution(unroll=unroll),
     )
 
@@ -38,33 +37,44 @@ def batch(setting: Setting) -> dict[str, np.ndarray]:
     """The setting's inputs in the contract of batches; int32 ids, float32 weights."""
     inputs = setting.inputs()
     tokens_BT, predicted_BK = inputs["tokens_BT"], inputs["predicted_BK"]
+    columns, slots = np.arange(setting.seq_len), np.arange(setting.examples)
+    examples_BN = (setting.batch, setting.examples)
     ids = {
         "tokens_BT": tokens_BT,
         "segments_BT": inputs["segments_BT"],
-        "positions_BT": np.broadcast_to(np.arange(setting.seq_len), tokens_BT.shape),
-        "examples_BT": np.ones_like(tokens_BT),
-        "example_ids_BN": np.arange(setting.batch)[:, None],
-        "summary_positions_BN": np.zeros((setting.batch, 1)),
+        "positions_BT": np.broadcast_to(columns % setting.length, tokens_BT.shape),
+        "examples_BT": np.broadcast_to(1 + columns // setting.length, tokens_BT.shape),
+        "example_ids_BN": np.arange(setting.batch * setting.examples).reshape(examples_BN),
+        "summary_positions_BN": np.broadcast_to(slots * setting.length, examples_BN),
         "mlm_positions_BK": predicted_BK,
         "mlm_labels_BK": inputs["labels_BK"],
         "mlm_dropped_B": np.zeros(setting.batch),
-        "nsp_labels_BN": inputs["is_random_B"][:, None],
+        "nsp_labels_BN": inputs["is_random_BN"],
     }
     return {name: array.astype(np.int32) for name, array in ids.items()} | {
         "mlm_weights_BK": np.ones(predicted_BK.shape, np.float32),
-        "nsp_weights_BN": np.ones((setting.batch, 1), np.float32),
+        "nsp_weights_BN": np.ones(examples_BN, np.float32),
     }
 
 
-def build(setting: Setting, unroll: bool = True) -> Callable[[], float]:
+def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Callable[[], float]:
     """A step on the setting's batch; returns its loss."""
-    objective = BERT()
-    module = objective.module(encoder(setting, unroll))
-    optimizer = adamw(OptimizerConfig(weight_decay=setting.weight_decay, clip_norm=setting.clip_norm))
-    context = StepContext(objective, module, optimizer, learning_rate=lambda step: setting.learning_rate, seed=0)
+    config = Config(
+        model=encoder(setting, unroll),
+        # So few steps of so many that the learning rate stays where the setting has it.
+        optimizer=OptimizerConfig(
+            learning_rate=setting.learning_rate,
+            warmup_steps=0,
+            weight_decay=setting.weight_decay,
+            clip_norm=setting.clip_norm,
+        ),
+        stages=(Stage(10**6, setting.seq_len, setting.batch),),
+        runtime=RuntimeConfig(unroll=unroll, attention=attention),
+    )
+    program = Program(config, setting.vocab_size, (jax.devices()[0],))
     chunk = jax.device_put({name: array[None] for name, array in batch(setting).items()})
-    state = jax.jit(new_state(module, optimizer, batch(setting)))(jax.random.key(0))
-    run_chunk = jax.jit(functools.partial(train_chunk, context), donate_argnums=0)
+    state = program.init_state()
+    run_chunk = jax.jit(functools.partial(train_chunk, program.context), donate_argnums=0)
 
     def step() -> float:
         nonlocal state
@@ -80,12 +90,15 @@ def main() -> None:
     parser.add_argument("setting", type=json.loads)
     parser.add_argument("--without", choices=without.TRICKS)
     parser.add_argument("--scanned", action="store_true", help="the loop over layers")
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--attention", default="auto", help="as runtime.attention")
     args = parser.parse_args()
-    platform.restart_with_huge_pages("cpu")
-    platform.configure("cpu")
+    platform.restart_with_huge_pages(args.platform)
+    platform.configure(args.platform)
     if args.without:
         without.remove(args.without)
-    worker.serve(lambda: build(Setting(**args.setting), unroll=not args.scanned), ("jax", "jaxlib", "flax", "optax"))
+    setting, packages = Setting(**args.setting), ("jax", "jaxlib", "flax", "optax")
+    worker.serve(lambda: build(setting, not args.scanned, args.attention), packages)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """transformers' `BertForPreTraining` on PyTorch, as its users train it: fused AdamW, `clip_grad_norm_`.
 
-Its masked-LM head computes the vocabulary product at all T positions; that is what transformers does.
+Its masked-LM head computes the vocabulary product at all T positions and it knows no packing: a row is one example.
+That is what transformers does.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from benchmarks.arms import worker
 from benchmarks.arms.setting import Setting
 
 
-def build(setting: Setting, compiled: bool, bf16: bool) -> Callable[[], float]:
+def build(setting: Setting, compiled: bool, bf16: bool, device: str = "cpu") -> Callable[[], float]:
     """A step on the setting's batch; returns its loss.
 
     Raises:
@@ -30,9 +31,10 @@ def build(setting: Setting, compiled: bool, bf16: bool) -> Callable[[], float]:
         intermediate_size=setting.feedforward,
         max_position_embeddings=setting.max_positions,
         hidden_dropout_prob=setting.dropout,
-        attention_probs_dropout_prob=setting.dropout,
+        attention_probs_dropout_prob=setting.attention_dropout,
+        attn_implementation="sdpa",
     )
-    model = BertForPreTraining(config).train()
+    model = BertForPreTraining(config).train().to(device)
     forward = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, eps=1e-6, fused=True
@@ -43,12 +45,13 @@ def build(setting: Setting, compiled: bool, bf16: bool) -> Callable[[], float]:
         "token_type_ids": torch.from_numpy(inputs["segments_BT"]),
         "attention_mask": torch.ones(setting.batch, setting.seq_len, dtype=torch.long),
         "labels": torch.from_numpy(setting.labels_BT(absent=-100)),
-        "next_sentence_label": torch.from_numpy(inputs["is_random_B"]),
+        "next_sentence_label": torch.from_numpy(inputs["is_random_BN"][:, 0].copy()),
     }
+    batch = {name: tensor.to(device) for name, tensor in batch.items()}
 
     def step() -> float:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16) if bf16 else contextlib.nullcontext():
+        with torch.autocast(device, torch.bfloat16) if bf16 else contextlib.nullcontext():
             loss = forward(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip_norm)
@@ -63,8 +66,10 @@ def main() -> None:
     parser.add_argument("setting", type=json.loads)
     parser.add_argument("--compiled", action="store_true", help="through torch.compile")
     parser.add_argument("--bf16", action="store_true", help="under autocast")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
-    worker.serve(lambda: build(Setting(**args.setting), args.compiled, args.bf16), ("torch", "transformers"))
+    setting = Setting(**args.setting)
+    worker.serve(lambda: build(setting, args.compiled, args.bf16, args.device), ("torch", "transformers"))
 
 
 if __name__ == "__main__":

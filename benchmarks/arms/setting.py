@@ -21,8 +21,10 @@ class Setting:
       vocab_size: V.
       batch: B.
       seq_len: T; every row is full.
+      examples: N, examples of equal length that share a row, where the arm can keep them apart.
       predicted: K, predicted positions in a row.
-      dropout: rate, everywhere.
+      dropout: rate, everywhere but on attention.
+      attention_dropout: rate on attention probabilities.
       learning_rate: constant.
       weight_decay: decoupled.
       clip_norm: of the gradient, global.
@@ -36,8 +38,10 @@ class Setting:
     vocab_size: int = 8000
     batch: int = 64
     seq_len: int = 128
+    examples: int = 1
     predicted: int = 20
     dropout: float = 0.1
+    attention_dropout: float = 0.1
     learning_rate: float = 1e-4
     weight_decay: float = 0.01
     clip_norm: float = 1.0
@@ -47,20 +51,25 @@ class Setting:
         """Real tokens in a step."""
         return self.batch * self.seq_len
 
+    @property
+    def length(self) -> int:
+        """Tokens of an example; `examples` of them fill a row."""
+        return self.seq_len // self.examples
+
     def inputs(self) -> dict[str, np.ndarray]:
         """The one batch that every arm repeats.
 
         Returns:
-          int64 `tokens_BT`, `segments_BT`, `predicted_BK` (columns, ascending), `labels_BK`, and `is_random_B`.
+          int64 `tokens_BT`, `segments_BT`, `predicted_BK` (columns, ascending), `labels_BK`, and `is_random_BN`.
         """
         draw = np.random.default_rng(0)
         columns_BT = np.broadcast_to(np.arange(self.seq_len), (self.batch, self.seq_len))
         return {
             "tokens_BT": draw.integers(_FIRST_WORD, self.vocab_size, columns_BT.shape),
-            "segments_BT": (columns_BT >= self.seq_len // 2).astype(np.int64),
+            "segments_BT": (columns_BT % self.length >= self.length // 2).astype(np.int64),
             "predicted_BK": np.sort(draw.permuted(columns_BT, axis=1)[:, : self.predicted], axis=1),
             "labels_BK": draw.integers(_FIRST_WORD, self.vocab_size, (self.batch, self.predicted)),
-            "is_random_B": draw.integers(0, 2, self.batch),
+            "is_random_BN": draw.integers(0, 2, (self.batch, self.examples)),
         }
 
     def labels_BT(self, absent: int) -> np.ndarray:

@@ -39,7 +39,8 @@ def _word_dropout(x, rate, key):
     """One 32-bit word an element, as in `nn.Dropout`."""
     if key is None or rate == 0.0:
         return x
-    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0)
+    kept = jax.vmap(lambda row_key: jax.random.bernoulli(row_key, 1.0 - rate, x.shape[1:]))(key)
+    return jnp.where(kept, x / (1.0 - rate), 0.0)
 
 
 def _encode_every_position(encoder, batch, key):

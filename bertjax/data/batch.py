@@ -49,7 +49,7 @@ class PlacedExamples:
     @functools.cached_property
     def token_cells(self) -> np.ndarray:
         """Where every token sits in the flattened [B, T]; int64 [n]."""
-        return (self.rows * self.seq_len + self.starts)[self.ragged.token_examples] + self.ragged.token_index
+        return self.ragged.spread(self.rows * self.seq_len + self.starts) + self.ragged.token_index
 
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
         """Values of tokens [n] laid out as [B, T], with `fill` where no token is; dtype of `flat`."""
@@ -99,12 +99,11 @@ def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
     [CLS]; 0 in an empty slot).
     """
     ragged = placed.ragged
-    slots = placed.slots[ragged.token_examples]
     return {
         "tokens_BT": placed.tokens_to_rows(ragged.tokens, placed.vocabulary.pad_id),
         "segments_BT": placed.tokens_to_rows(ragged.segments),
         "positions_BT": placed.tokens_to_rows(ragged.token_index.astype(np.int32)),
-        "examples_BT": placed.tokens_to_rows(slots.astype(np.int32) + 1),
+        "examples_BT": placed.tokens_to_rows(ragged.spread(placed.slots.astype(np.int32) + 1)),
         "example_ids_BN": placed.examples_to_rows(ragged.ids.astype(np.int32), fill=-1),
         "summary_positions_BN": placed.examples_to_rows(placed.starts.astype(np.int32)),
     }

@@ -109,12 +109,16 @@ class Ragged:
     @functools.cached_property
     def token_examples(self) -> np.ndarray:
         """Which example each token belongs to; int64 [n]."""
-        return np.repeat(np.arange(len(self.ids)), self.lengths)
+        return self.spread(np.arange(len(self.ids)))
 
     @functools.cached_property
     def token_index(self) -> np.ndarray:
         """Place of each token within its example; int64 [n]."""
-        return np.arange(len(self.tokens)) - self.offsets[self.token_examples]
+        return np.arange(len(self.tokens)) - self.spread(self.offsets[:-1])
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """Values of examples [M], each given to all of its tokens [n]."""
+        return np.repeat(values, self.lengths)
 
 
 class Examples(Protocol):

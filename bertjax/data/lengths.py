@@ -20,7 +20,10 @@ def draw(splits: dict[str, Split], folder: Path) -> None:
         for name, split in splits.items():
             edges, counts = histogram(split, what)
             axes.stairs(counts, edges, label=name, fill=name == "train", alpha=0.7)
-        axes.set(xscale="log", yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
+        axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.minorticks_off()  # each tick takes as long as all of a histogram
         axes.legend()
         axes.grid(alpha=0.3)
     figure.savefig(folder / NAME, dpi=120)

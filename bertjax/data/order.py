@@ -15,6 +15,9 @@ from bertjax.data.random import permuted
 # Slots of the table by which weighted sources take turns: their shares are exact to half a slot.
 PERIOD = 4096
 SMALLEST_SHARE = 0.5 / PERIOD
+# Places whose rows are computed together, and kept for the batches that follow: 2,048 cost hardly more than 256.
+BLOCK = 2048
+BLOCKS_KEPT = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +49,24 @@ class Epochs:
         if self.shuffle:
             for index, plan in enumerate(self.plans):
                 here = plans == index
-                rows[here] = permuted(self.seed, self.stream, epochs[here], rows[here], plan.counts.rows)
+                rows[here] = self._shuffled(epochs[here], rows[here], plan.counts.rows)
         return epochs, plans, rows
+
+    def _shuffled(self, epochs: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
+        """The rows of a plan of `size` at these places of these epochs; int64 [n] each."""
+        blocks_an_epoch = -(-size // BLOCK)
+        rows, blocks = np.empty_like(places), epochs * blocks_an_epoch + places // BLOCK
+        for block in np.unique(blocks):
+            here = blocks == block
+            epoch, number = divmod(int(block), blocks_an_epoch)
+            rows[here] = _block(self.seed, self.stream, epoch, number, size)[places[here] % BLOCK]
+        return rows
+
+
+@functools.lru_cache(BLOCKS_KEPT)
+def _block(seed: int, stream: str, epoch: int, number: int, size: int) -> np.ndarray:
+    """The rows at one block of the places of an epoch; int64."""
+    return permuted(seed, stream, epoch, np.arange(number * BLOCK, min((number + 1) * BLOCK, size)), size)
 
 
 @dataclasses.dataclass(frozen=True)

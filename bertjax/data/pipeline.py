@@ -61,7 +61,7 @@ class Feed:
 
     def batch(self, ordinals: np.ndarray) -> dict[str, np.ndarray]:
         """The rows with these ordinals (int64 [B]), -1 giving a row of padding; arrays with B as first dimension."""
-        epochs_B, plans_B, rows_B = self._locate(np.maximum(ordinals, 0))
+        epochs_B, plans_B, rows_B = self.locate(np.maximum(ordinals, 0))
         plans_B = np.where(ordinals < 0, -1, plans_B)
         taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
         parts, taken = [], 0
@@ -77,7 +77,7 @@ class Feed:
         placed = place(Ragged.join(parts), taken_BN, self.seq_len, self.vocabulary)
         return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows]))
 
-    def _locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
         sources_B, ordinals_B = self.turns.at(ordinals)
         located_3B, first_plan = np.zeros((3, len(ordinals)), np.int64), 0
@@ -105,27 +105,28 @@ class Slot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LocalBatches:
-    """A host's share of the global batch of every step: host h of H takes rows h * B / H to (h + 1) * B / H.
+    """A host's share of the global batch of every step: shard s of S holds rows s * B / S to (s + 1) * B / S.
 
     Attributes:
       at: step -> its slot; picklable.
       feeds: one for each (task, seq_len) that occurs.
-      host, hosts: this process among all.
+      shards: those that this host takes, in order.
+      of: S.
     """
 
     at: Callable[[int], Slot]
     feeds: Mapping[tuple[str, int], Feed]
-    host: int
-    hosts: int
+    shards: tuple[int, ...]
+    of: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """Raises UserError where the rows do not divide over the hosts."""
+        """Raises UserError where the rows do not divide into the shards."""
         slot = self.at(step)
-        rows, rest = divmod(slot.rows, self.hosts)
+        rows, rest = divmod(slot.rows, self.of)
         if rest:
-            raise UserError(f"a batch of {slot.rows} rows does not divide over {self.hosts} hosts; use a multiple")
-        first = slot.first + self.host * rows
-        return self.feeds[slot.task, slot.seq_len].batch(np.arange(first, first + rows))
+            raise UserError(f"a batch of {slot.rows} rows does not divide into {self.of} shards; use a multiple")
+        ordinals_SR = slot.first + np.arange(slot.rows).reshape(self.of, rows)
+        return self.feeds[slot.task, slot.seq_len].batch(ordinals_SR[list(self.shards)].ravel())
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:

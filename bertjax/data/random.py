@@ -52,22 +52,22 @@ def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, siz
     permuted again until it falls inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
     CT-RSA 2002). So no table is held, and one position costs the same wherever it is.
     """
-    epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions, np.int64)))
-    half = max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2)
-    rounds = np.stack([states(seed, stream, epoch, step) for step in range(_FEISTEL_ROUNDS)])
+    epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions).astype(np.uint64)))
+    half = np.uint64(max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2))
+    rounds = states(seed, stream, epoch, np.arange(_FEISTEL_ROUNDS)[:, None])
     places = _feistel(rounds, places, half)
     while len(outside := np.flatnonzero(places >= size)):
         places[outside] = _feistel(rounds[:, outside], places[outside], half)
-    return places
+    return places.astype(np.int64)
 
 
-def _feistel(rounds: np.ndarray, places: np.ndarray, half: int) -> np.ndarray:
-    """A bijection of range(4**half) for each state of the rounds (uint64 [rounds, n])."""
-    mask = (1 << half) - 1
+def _feistel(rounds: np.ndarray, places: np.ndarray, half: np.uint64) -> np.ndarray:
+    """A bijection of range(4**half), uint64 [n], for each state of the rounds (uint64 [rounds, n])."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = places >> half, places & mask
     for state in rounds:
-        left, right = right, left ^ (_high(_absorb(state, right)).astype(np.int64) & mask)
-    return (left << half) | right
+        left, right = right, left ^ (_absorb(state, right) >> np.uint64(32) & mask)
+    return left << half | right
 
 
 @functools.lru_cache
@@ -78,7 +78,7 @@ def _start(seed: int, stream: str) -> np.uint64:
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
     """One step of SplitMix64; it works in place on the sum, which is its own."""
-    state = state + _GOLDEN * (np.asarray(words).astype(np.uint64) + np.uint64(1))
+    state = state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1))
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
     state ^= state >> np.uint64(27)

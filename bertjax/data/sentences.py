@@ -3,7 +3,7 @@
 Splitting never loses a character that is not white space; runs of white space become one space.
 """
 
-import heapq
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -32,26 +32,27 @@ QUOTATIVE = re.compile(r"(?:이?라)?(?:고|는|며|면서) ")
 # By far the most sentences end where none of the rules below has a say, and regular expressions alone find those ends:
 # a mark before a capital letter, a digit or Hangul, and before a full stop a word of two letters at least that is
 # neither an abbreviation nor, by its last two letters, a Roman number.
-_BEGINS = rf" (?=[{_OPENERS}]*[A-Z0-9가-힣])"
+_BEGINS = rf"(?= [{_OPENERS}]*[A-Z0-9가-힣])"  # asked first, as most stops within a sentence fail it
 _NO_ABBREVIATION = "".join(
     rf"(?<!\b(?i:{'|'.join(sorted(words))})\.)"  # all that a look behind tries must be of one length
     for words in ({word for word in ABBREVIATIONS if len(word) == length} for length in range(2, 7))
     if words
 )
 CERTAIN = {
-    ".": re.compile(rf"\.(?<=[^\W\d_][^\W\d_]\.)(?<![IVXLCivxlc][IVXLCivxlc]\.){_NO_ABBREVIATION}{_BEGINS}"),
-    "!": re.compile(rf"!{_BEGINS}"),
-    "?": re.compile(rf"\?{_BEGINS}"),
+    ".": re.compile(rf"\.{_BEGINS}(?<=[^\W\d_][^\W\d_]\.)(?<![IVXLCivxlc][IVXLCivxlc]\.){_NO_ABBREVIATION} "),
+    "!": re.compile(rf"!{_BEGINS} "),
+    "?": re.compile(rf"\?{_BEGINS} "),
 }
 # Digits and Hangul or Hanja go on with "2014. 8. 14. 선고".
 _GOES_ON_WITH_DATE = r"[\d\u1100-\u11ff\u3400-\u9fff\uac00-\ud7a3]"
 GOES_ON_WITH_DATE = re.compile(_GOES_ON_WITH_DATE)
 _NO_DATE = "".join(rf"(?!(?<=[ \n]{digits}\.) {_GOES_ON_WITH_DATE})" for digits in (r"\d", r"\d\d", r"\d\d\d\d"))
 # The other stops that may end a sentence. The look behind makes a match begin where its marks do, or a long run of
-# marks would be tried from each of them. What begins with one character is searched for five times as fast as a set.
+# marks would be tried from each of them. What begins with one character is searched for five times as fast as a set,
+# and most stops are left at once, since a line ends with them.
 DOUBTFUL = tuple(
-    re.compile(rf"{mark}(?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{_OPENERS}]*[a-z])")
-    for mark in (rf"\.{_NO_DATE}", "!", r"\?", "…")
+    re.compile(rf"{mark}(?=[^\n]){no_date}(?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{_OPENERS}]*[a-z])")
+    for mark, no_date in ((r"\.", _NO_DATE), ("!", ""), (r"\?", ""), ("…", ""))
 )
 # All of them in a text with marks that no space need follow.
 STOP = re.compile(rf"[.!?…。！？][.!?…。！？]*[{_CLOSERS}]*")
@@ -85,7 +86,7 @@ def _ends_of_doubt(text: str) -> Iterator[int]:
     """Where sentences end before the end of their line."""
     stops = (STOP,) if any(mark in text for mark in WHERE_NO_SPACE_FOLLOWS) else DOUBTFUL
     start = 0
-    for stop in heapq.merge(*(stop.finditer(text) for stop in stops), key=re.Match.start):
+    for stop in sorted(itertools.chain.from_iterable(stop.finditer(text) for stop in stops), key=re.Match.start):
         end = stop.end()
         # Where the line begins further back, no rule looks at it.
         start = max(start, text.rfind("\n", max(start, stop.start() - WINDOW), end) + 1)
@@ -110,10 +111,13 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
 
 def _is_no_full_stop(line: str, start: int, end: int, following: str) -> bool:
     """Whether the dot at `end` belongs to an abbreviation, an initial, a date or a list number."""
-    word = BETWEEN_WORDS.split(line[max(start, end - WINDOW) : end].rpartition(" ")[2])[-1]
-    if word.lower() in TITLES or word in KOREAN_LIST_MARKERS or INITIALS.fullmatch(word):
+    word = line[max(start, end - WINDOW) : end].rpartition(" ")[2]
+    if not word.isalnum():
+        word = BETWEEN_WORDS.split(word)[-1]
+    lower = word.lower()
+    if lower in TITLES or word in KOREAN_LIST_MARKERS or INITIALS.fullmatch(word):
         return True
-    if word.lower() in BEFORE_NUMBER and following[:1].isdigit():
+    if lower in BEFORE_NUMBER and following[:1].isdigit():
         return True
     if NUMBER.fullmatch(word) and GOES_ON_WITH_DATE.match(following):
         return True

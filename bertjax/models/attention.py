@@ -1,41 +1,13 @@
-"""Self-attention: which tokens see which, and the plain path that every backend can run."""
-
-from typing import NamedTuple
+"""Self-attention: which tokens see which, and the plain path that every backend can run; kernels are in `kernels`."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, path_at
 from bertjax.models.layers import Dense, dropout
-
-
-class Visibility(NamedTuple):
-    """Which tokens of a row a token may attend to; it never looks out of its example.
-
-    Attributes:
-      examples_BT: int, which example of the row a token belongs to (0 = padding, which sees padding only).
-      window: at most this far to either side; None for everything.
-      rank_BT: int, only tokens of a lower or equal rank (XLNet's order of prediction); None for every order.
-    """
-
-    examples_BT: jax.Array
-    window: int | None = None
-    rank_BT: jax.Array | None = None
-
-    def mask_BQT(self, read_BQ: jax.Array | None = None) -> jax.Array:
-        """Boolean mask, True where query q may attend to token t; queries are the tokens `read_BQ`, or all."""
-
-        def of_queries(values_BT):
-            return values_BT if read_BQ is None else jnp.take_along_axis(values_BT, read_BQ, axis=1)
-
-        mask_BQT = of_queries(self.examples_BT)[:, :, None] == self.examples_BT[:, None, :]
-        columns_BT = jnp.broadcast_to(jnp.arange(self.examples_BT.shape[1]), self.examples_BT.shape)
-        if self.window is not None:
-            mask_BQT &= jnp.abs(of_queries(columns_BT)[:, :, None] - columns_BT[:, None, :]) <= self.window
-        if self.rank_BT is not None:
-            mask_BQT &= of_queries(self.rank_BT)[:, :, None] >= self.rank_BT[:, None, :]
-        return mask_BQT
+from bertjax.models.visibility import Visibility
 
 
 def attend(
@@ -69,24 +41,39 @@ class SelfAttention(nn.Module):
         self,
         queries_BQD: jax.Array,
         hidden_BTD: jax.Array,
-        mask_BQT: jax.Array,
+        visibility: Visibility,
+        read_BQ: jax.Array | None,
         head_mask_H: jax.Array | None,
         key: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns the projected values [B, Q, D] and the attention probabilities [B, H, Q, T]."""
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Attends from the tokens `read_BQ`, whose hidden states are the queries, or from all.
+
+        Returns:
+          The projected values [B, Q, D], and the attention probabilities [B, H, Q, T], which only the plain path has.
+
+        Raises:
+          ValueError: the path of `config.execution` cannot express the visibility, or has no dropout.
+        """
         config = self.config
 
         def heads(name, x):
             return Dense(config, config.width, name=name)(x).reshape(*x.shape[:-1], config.heads, -1)
 
-        values_BQHD, probabilities_BHQT = attend(
+        query_BQHD, key_BTHD, value_BTHD = (
             heads("query", queries_BQD),
             heads("key", hidden_BTD),
             heads("value", hidden_BTD),
-            mask_BQT,
-            config.attention_dropout,
-            key,
         )
+        rate = 0.0 if key is None else config.attention_dropout
+        path = path_at(config.execution.attention, hidden_BTD.shape[1])
+        if path == PLAIN or read_BQ is not None:  # a few queries are little work, and the kernels take T of them
+            mask_BQT = visibility.mask_BQT(read_BQ)
+            values_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key)
+        else:
+            kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[path]
+            if rate:
+                raise ValueError(f"attention path {path} has no dropout, and attention_dropout={rate}")
+            values_BQHD, probabilities_BHQT = kernel(query_BQHD, key_BTHD, value_BTHD, visibility), None
         if head_mask_H is not None:
             values_BQHD = values_BQHD * head_mask_H[:, None].astype(values_BQHD.dtype)
         return Dense(config, config.width, name="output")(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT

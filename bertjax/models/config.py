@@ -1,11 +1,15 @@
 """What an encoder is: an architecture as data, and the published sizes of BERT as presets."""
 
 import dataclasses
+from collections.abc import Callable
 
 from bertjax.errors import UserError
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
+
+# The name under which a checkpoint policy finds the weights that `Execution.whole_layer` gathered.
+GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
 VOCABULARY_MULTIPLE = 128
@@ -18,13 +22,17 @@ class Execution:
     Attributes:
       dtype: of activations and matrix products (`float32` or `bfloat16`); softmax, layer norm and losses stay float32.
       unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
-      remat: what the backward pass recomputes: `none` of it, all but the matrix products (`dots`), or whole layers
+      remat: what the backward pass recomputes: `none` of it, all but products with weights (`dots`), or whole layers
         (`full`).
+      attention: `plain`, or a path of `bertjax.models.kernels` where that can serve.
+      whole_layer: what a layer's weights pass through before they are used, where they rest in shares.
     """
 
     dtype: str = "float32"
     unroll: bool = False
     remat: str = "none"
+    attention: str = "plain"
+    whole_layer: Callable[[dict], dict] | None = None
 
     def __post_init__(self):
         for field, value, known in (("dtype", self.dtype, DTYPES), ("remat", self.remat, REMAT_POLICIES)):

@@ -12,14 +12,21 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.attention import SelfAttention, Visibility
-from bertjax.models.config import EncoderConfig
+from bertjax.models.attention import SelfAttention
+from bertjax.models.config import GATHERED, EncoderConfig
+from bertjax.models.kernels import KERNEL, PLAIN, path_at
 from bertjax.models.layers import Dense, Embeddings, dropout, gelu, layer_norm
+from bertjax.models.random import split
+from bertjax.models.visibility import Visibility
 
 TAPS = frozenset({"hidden", "attention"})
 
 _REMAT_POLICIES = {
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "none": None,
+    "dots": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(KERNEL),
+    ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -29,12 +36,12 @@ class Encoded(NamedTuple):
 
     Attributes:
       hidden: [B, T, D], or [B, K, D] where only the positions `read_BK` were asked for.
-      pooled_BND: tanh of a dense layer on each example's [CLS].
+      pooled_BND: tanh of a dense layer on each example's [CLS]; None where the params have no pooler.
       captured: `hidden` [L + 1, B, T, D] (embeddings first) and `attention` [L, B, H, T, T], where asked for.
     """
 
     hidden: jax.Array
-    pooled_BND: jax.Array
+    pooled_BND: jax.Array | None
     captured: dict[str, jax.Array]
 
 
@@ -51,14 +58,14 @@ class Layer(nn.Module):
         head_mask_H: jax.Array | None = None,
         key: jax.Array | None = None,
         read_BK: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Returns the new hidden states, of all positions or of `read_BK`, and the attention probabilities."""
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the new hidden states, of all positions or of `read_BK`, and the attention probabilities if any."""
         config = self.config
-        attention_key, output_key, feedforward_key = [None] * 3 if key is None else jax.random.split(key, 3)
+        attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         queries = hidden_BTD if read_BK is None else jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
 
         attended, probabilities = SelfAttention(config, name="attention")(
-            queries, hidden_BTD, visibility.mask_BQT(read_BK), head_mask_H, attention_key
+            queries, hidden_BTD, visibility, read_BK, head_mask_H, attention_key
         )
         attended = layer_norm(config, "attention_norm")(queries + dropout(attended, config.dropout, output_key))
 
@@ -74,7 +81,10 @@ class Encoder(nn.Module):
 
     def setup(self):
         self.embeddings = Embeddings(self.config)
-        self.layers = self.param("layers", self._init_layers)
+        if self.is_initializing() or self.config.execution.whole_layer is None:
+            self.layers = self.param("layers", self._init_layers)
+        else:  # a device's share of the stack, whose shape no initialiser gives
+            self.layers = self.get_variable("params", "layers")
         self.pooler = Dense(self.config, self.config.width)
 
     def _init_layers(self, key: jax.Array) -> dict:
@@ -107,17 +117,20 @@ class Encoder(nn.Module):
           examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` where there is padding).
           summary_positions_BN: int, where each example's [CLS] is; column 0 by default.
           read_BK: int, the only positions whose hidden states are wanted.
-          key: dropout key; None means no dropout.
+          key: dropout key, or keys [B], one for each row; None means no dropout.
           capture: names of per-layer outputs to return: "hidden", "attention". It needs every position: no `read_BK`.
           head_mask_LH: float, scales the output of each head.
 
         Raises:
-          ValueError: `capture` names no tap, or comes together with `read_BK`.
+          ValueError: `capture` names no tap, comes together with `read_BK`, or asks for attention of a path without.
         """
         if not TAPS.issuperset(capture):
             raise ValueError(f"capture={sorted(capture)} must be among {sorted(TAPS)}")
         if capture and read_BK is not None:
             raise ValueError("capture looks at every position, read_BK skips most of them: pass one of the two")
+        path = path_at(self.config.execution.attention, tokens_BT.shape[1])
+        if "attention" in capture and path != PLAIN:
+            raise ValueError(f"attention path {path} keeps no probabilities to capture; build the encoder with {PLAIN}")
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
@@ -127,7 +140,7 @@ class Encoder(nn.Module):
         # An absent example's summary position may be any placeholder: no weight ever reads it.
         summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
 
-        embedding_key, *layer_keys = [None] if key is None else jax.random.split(key, self.config.layers + 1)
+        embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
         per_layer = (self.layers, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None)
 
@@ -140,7 +153,8 @@ class Encoder(nn.Module):
             read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
             hidden, _ = self._layer(hidden_BTD, visibility, last, read)
             summary_BND, hidden = jnp.split(hidden, [summary_positions_BN.shape[1]], axis=1)
-        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)), captured)
+        has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
+        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None, captured)
 
     def _run(self, hidden_BTD, visibility, per_layer, capture):
         """Scans layers; returns the last hidden states and what was captured, stacked on the layer axis."""
@@ -160,13 +174,18 @@ class Encoder(nn.Module):
 
     def _layer(self, hidden_BTD, visibility, of_layer, read_BK=None):
         """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
-        layer = Layer(self.config, parent=None)
+        layer, execution = Layer(self.config, parent=None), self.config.execution
+        whole_layer = None if self.is_initializing() else execution.whole_layer
+        policy = _REMAT_POLICIES[execution.remat]
+        if whole_layer is not None and policy is None:  # or every layer's weights would be kept whole
+            policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
         def apply(hidden_BTD, of_layer, visibility, read_BK):
             params, head_mask_H, key = of_layer
+            if whole_layer is not None:
+                params = whole_layer(params)
             return layer.apply({"params": params}, hidden_BTD, visibility, head_mask_H, key, read_BK)
 
-        remat = self.config.execution.remat
-        if remat != "none":
-            apply = jax.checkpoint(apply, policy=_REMAT_POLICIES[remat])
+        if policy is not None:
+            apply = jax.checkpoint(apply, policy=policy)
         return apply(hidden_BTD, of_layer, visibility, read_BK)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.random import bits
 
 # Dropout decides by one byte, so that one 32-bit draw serves four elements.
 _BYTE_VALUES = 256
@@ -49,7 +50,7 @@ def gelu(x: jax.Array) -> jax.Array:
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes a share of `x` and scales the rest so that its mean stays; without a key, `x` itself.
+    """Zeroes a share of `x` [B, ...] and scales the rest so that its mean stays; without a key, `x` itself.
 
     The share is `rate` rounded to a multiple of 1/256 and the scale is its exact inverse, since each element is decided
     by one byte of threefry's 32-bit words: a quarter of the hashing of a word per element.
@@ -58,7 +59,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
         return x
     threshold = round((1.0 - rate) * _BYTE_VALUES)
     *leading, last = x.shape
-    words = jax.random.bits(key, (*leading, -(-last // 4)), jnp.uint32)
+    words = bits(key, (*leading, -(-last // 4)))
     decisions = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
     return jnp.where(decisions < threshold, x * (_BYTE_VALUES / threshold), 0.0).astype(x.dtype)
 
@@ -80,5 +81,7 @@ class Embeddings(nn.Module):
         self, tokens_BT: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array, key: jax.Array | None
     ) -> jax.Array:
         """Returns hidden_BTD; `key` None means no dropout."""
-        summed_BTD = self.word[tokens_BT] + self.position[positions_BT] + self.segment[segments_BT]
+        # In float32, so that the gradients of a frequent token are not rounded one by one as they add up.
+        word, position, segment = (table.astype(jnp.float32) for table in (self.word, self.position, self.segment))
+        summed_BTD = word[tokens_BT] + position[positions_BT] + segment[segments_BT]
         return dropout(self.norm(summed_BTD), self.config.dropout, key)

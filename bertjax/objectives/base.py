@@ -44,8 +44,11 @@ class Objective:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
         raise TypeError(f"{type(self).__name__} has no module()")
 
-    def opened(self, store: TokenStore) -> "Objective":
-        """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance)."""
+    def opened(self, store: TokenStore | None) -> "Objective":
+        """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance).
+
+        Without a store, with something of the same kind that is empty: only the shapes of the features matter then.
+        """
         return self
 
     @property

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking, mask, predictions
@@ -80,7 +81,11 @@ class MaskedLM(Objective):
     def module(self, encoder: EncoderConfig) -> nn.Module:
         return MaskedLMModule(encoder)
 
-    def opened(self, store: TokenStore) -> "MaskedLM":
+    @property
+    def sharding_rules(self):
+        return ((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
+
+    def opened(self, store: TokenStore | None) -> "MaskedLM":
         return dataclasses.replace(self, masking=self.masking.opened(store))
 
     @property

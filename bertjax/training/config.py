@@ -1,62 +1,125 @@
 """What the user says about training: stages, optimizer, evaluation, and what does not change the result."""
 
 import dataclasses
+import re
 
 from bertjax.errors import UserError
+from bertjax.models.config import REMAT_POLICIES
+from bertjax.training.schedules import Linear, Schedule
+
+OPTIMIZERS = ("adamw", "lamb")
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stretch of steps with fixed shapes.
+    """A stretch of steps with fixed shapes. Step, learning rate and optimizer state run through from one to the next.
 
     Attributes:
       steps: how many.
       seq_len: T, tokens in a row.
       batch: B, rows of the global batch.
+      learning_rate: a peak, where the learning rate rises anew in this stage; 0 goes on with the rise before.
+      warmup_steps: to that peak.
     """
 
-    steps: int = 1000
+    steps: int = 1_000_000
     seq_len: int = 128
     batch: int = 32
+    learning_rate: float = 0.0
+    warmup_steps: int = 0
 
-    def __post_init__(self):
+    def check(self, name: str) -> None:
+        """Raises UserError for a number that cannot be; `name` is what the user calls this stage."""
         for field in ("steps", "seq_len", "batch"):
             if getattr(self, field) < 1:
-                raise UserError(f"stages.0.{field}={getattr(self, field)} must be at least 1")
+                raise UserError(f"{name}.{field}={getattr(self, field)} must be at least 1")
+        for field in ("learning_rate", "warmup_steps"):
+            if not getattr(self, field) >= 0:
+                raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
+        if self.warmup_steps and not self.learning_rate:
+            raise UserError(
+                f"{name}.warmup_steps={self.warmup_steps} has no peak to rise to; set {name}.learning_rate too, or "
+                "optimizer.warmup_steps for the warm-up of the run"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Multiplier:
+    """The learning rate of some parameters, relative to that of the others.
+
+    Attributes:
+      path: a regular expression that is searched in the path of a parameter, such as `encoder/embeddings/`.
+      factor: of their learning rate.
+      by_layer: a further factor for each of the L layers of `encoder/layers/`; 0 keeps a layer as it is.
+    """
+
+    path: str = ""
+    factor: float = 1.0
+    by_layer: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW (Loshchilov & Hutter, 2019; arXiv 1711.05101) with BERT's settings.
+    """The optimizer with BERT's settings. Paths of parameters are those of the table that training begins with.
 
     Attributes:
+      kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
       learning_rate: the peak.
-      warmup_steps: steps of linear rise to the peak; a linear fall to 0 at the last step follows.
+      warmup_steps: steps of the rise to the peak.
+      schedule: its shape, by `kind`, see `bertjax.training.schedules`.
       b1: decay of the first moment.
       b2: decay of the second moment.
       epsilon: added to the root of the second moment.
       weight_decay: decoupled; none on biases and layer norms.
-      clip_norm: the gradient's global norm is clipped to this.
+      clip_norm: the gradient's global norm is clipped to this; 0 does not clip.
+      multipliers: of the learning rate; the first whose path is found counts.
+      frozen: regular expressions; parameters whose path holds one never change and have no moments.
     """
 
+    kind: str = "adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
+    schedule: Schedule = Linear()
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    multipliers: tuple[Multiplier, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self):
-        for field in ("learning_rate", "epsilon", "clip_norm"):
+        if self.kind not in OPTIMIZERS:
+            raise UserError(f"optimizer.kind={self.kind!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
+        for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")
         for field in ("b1", "b2"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must lie in [0, 1)")
-        for field in ("warmup_steps", "weight_decay"):
-            if getattr(self, field) < 0:
+        for field in ("warmup_steps", "weight_decay", "clip_norm"):
+            if not getattr(self, field) >= 0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
+        for index, multiplier in enumerate(self.multipliers):
+            name = f"optimizer.multipliers.{index}"
+            _check_pattern(f"{name}.path", multiplier.path)
+            if not multiplier.factor > 0.0:
+                raise UserError(
+                    f"{name}.factor={multiplier.factor} must be above 0; optimizer.frozen keeps parameters as they are"
+                )
+            if multiplier.by_layer and not min(multiplier.by_layer) >= 0.0:
+                raise UserError(f"{name}.by_layer={list(multiplier.by_layer)} must not be negative")
+        for index, pattern in enumerate(self.frozen):
+            _check_pattern(f"optimizer.frozen.{index}", pattern)
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    if not pattern:
+        raise UserError(f"{name} is empty, which every path holds; write .* if that is meant")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{name}={pattern!r} is no regular expression: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +147,31 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis of the mesh; `data` = 0 takes all that the other two leave."""
+    """Devices along each axis of the mesh.
+
+    Attributes:
+      data: replicas; 0 takes all devices that the other two leave.
+      fsdp: shares of weights and optimizer state; 0 takes as many as one slice has and the strategy can use.
+      tensor: shares of each matrix product.
+    """
 
     data: int = 0
-    fsdp: int = 1
+    fsdp: int = 0
     tensor: int = 1
 
     def __post_init__(self):
-        if self.data < 0 or self.fsdp < 1 or self.tensor < 1:
-            raise UserError(f"runtime.mesh has {self}; fsdp and tensor are at least 1, data at least 0 (all the rest)")
+        for field, least in (("data", 0), ("fsdp", 0), ("tensor", 1)):
+            if getattr(self, field) < least:
+                raise UserError(f"runtime.mesh.{field}={getattr(self, field)} must be at least {least}")
+
+
+_CHOICES = {
+    "strategy": ("auto", "replicated", "gathered", "fsdp"),
+    "reduction": ("auto", "float32", "bfloat16"),
+    "random_bits": ("auto", "threefry", "hardware"),
+    "remat": ("auto", *REMAT_POLICIES),
+    "attention": ("auto", "plain", "splash", "cudnn"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,34 +180,57 @@ class RuntimeConfig:
 
     Attributes:
       mesh: see `MeshConfig`.
+      strategy: where weights rest: `replicated`, `gathered` or `fsdp`, see `bertjax.training.layout`; `auto` is
+        gathered up to a billion parameters and fsdp above.
+      reduction: dtype in which gradients are summed over devices; `auto` is that of activations.
+      random_bits: what dropout draws: `threefry`, the same on any number of devices, or `hardware`, faster on a TPU;
+        `auto` is hardware on TPU.
+      attention: `plain`, `splash` (TPU v4 and later, without attention dropout) or `cudnn` (GPU, the same); `auto` is
+        splash where that can serve.
       dtype: of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
       unroll: unroll the loop over layers instead of scanning it.
-      remat: what the backward pass recomputes: `none`, `dots` or `full`.
-      micro_batches: the batch is split in so many parts whose gradients are summed.
+      remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is
+        dots on TPU and none elsewhere.
+      micro_tokens: tokens (rows x T) that a device computes at once; more rows are taken in equal parts whose gradients
+        are summed, whatever the stage and the number of devices. 0 computes all rows at once.
       steps_per_call: steps in one dispatch to the device; worth it for models whose step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread.
       log_every: steps between lines of metrics.
       save_every: steps between checkpoints; the last step is always saved.
       keep: newest checkpoints kept.
+      keep_every: one checkpoint in every so many steps stays, too; 0 for none.
+      keep_best: so do as many of those with the lowest held-out loss of the first term; each evaluation is then saved.
       max_skipped: so many steps in a row may have a non-finite loss or gradient before the run ends.
+      heartbeat_timeout: seconds after which a silent process counts as dead and the others end; with --distributed.
     """
 
     mesh: MeshConfig = MeshConfig()
+    strategy: str = "auto"
+    reduction: str = "auto"
+    random_bits: str = "auto"
+    attention: str = "auto"
     dtype: str = "auto"
     unroll: bool = False
-    remat: str = "none"
-    micro_batches: int = 1
+    remat: str = "auto"
+    micro_tokens: int = 0
     steps_per_call: int = 1
     workers: int = 0
     log_every: int = 10
     save_every: int = 1000
     keep: int = 3
+    keep_every: int = 0
+    keep_best: int = 0
     max_skipped: int = 0
+    heartbeat_timeout: int = 100
 
     def __post_init__(self):
-        for field in ("micro_batches", "steps_per_call", "log_every", "save_every", "keep"):
+        for field, known in _CHOICES.items():
+            if getattr(self, field) not in known:
+                choices = ", ".join(known)
+                raise UserError(f"runtime.{field}={getattr(self, field)!r} is unknown; choose one of {choices}")
+        for field in ("steps_per_call", "log_every", "save_every", "keep", "heartbeat_timeout"):
             if getattr(self, field) < 1:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must be at least 1")
-        for field in ("workers", "max_skipped"):
+        for field in ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best"):
             if getattr(self, field) < 0:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")

@@ -1,5 +1,6 @@
 """`curves.png`: how the losses fell, over the reference curve of the configuration where one is known."""
 
+import io
 import json
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
         if axes.lines:
             axes.legend()
         axes.grid(alpha=0.3)
-    figure.savefig(target, dpi=120)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120)
+    target.write_bytes(picture.getvalue())
 
 
 def _losses(records: list[dict]) -> tuple[str, ...]:

@@ -5,20 +5,42 @@ import functools
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec as P
 
 from bertjax.data.pipeline import Feed
+from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Arrays, Objective, Sample
 from bertjax.training.program import Program
-from bertjax.training.sharding import put_batches
-from bertjax.training.step import StepContext
+from bertjax.training.sharding import BATCH_AXES, put_whole
+from bertjax.training.stages import micro_batches
+from bertjax.training.step import StepContext, shard_keys
 
 
 def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
     """{metric: (sum, weight)} of one batch, the losses of the terms among them."""
-    key = jax.random.key(0)  # for objectives that draw on the device: the same in every evaluation
-    sums, metrics = context.objective.terms(context.module, params, frozen, batch, key, False)
-    weights = context.objective.weights(batch)
-    return metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()}
+    layout, objective = context.layout, context.objective
+
+    def of_shard(params, frozen, batch, keys):
+        key = keys[0] if context.hardware_bits else keys
+        params, frozen = layout.whole(params), layout.whole(frozen)
+        sums, metrics = objective.terms(context.module, params, frozen, batch, key, False)
+        weights = objective.weights(batch)
+        return layout.total(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
+
+    specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
+    keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # for objectives that draw: the same in every evaluation
+    return layout.on_shards(of_shard, specs, P())(params, frozen, batch, keys)
+
+
+def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
+    """What the objective says of each row."""
+    layout = context.layout
+
+    def of_shard(params, batch):
+        return context.objective.outputs(context.module, layout.whole(params), batch)
+
+    return layout.on_shards(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,23 +51,28 @@ class Evaluation:
     baselines: dict[str, float]
     samples: list[Sample]
 
+    @property
+    def loss(self) -> float:
+        """Of the first term."""
+        return next(value for name, value in self.metrics.items() if name.endswith("_loss"))
+
 
 class Evaluator:
     """Evaluates params of one program; compiled once.
 
     Args:
       program: what is evaluated.
-      feed: the rows, of one plan; the program's held-out ones by default.
+      store: its corpus.
+      feed: the rows, of one plan.
     """
 
-    def __init__(self, program: Program, feed: Feed | None = None):
-        self._program = program
-        self._feed = feed or program.heldout_feed
+    def __init__(self, program: Program, store: TokenStore, feed: Feed):
+        self._program, self._store, self._feed = program, store, feed
         (self._plan,) = self._feed.plans
         self._rows = min(program.config.eval.rows, self._plan.counts.rows)
         self._step = jax.jit(functools.partial(eval_step, program.context))
-        self._outputs = jax.jit(functools.partial(program.objective.outputs, program.module))
-        self._counts = program.store.unigram_counts("train")
+        self._outputs = jax.jit(functools.partial(outputs, program.context))
+        self._counts = store.unigram_counts("train")
 
     def __call__(self, params: dict) -> Evaluation:
         """Evaluates all rows; the last batch is filled up with empty ones."""
@@ -54,11 +81,11 @@ class Evaluator:
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
         for batch in self._batches():
-            arrays = jax.tree.map(lambda x: x[0], put_batches([batch], self._program.mesh))
+            arrays = put_whole(batch, self._program.mesh)
             _add(totals, jax.device_get(self._step(params, self._program.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
             if _has_score(objective):
-                collected.append(_per_example(jax.device_get(self._outputs(params, arrays)), batch))
+                collected.append(_per_example(self._outputs_of(params, arrays), batch))
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
@@ -69,19 +96,24 @@ class Evaluator:
         return Evaluation(_ratios(totals) | scores, _ratios(baselines), samples)
 
     def _batches(self):
-        devices = self._program.mesh.devices.size
-        batch = -(-self._program.config.stages[-1].batch // devices) * devices
+        stage, shards = self._program.config.stages[-1], self._program.layout.shards
+        rows = -(-min(stage.batch, self._rows) // shards)
+        batch = rows // micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))
 
+    def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, np.ndarray]:
+        """All rows, in every process: what is read from them is the same everywhere, and need not be sent."""
+        return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
+
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
-        outputs = jax.device_get(self._outputs(params, arrays))
+        outputs = self._outputs_of(params, arrays)
         shown = slice(0, self._program.config.eval.samples)
         return self._program.objective.samples(
             {name: values[shown] for name, values in outputs.items()},
             {name: values[shown] for name, values in batch.items()},
-            self._program.store.tokenizer,
+            self._store.tokenizer,
         )
 
 

@@ -4,13 +4,16 @@ import dataclasses
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from etils import epath
 
-from bertjax.errors import UserError
+from bertjax.errors import Busy, UserError
+from bertjax.training.lease import lease
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,18 @@ class Workdir:
         return self.root / "metrics.jsonl"
 
     @property
+    def elapsed(self) -> epath.Path:
+        return self.root / "elapsed.json"
+
+    @property
+    def spikes(self) -> epath.Path:
+        return self.root / "spikes.jsonl"
+
+    @property
+    def profile(self) -> epath.Path:
+        return self.root / "profile"
+
+    @property
     def events(self) -> epath.Path:
         return self.root / "events"
 
@@ -69,12 +84,18 @@ class Workdir:
         """Creates the workdir and holds it for this process alone.
 
         Raises:
-          UserError: another process holds it, or it cannot be written.
+          Busy: another process holds it.
+          UserError: it cannot be written.
         """
-        if "://" in os.fspath(self.root):
-            raise UserError(
-                f"workdir {self.root} is on an object store; train in a local folder and copy it afterwards"
-            )
+        if is_remote(self.root):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                held = lease(self.root / ".lock")
+            except OSError as error:
+                raise UserError(f"workdir {self.root} cannot be written: {error}; choose another --workdir") from error
+            with held:
+                yield
+            return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock = open(self.root / ".lock", "w")
@@ -86,10 +107,15 @@ class Workdir:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise UserError(
+                raise Busy(
                     f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
                 ) from error
             yield
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Whether a path is on an object store, which can neither append, rename nor lock."""
+    return "://" in os.fspath(path)
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
@@ -111,15 +137,41 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 def write_json(path: epath.Path, value: Any) -> None:
     """Writes all of it or nothing."""
+    _write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write_whole(path: epath.Path, text: str) -> None:
+    if is_remote(path):  # where files appear whole or not at all
+        path.write_text(text, encoding="utf-8")
+        return
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
     """Appends one line."""
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    if is_remote(path):
+        path.write_text((path.read_text(encoding="utf-8") if path.exists() else "") + line, encoding="utf-8")
+        return
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        file.write(line)
+
+
+@contextmanager
+def written_here(folder: epath.Path) -> Iterator[Path]:
+    """A local folder to write what belongs into `folder`: that one itself, or one that is copied there afterwards."""
+    if not is_remote(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+        files = [path for path in Path(scratch).rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # what names the others comes last
+            target = folder / path.relative_to(scratch).as_posix()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
 
 
 def read_jsonl(path: epath.Path) -> list[dict]:
@@ -144,6 +196,4 @@ def cut_jsonl(path: epath.Path, last_step: float) -> None:
     """Drops a line that was cut short, and the records after a step, which a resumed run writes again."""
     if path.exists():
         kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
-        draft = path.with_name(f".{path.name}.draft")
-        draft.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept), encoding="utf-8")
-        draft.replace(path)
+        _write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))

@@ -1,26 +1,29 @@
 """The one loop: batches in, steps out, and at chunk edges metrics, evaluations, checkpoints and the wish to stop."""
 
+import contextlib
 import dataclasses
-import functools
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.errors import RunFailed
+from bertjax.training import distributed
+from bertjax.training.accounts import Elapsed, Trace, accounts_of, utilisation
 from bertjax.training.checkpoint import Checkpoints
 from bertjax.training.evaluation import Evaluation, Evaluator
-from bertjax.training.files import Workdir, append_jsonl
+from bertjax.training.feeds import Feeds
+from bertjax.training.files import Workdir
 from bertjax.training.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.program import Program
 from bertjax.training.report import show_samples
-from bertjax.training.sharding import put_batches, replicated
+from bertjax.training.sharding import batch_shards, put_batches
 from bertjax.training.state import State
-from bertjax.training.step import train_chunk
+from bertjax.training.watchdog import Spikes, Watchdog
 
 # Batches that wait ready.
 _PREFETCH = 2
@@ -37,92 +40,126 @@ class Trained:
       state: after them.
       totals: what they consumed.
       evaluation: of the last step; None where the loop was asked to stop before it.
+      accounts: see `accounts_of`.
     """
 
     step: int
     state: State
     totals: Totals
     evaluation: Evaluation | None
+    accounts: dict[str, float]
 
 
-def train(program: Program, workdir: Workdir, meta: dict, should_stop: Callable[[], bool]) -> Trained:
+class Loop:
     """Trains from the newest checkpoint, or from step 0, to the end or until it should stop.
 
     Args:
       program: what is trained.
+      feeds: on what.
       workdir: locked by the caller.
       meta: recorded beside every checkpoint.
+      begin: gives the state at step 0.
       should_stop: asked at every chunk edge; a run that stops has saved its state.
-
-    Raises:
-      RunFailed: more non-finite steps in a row than allowed, or a checkpoint that cannot be written.
+      elapsed: wall time of the run's starts.
+      profile: steps to trace.
     """
-    return _Loop(program, workdir, meta, should_stop).run()
 
-
-class _Loop:
-    def __init__(self, program: Program, workdir: Workdir, meta: dict, should_stop: Callable[[], bool]):
-        self._program, self._workdir, self._meta, self._should_stop = program, workdir, meta, should_stop
+    def __init__(
+        self,
+        program: Program,
+        feeds: Feeds,
+        workdir: Workdir,
+        meta: dict,
+        begin: Callable[[], State],
+        should_stop: Callable[[], bool],
+        elapsed: Elapsed,
+        profile: range | None = None,
+    ):
+        self._program, self._feeds = program, feeds
+        self._meta, self._should_stop = meta, should_stop
+        self._elapsed, self._trace = elapsed, Trace(profile, workdir.profile)
         self._runtime, self._timetable = program.config.runtime, program.timetable
-        self._checkpoints = Checkpoints(workdir.checkpoints, self._runtime.keep)
+        self._checkpoints = Checkpoints(
+            workdir.checkpoints, self._runtime.keep, self._runtime.keep_every, self._runtime.keep_best
+        )
         restored = self._checkpoints.restore_newest(program.abstract_state)
-        self._state = restored.tree if restored else program.init_state()
+        self._state = restored.tree if restored else begin()
         self._start = restored.step if restored else 0
         if restored:
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
+            if (before := restored.meta.get("layout")) != meta["layout"]:
+                log.info("it was saved on %s, and goes on on %s, with the same batches", before, meta["layout"])
         totals = Totals(**restored.meta["totals"]) if restored else Totals()
-        self._log = MetricsLog(workdir, program.encoder, totals, self._start)
+        self._log = distributed.together(  # what is damaged in the writer's files is everyone's error
+            lambda: MetricsLog(workdir, program.encoder, totals, self._start, distributed.is_writer())
+        )
         self._queue = MetricsQueue()
-        self._evaluate = Evaluator(program)
+        self._evaluate = Evaluator(program, feeds.store, feeds.heldout)
+        self._watchdog, self._spikes = Watchdog(), Spikes()
         self._last: tuple[int, dict[str, float]] | None = None
 
     def run(self) -> Trained:
+        """Trains.
+
+        Raises:
+          RunFailed: more non-finite steps in a row than allowed, or a checkpoint that cannot be written.
+        """
         step, evaluation = self._start, None
-        with self._bar() as bar:
+        with contextlib.closing(self._log), self._bar() as bar, self._watchdog:
             bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
                 evaluation = None
                 self._take(bar, leave=1)
+                self._watchdog.beat()
+                self._elapsed.note()
                 if self._due(self._program.config.eval.every, first, step):
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
                 stop = self._should_stop()
-                if stop or self._due(self._runtime.save_every, first, step):
+                best = evaluation is not None and self._runtime.keep_best > 0
+                if stop or best or self._due(self._runtime.save_every, first, step):
                     self._take(bar, leave=0)
                     self._flush()
-                    self._save(step)
+                    self._save(step, evaluation, last=stop or step == self._timetable.steps)
                 if stop:
                     break
             self._take(bar, leave=0)
             self._flush()
-        self._checkpoints.close()
+        self._trace.end(self._state)
+        with self._log.spending("checkpoint"):
+            self._checkpoints.settle()
+        self._elapsed.note(now=True)
         if step < self._timetable.steps:
             evaluation = None
         elif evaluation is None:  # the run had been finished before
-            evaluation = self._evaluate(self._state["params"])
+            with self._log.spending("evaluation"):
+                evaluation = self._evaluate(self._state["params"])
         totals = self._log.totals
-        self._log.close()
-        return Trained(step, self._state, totals, evaluation)
+        accounts = accounts_of(totals, self._elapsed.seconds)
+        accounts |= utilisation(self._log.useful_flops, totals.executed_flops, accounts["step"], self._program.mesh)
+        return Trained(step, self._state, totals, evaluation, accounts)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatches chunk after chunk; yields (steps before, steps after) as soon as one is under way."""
-        layout = jax.tree.map(lambda leaf: leaf.sharding, self._program.abstract_state)
-        run_chunk = jax.jit(
-            functools.partial(train_chunk, self._program.context),
-            donate_argnums=0,
-            out_shardings=(layout, replicated(self._program.mesh)),
-        )
-        feeds = self._program.train_feeds
-        make = LocalBatches(self._timetable.at, feeds, jax.process_index(), jax.process_count())
+        run_chunk = self._program.jitted_chunk()
+        make = LocalBatches(self._timetable.at, self._feeds.train, *batch_shards(self._program.mesh))
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
-        step = self._start
+        step, compiled = self._start, set()
         while step < self._timetable.steps:
             end = self._timetable.edge_after(step, self._runtime.steps_per_call)
-            began = time.monotonic()
-            local = [next(batches) for _ in range(step, end)]
-            self._log.waited(time.monotonic() - began)
+            self._trace.edge(step, end, self._state)
+            with self._log.spending("data_wait"):
+                local = [next(batches) for _ in range(step, end)]
             global_batches = put_batches(local, self._program.mesh)
-            self._state, metrics = run_chunk(self._state, self._program.frozen, global_batches)
+            self._log.dispatched(global_batches)
+            arguments = (self._state, self._program.frozen, global_batches)
+            shapes = (self._timetable.at(step).stage, end - step)
+            if shapes in compiled:
+                self._state, metrics = run_chunk(*arguments)
+            else:  # a call returns as soon as its program is under way, the first once it is compiled
+                compiled.add(shapes)
+                with self._log.spending("compile"), self._watchdog.paused():
+                    self._state, metrics = run_chunk(*arguments)
             self._queue.put(step + 1, metrics)
             yield step, end
             step = end
@@ -137,6 +174,7 @@ class _Loop:
         for step, metrics in self._queue.take(leave):
             self._flush()
             self._check(step, metrics)
+            self._watch(step, metrics)
             self._log.count(metrics)
             self._last = (step, metrics)
             bar.update(step - bar.n)
@@ -157,19 +195,46 @@ class _Loop:
                 "nothing was saved after it: allow runtime.max_skipped such steps, or lower optimizer.learning_rate in "
                 "a new workdir"
             )
-        if metrics["skipped"]:
+        if metrics["skipped"] and distributed.is_writer():
             log.warning("step %d was skipped: its loss or gradient is not finite", step)
 
+    def _watch(self, step: int, metrics: dict[str, float]) -> None:
+        """Says where a loss jumps, and on which rows; every process sees the same, and one says it."""
+        if not distributed.is_writer():
+            return
+        losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
+        for name, (loss, above) in self._spikes.judge(losses).items():
+            slot = self._timetable.at(step - 1)
+            last = slot.first + slot.rows - 1
+            log.warning(
+                "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",
+                *(name, step, loss, above, slot.first, last, slot.task),
+            )
+            epochs, plans, rows = self._feeds.train[slot.task, slot.seq_len].locate(np.arange(slot.first, last + 1))
+            located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
+            self._log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
+
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
-        evaluation = self._evaluate(self._state["params"])
+        with self._log.spending("evaluation"), self._watchdog.paused():
+            evaluation = self._evaluate(self._state["params"])
         self._flush(evaluation.metrics)
-        record = {"step": step, "samples": [dataclasses.asdict(sample) for sample in evaluation.samples]}
-        append_jsonl(self._workdir.samples, record)
+        self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
         return evaluation
 
-    def _save(self, step: int) -> None:
-        self._checkpoints.save(step, self._state, {"totals": dataclasses.asdict(self._log.totals), **self._meta})
+    def _save(self, step: int, evaluation: Evaluation | None, last: bool) -> None:
+        """Begins a checkpoint. One that fails on the way costs no step: the older ones stay, and the next may do."""
+        meta = {"totals": dataclasses.asdict(self._log.totals), **self._meta}
+        score = evaluation and evaluation.loss
+        self._log.flush()
+        for action in (self._checkpoints.settle, lambda: self._checkpoints.save(step, self._state, meta, score)):
+            try:
+                with self._log.spending("checkpoint"), self._watchdog.paused():
+                    action()
+            except RunFailed as error:
+                if last or jax.process_count() > 1:
+                    raise
+                log.warning("%s; the run goes on, make room", error)
 
     def _bar(self) -> tqdm:
         interactive = sys.stderr.isatty()
@@ -180,6 +245,7 @@ class _Loop:
             dynamic_ncols=True,
             mininterval=0.5 if interactive else 15.0,
             smoothing=0.1,
+            disable=not distributed.is_writer(),
         )
 
 

@@ -1,16 +1,20 @@
 """Metrics on their way from the device to files: fetched one dispatch late, so that the device never waits."""
 
 import collections
+import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 
 import jax
-from tensorboardX import SummaryWriter
+import numpy as np
 
 from bertjax.models.config import EncoderConfig
-from bertjax.training.files import Workdir, append_jsonl, cut_jsonl
+from bertjax.training.events import Events
+from bertjax.training.files import Workdir
 from bertjax.training.flops import training_flops
+from bertjax.training.journal import Journal
 
 # Sums over the steps of a run; every other metric is a value of its step.
 _SUMMED = ("tokens", "token_pairs", "predictions", "rows")
@@ -24,8 +28,12 @@ class Totals:
     token_pairs: float = 0.0
     predictions: float = 0.0
     rows: float = 0.0
+    executed_flops: float = 0.0
     seconds: float = 0.0
     data_wait_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
 
 
 class MetricsQueue:
@@ -52,16 +60,29 @@ class MetricsQueue:
 
 
 class MetricsLog:
-    """`metrics.jsonl` and TensorBoard events: one record a logged step, training and evaluation together."""
+    """`metrics.jsonl` and TensorBoard events, a record of training and evaluation together for each logged step, and
+    beside them `samples.jsonl` and `spikes.jsonl`.
 
-    def __init__(self, workdir: Workdir, encoder: EncoderConfig, totals: Totals, restored_step: int):
-        self._path = workdir.metrics
+    Args:
+      workdir: where they lie.
+      encoder: by which operations are counted.
+      totals: up to the restored step.
+      restored_step: later records are dropped; they are written again.
+      writes: False only counts.
+    """
+
+    def __init__(
+        self, workdir: Workdir, encoder: EncoderConfig, totals: Totals, restored_step: int, writes: bool = True
+    ):
         self._encoder = encoder
         self._totals = totals
         self._clock = time.monotonic()
-        cut_jsonl(workdir.metrics, restored_step)
-        cut_jsonl(workdir.samples, restored_step)
-        self._events = SummaryWriter(str(workdir.events), purge_step=restored_step + 1)
+        self._writes = writes
+        if writes:
+            self._records = Journal(workdir.metrics, restored_step)
+            self._samples = Journal(workdir.samples, restored_step)
+            self._spikes = Journal(workdir.spikes, restored_step)
+            self._events = Events(workdir.events, restored_step)
 
     @property
     def totals(self) -> Totals:
@@ -76,27 +97,72 @@ class MetricsLog:
         for name in _SUMMED:
             setattr(self._totals, name, getattr(self._totals, name) + metrics[name])
 
-    def waited(self, seconds: float) -> None:
-        """Adds time that the loop waited for a batch."""
-        self._totals.data_wait_seconds += seconds
+    def dispatched(self, batches: dict[str, np.ndarray]) -> None:
+        """Adds the operations of batches [steps, B, ...] with all their padding, those of the head at every slot."""
+        steps, rows, seq_len = batches["tokens_BT"].shape
+        slots = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
+        tokens = float(steps * rows * seq_len)
+        flops = training_flops(self._encoder, tokens, tokens * seq_len, steps * rows * slots)
+        self._totals.executed_flops += flops
+
+    @property
+    def useful_flops(self) -> float:
+        """Operations so far, by formula: padding does not count."""
+        totals = self._totals
+        return training_flops(self._encoder, totals.tokens, totals.token_pairs, totals.predictions)
+
+    @contextlib.contextmanager
+    def spending(self, account: str) -> Iterator[None]:
+        """Adds the time that the loop spends here to `data_wait`, `compile`, `checkpoint` or `evaluation`."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            name = f"{account}_seconds"
+            setattr(self._totals, name, getattr(self._totals, name) + time.monotonic() - began)
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:
-        """Writes the record of a step, with the totals so far; JSON knows no NaN, so what is not finite is null."""
+        """Writes the record of a step, with the totals so far."""
+        if not self._writes:
+            return
         totals = self.totals
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
         values |= {f"eval/heldout/{name}": value for name, value in (evaluation or {}).items()}
         values |= {
             "tokens": totals.tokens,
             "rows": totals.rows,
-            "flops": training_flops(self._encoder, totals.tokens, totals.token_pairs, totals.predictions),
+            "flops": self.useful_flops,
             "seconds": totals.seconds,
             "data_wait_seconds": totals.data_wait_seconds,
         }
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        append_jsonl(self._path, {"step": step, **finite})
-        for name, value in values.items():
-            self._events.add_scalar(name, value, step)
+        self._records.append({"step": step, **_finite(values)})
+        self._events.add(step, values)
+
+    def write_samples(self, step: int, samples: list[dict]) -> None:
+        """Writes what a model guessed at a step."""
+        if self._writes:
+            self._samples.append({"step": step, "samples": samples})
+
+    def write_spike(self, step: int, record: dict) -> None:
+        """Writes which loss jumped at a step, and on what."""
+        if self._writes:
+            self._spikes.append({"step": step, **_finite(record)})
+
+    def flush(self) -> None:
+        """Writes what could wait."""
+        if self._writes:
+            for journal in (self._records, self._samples, self._spikes):
+                journal.flush()
 
     def close(self) -> None:
-        """Flushes the events."""
-        self._events.close()
+        """Writes what is left."""
+        self.flush()
+        if self._writes:
+            self._events.close()
+
+
+def _finite(record: dict) -> dict:
+    """JSON knows no NaN: what is not finite is null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
+    }

@@ -1,29 +1,153 @@
-"""AdamW as BERT uses it. The learning rate is applied by the step, which knows its number."""
+"""AdamW and LAMB as BERT uses them. The learning rate is applied by the step, which knows its number.
+
+What holds for some parameters only is said by the path of their names, as for sharding. Stacked layers share one path
+and one array, so what differs from layer to layer goes along its first axis.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from bertjax.training.config import OptimizerConfig
-from bertjax.training.paths import map_with_path, matches
+from bertjax.errors import UserError
+from bertjax.training.config import Multiplier, OptimizerConfig
+from bertjax.training.paths import map_with_path, matches, path_of
 
-_NOT_DECAYED = matches(r"(^|/)(\w*bias|scale)$")
+_IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
+_IS_STACKED = matches(r"(^|/)layers/")
 
 
 def decay_mask(params: dict) -> dict:
     """True where weight decay applies: everywhere but on biases and layer norms."""
-    return map_with_path(lambda path, _: not _NOT_DECAYED(path), params)
+    return map_with_path(lambda path, _: not _IS_VECTOR(path), params)
 
 
-def adamw(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clipping by global norm, Adam with bias correction, decoupled decay; gives the direction, not yet the step."""
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
+def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+    """The direction of descent, without the learning rate, from the gradient.
+
+    Clipping by global norm, Adam with bias correction, decoupled decay; for LAMB also the trust ratio. Frozen
+    parameters have no moments, do not count for the norm, and their direction is 0. Creating the state raises
+    UserError where a pattern of the configuration finds no parameter.
+    """
+    steps = [
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
-    )
+    ]
+    if config.clip_norm:
+        steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    if config.kind == "lamb":
+        steps.append(_by_trust_ratio())
+    if config.multipliers:
+        steps.append(_multiplied(config.multipliers))
+    chain = optax.chain(*steps)
+    return _freezing(config.frozen, chain) if config.frozen else chain
 
 
 def descend(params: dict, direction: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
     """Returns (params, update) after one step against `direction`."""
     update = jax.tree.map(lambda d: -learning_rate * d, direction)
     return optax.apply_updates(params, update), update
+
+
+def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
+    """Params whose frozen ones have a gradient of 0, so that no backward pass is made for them."""
+    is_frozen = _holds_any(frozen_paths)
+    return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
+
+
+def trust_ratio(path: str, param: jax.Array, direction: jax.Array) -> jax.Array:
+    """||param|| / ||direction|| (You et al., 2020, algorithm 2), for each layer of a stack by itself.
+
+    It is 1 for biases and layer norms, and where one of the norms is 0.
+
+    Returns:
+      A scalar, or [L, 1, ...] for stacked layers.
+    """
+    if _IS_VECTOR(path):
+        return jnp.ones(())
+    axes = tuple(range(1, param.ndim)) if _IS_STACKED(path) else None
+    weight, step = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, direction))
+    return jnp.where((weight > 0.0) & (step > 0.0), weight / jnp.where(step > 0.0, step, 1.0), 1.0)
+
+
+def _by_trust_ratio() -> optax.GradientTransformation:
+    def update(path: str, direction: jax.Array, param: jax.Array) -> jax.Array:
+        return direction * trust_ratio(path, param, direction)
+
+    return _stateless(lambda params: None, update)
+
+
+def _multiplied(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
+    def factor_of(path: str, ndim: int) -> jax.Array | float:
+        found = next((each for each in multipliers if re.search(each.path, path)), Multiplier())
+        if not found.by_layer:
+            return found.factor
+        return found.factor * jnp.array(found.by_layer).reshape(-1, *[1] * (ndim - 1))
+
+    def check(params: dict) -> None:
+        layers = {path: leaf.shape[0] for path, leaf in _leaves(params).items() if _IS_STACKED(path)}
+        for index, each in enumerate(multipliers):
+            name = f"optimizer.multipliers.{index}"
+            found = _find(f"{name}.path", each.path, params)
+            for path in found if each.by_layer else []:
+                if layers.get(path) != len(each.by_layer):
+                    has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
+                    raise UserError(
+                        f"{name}.by_layer has {len(each.by_layer)} factors, but {path!r} {has}; give a factor for "
+                        "each layer, and a path of layers alone"
+                    )
+
+    return _stateless(check, lambda path, direction, _: direction * factor_of(path, direction.ndim))
+
+
+def _freezing(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`trained` where no pattern is found, and a direction of 0 elsewhere."""
+    is_frozen = _holds_any(patterns)
+
+    def frozen(params: dict) -> dict:
+        return map_with_path(lambda path, _: is_frozen(path), params)
+
+    def check(params: dict) -> None:
+        for index, pattern in enumerate(patterns):
+            _find(f"optimizer.frozen.{index}", pattern, params)
+        if all(map(is_frozen, _leaves(params))):
+            raise UserError(f"optimizer.frozen={list(patterns)} leaves no parameter to train; freeze fewer")
+
+    rest = optax.masked(trained, lambda params: jax.tree.map(lambda each: not each, frozen(params)))
+    still = _stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
+    return optax.chain(still, rest)
+
+
+def _holds_any(patterns: Sequence[str]) -> Callable[[str], bool]:
+    return lambda path: any(re.search(pattern, path) for pattern in patterns)
+
+
+def _stateless(check: Callable[[dict], None], update: Callable) -> optax.GradientTransformation:
+    """Updates each leaf by update(path, update, param); `check` sees the params once, when the state is made."""
+
+    def init(params: dict) -> optax.EmptyState:
+        check(params)
+        return optax.EmptyState()
+
+    def apply(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(
+            lambda key_path, *leaves: update(path_of(key_path), *leaves), updates, params
+        ), state
+
+    return optax.GradientTransformation(init, apply)
+
+
+def _leaves(params: dict) -> dict[str, jax.Array]:
+    return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def _find(name: str, pattern: str, params: dict) -> list[str]:
+    """The paths that hold a pattern."""
+    paths = list(_leaves(params))
+    if found := [path for path in paths if re.search(pattern, path)]:
+        return found
+    near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
+    raise UserError(f"{name}={pattern!r} finds no parameter; the nearest paths are {', '.join(near)}")

@@ -2,6 +2,7 @@
 
 import argparse
 import glob
+import importlib.util
 import logging
 import os
 import sys
@@ -27,6 +28,8 @@ _GOOGLE = "0x1ae0"
 _MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
 _TUNABLES = "GLIBC_TUNABLES"
 
+log = logging.getLogger(__name__)
+
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --platform."""
@@ -35,11 +38,11 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def configure_logging() -> None:
-    """What bertjax has to say, and of its libraries only errors."""
+def configure_logging(is_writer: bool = True) -> None:
+    """What bertjax has to say, of other processes than the writer only warnings; what fails in a library is raised."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    logging.getLogger("bertjax").setLevel(logging.INFO)
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)
 
 
 def restart_with_huge_pages(platform: str | None) -> None:
@@ -65,6 +68,8 @@ def configure(platform: str | None) -> None:
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     if platform:
         jax.config.update("jax_platforms", platform)
+    elif _has_compiler_alone():
+        jax.config.update("jax_platforms", "cpu")
     try:
         backend = jax.default_backend()
     except RuntimeError as error:
@@ -75,6 +80,24 @@ def configure(platform: str | None) -> None:
             f"this machine shows an accelerator ({device}) but JAX runs on CPU; pip install '.[{extra}]', "
             "or say --platform=cpu"
         )
+
+
+def keep_compiled_programs() -> None:
+    """Keeps what is compiled for accelerators, so that a run that goes on need not compile again.
+
+    JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. On CPU nothing is kept unless it is set: such code is
+    for the very processor that it was compiled on, and others may share the home directory.
+    """
+    if jax.default_backend() != "cpu" and not jax.config.jax_compilation_cache_dir:
+        folder = Path.home() / ".cache" / "bertjax" / "compiled"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        log.info("compiled programs are kept in %s (JAX_COMPILATION_CACHE_DIR)", folder)
+
+
+def _has_compiler_alone() -> bool:
+    """Whether libtpu is here for `bertjax.compile`, and no TPU: JAX would look for one, at length and aloud."""
+    said = os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME")
+    return not said and importlib.util.find_spec("libtpu") is not None and _accelerator() is None
 
 
 def _accelerator() -> tuple[str, str] | None:

@@ -1,4 +1,8 @@
-"""What a configuration and a token store make together: everything that stays fixed while steps go by."""
+"""What is trained and on which devices: the objects that the loop, evaluation and compilation share.
+
+Everything here follows from the configuration, the size of the vocabulary and the devices; no corpus is needed, and
+where only shapes are asked for, a description of the devices will do.
+"""
 
 import dataclasses
 import functools
@@ -7,20 +11,31 @@ from collections.abc import Callable
 import jax
 import numpy as np
 from flax import linen as nn
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
-from bertjax.data.pipeline import Feed
-from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
+from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
-from bertjax.training import schedules
-from bertjax.training.feeds import make_feed
-from bertjax.training.optimizer import adamw
-from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, Rules, shardings
-from bertjax.training.stages import Timetable
+from bertjax.training.attention import choose_attention
+from bertjax.training.config import Stage
+from bertjax.training.layout import Layout, choose_strategy, fill_mesh
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import learning_rate
+from bertjax.training.shapes import batch_shapes
+from bertjax.training.sharding import (
+    BATCH_AXES,
+    ENCODER_RULES,
+    HEAD_RULES,
+    check_batch,
+    make_mesh,
+    replicated,
+    shardings,
+)
+from bertjax.training.stages import Timetable, rises
 from bertjax.training.state import State, abstract_state, init_state, new_state
-from bertjax.training.step import StepContext
+from bertjax.training.step import StepContext, train_chunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,73 +44,128 @@ class Program:
 
     Attributes:
       config: as given.
-      store: its corpus.
-      mesh: its devices.
+      vocab_size: V, of the tokenizer.
+      devices: all that take part; those of JAX by default.
     """
 
     config: Config
-    store: TokenStore
-    mesh: Mesh
+    vocab_size: int
+    devices: tuple[jax.Device, ...] = ()
+
+    @property
+    def backend(self) -> str:
+        """`cpu`, `gpu` or `tpu`."""
+        return self._devices[0].platform
+
+    @property
+    def _devices(self) -> list[jax.Device]:
+        return list(self.devices) or jax.devices()
 
     @functools.cached_property
     def encoder(self) -> EncoderConfig:
-        return self.config.encoder(self.store.tokenizer.vocab_size, jax.default_backend())
+        encoder = self.config.encoder(self.vocab_size, self.backend)
+        runtime, dtype = self.config.runtime, encoder.execution.dtype
+        kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
+        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, runtime.mesh.tensor)
+        return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=path))
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """The mesh and what lies where on it."""
+        runtime, dtype = self.config.runtime, self.encoder.execution.dtype
+        params = jax.eval_shape(self._init_params(self.objective.module(self.encoder)), jax.random.key(0))
+        strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
+        mesh = make_mesh(fill_mesh(runtime.mesh, strategy, self.encoder, self._devices), self._devices)
+        return Layout(
+            mesh=mesh,
+            rules=(*self.objective.sharding_rules, *ENCODER_RULES, *HEAD_RULES),
+            strategy=strategy,
+            dtype=dtype,
+            reduction=dtype if runtime.reduction == "auto" else runtime.reduction,
+        )
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
 
     @property
     def objective(self) -> Objective:
         return self.config.task.objective
 
     @functools.cached_property
-    def opened_objective(self) -> Objective:
-        """The objective with what its features read besides the batch."""
-        return self.objective.opened(self.store)
-
-    @functools.cached_property
     def module(self) -> nn.Module:
-        return self.objective.module(self.encoder)
+        execution = dataclasses.replace(self.encoder.execution, whole_layer=self.layout.whole_layer)
+        return self.objective.module(dataclasses.replace(self.encoder, execution=execution))
 
     @functools.cached_property
     def frozen(self) -> dict | None:
         """The objective's frozen params, laid out by the same table as the trained ones."""
         params = self.objective.frozen_params(self.encoder)
-        return None if params is None else jax.device_put(params, shardings(params, self.rules, self.mesh))
+        return None if params is None else self.put(params)
+
+    def put(self, params: dict) -> dict:
+        """Params of the host, laid out on the mesh as those in training."""
+
+        def put(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+            # Each process gives the shards of its own devices; device_put would compare whole arrays over all hosts.
+            return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+
+        return jax.tree.map(put, params, shardings(params, self.layout.rules, self.mesh))
 
     @property
     def timetable(self) -> Timetable:
         return Timetable(self.config.stages, self.config.task_name, bool(self.config.data.overfit))
 
-    @property
-    def rules(self) -> Rules:
-        return (*self.objective.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
-
     @functools.cached_property
     def context(self) -> StepContext:
-        steps, optimizer = self.timetable.steps, self.config.optimizer
+        optimizer, runtime = self.config.optimizer, self.config.runtime
         return StepContext(
             objective=self.objective,
             module=self.module,
-            optimizer=adamw(optimizer),
-            learning_rate=self._learning_rate(optimizer.learning_rate, optimizer.warmup_steps, steps),
+            optimizer=make_optimizer(optimizer),
+            learning_rate=learning_rate(optimizer.schedule, rises(self.config.stages, optimizer)),
             seed=self.config.seed,
-            micro_batches=self.config.runtime.micro_batches,
-            max_skipped=self.config.runtime.max_skipped,
+            layout=self.layout,
+            frozen_paths=optimizer.frozen,
+            hardware_bits=runtime.random_bits == "hardware" or (runtime.random_bits, self.backend) == ("auto", "tpu"),
+            micro_tokens=runtime.micro_tokens,
+            max_skipped=runtime.max_skipped,
         )
-
-    @staticmethod
-    def _learning_rate(peak: float, warmup_steps: int, steps: int) -> Callable[[jax.Array], jax.Array]:
-        return lambda step: schedules.linear(step, peak, warmup_steps, steps)
-
-    @functools.cached_property
-    def train_feeds(self) -> dict[tuple[str, int], Feed]:
-        """A feed for every (task, sequence length) that the stages train."""
-        return {
-            (self.config.task_name, stage.seq_len): self._feed("train", stage.seq_len) for stage in self.config.stages
-        }
 
     @functools.cached_property
     def abstract_state(self) -> State:
         """Shapes, dtypes and shardings of the state."""
-        return abstract_state(self._create_state, self.mesh, self.rules)
+        return abstract_state(self._create_state, self.mesh, self.layout.rules)
+
+    @property
+    def abstract_frozen(self) -> dict | None:
+        """Shapes, dtypes and shardings of `frozen`."""
+        params = jax.eval_shape(lambda: self.objective.frozen_params(self.encoder))
+        if params is None:
+            return None
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            params,
+            shardings(params, self.layout.rules, self.mesh),
+        )
+
+    def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
+        batch = batch_shapes(self.config.task, self.vocab_size, stage.seq_len, stage.batch)
+        sharding = NamedSharding(self.mesh, P(None, BATCH_AXES))
+        return {
+            name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
+            for name, leaf in batch.items()
+        }
+
+    def jitted_chunk(self) -> jax.stages.Wrapped:
+        """`train_chunk` of (state, frozen, batches), compiled for the mesh; the state that goes in is given up."""
+        layout = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+        return jax.jit(
+            functools.partial(train_chunk, self.context),
+            donate_argnums=0,
+            out_shardings=(layout, replicated(self.mesh)),
+        )
 
     def init_state(self) -> State:
         """The state at step 0."""
@@ -103,13 +173,14 @@ class Program:
 
     @functools.cached_property
     def _create_state(self) -> Callable[[jax.Array], State]:
-        one_row = self.heldout_feed.batch(np.zeros(1, np.int64))
-        return new_state(self.module, self.context.optimizer, one_row)
+        return new_state(self._init_params(self.module), self.context.optimizer)
 
-    @functools.cached_property
-    def heldout_feed(self) -> Feed:
-        """Held-out rows as long as those of the last stage."""
-        return self._feed("heldout", self.config.stages[-1].seq_len)
+    def _init_params(self, module: nn.Module) -> Callable[[jax.Array], dict]:
+        batch = batch_shapes(self.config.task, self.vocab_size, self.config.stages[-1].seq_len)
+        return lambda key: module.lazy_init(key, batch)["params"]
 
-    def _feed(self, split: str, seq_len: int) -> Feed:
-        return make_feed(self.config, self.store, split, seq_len)
+    def check(self) -> None:
+        """Raises UserError where devices do not divide the batch or the weights."""
+        for index, stage in enumerate(self.config.stages):
+            check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
+        _ = self.abstract_state

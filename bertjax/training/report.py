@@ -8,9 +8,12 @@ from rich.table import Table
 
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
+from bertjax.models.kernels import path_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.paths import path_of
+from bertjax.training.program import Program
+from bertjax.training.stages import micro_batches
 
 _FOLDED_DEPTH = 3
 
@@ -45,7 +48,7 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def summary_of(evaluation: Evaluation, totals: Any, steps: int) -> dict[str, Any]:
+def summary_of(evaluation: Evaluation, totals: Any, steps: int, accounts: dict[str, float]) -> dict[str, Any]:
     """The figures of a finished run, as `summary.json` holds them."""
     return {
         "eval": evaluation.metrics,
@@ -54,6 +57,7 @@ def summary_of(evaluation: Evaluation, totals: Any, steps: int) -> dict[str, Any
         "steps": steps,
         "seconds": totals.seconds,
         "tokens_per_second": totals.tokens / totals.seconds,
+        "accounts": accounts,
     }
 
 
@@ -74,17 +78,46 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     if "seconds" in summary:
         table.caption = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
-            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)"
+            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_spent(summary['accounts'])}"
         )
     (console or Console()).print(table)
+
+
+def _spent(accounts: dict[str, float]) -> str:
+    kinds = ("step", "data_wait", "compile", "checkpoint", "evaluation")
+    spent = ", ".join(f"{kind.replace('_', ' ')} {accounts[kind]:,.0f} s" for kind in kinds)
+    used = [f"{name.replace('_', ' ')} {accounts[name]:.1%}" for name in ("mfu", "executed_mfu") if name in accounts]
+    return f"{', '.join([spent, *used])}; goodput {accounts['goodput']:.1%} of {accounts['wall']:,.0f} s"
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def layout_line(program: Program) -> str:
+    """Devices, where weights rest on them, dtypes, attention paths."""
+    layout = program.layout
+    axes = " x ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1)
+    devices = f"{layout.mesh.size} {program.backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
+    summed = f", gradients summed in {layout.reduction}" if axes else ""
+    lengths = {stage.seq_len: None for stage in program.config.stages}
+    paths = ", ".join(
+        f"{path_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
+    )
+    return f"{devices}, {layout.dtype}{summed}; attention: {paths}"
+
+
+def stage_line(index: int, program: Program) -> str:
+    """Steps and shapes of a stage."""
+    stage, shards = program.config.stages[index], program.layout.shards
+    parts = micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
+    micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
+    anew = f", learning rate anew to {stage.learning_rate:g}" if stage.learning_rate else ""
+    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{micro}{anew}"
+
+
 def plan_line(feed: Feed) -> str:
-    """What an epoch holds: rows, examples a row, the share of real tokens, and what the example format cost."""
+    """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost."""
     plans = [source.plans[0].counts for source in feed.sources]
 
     def total(name: str) -> int:
@@ -92,7 +125,7 @@ def plan_line(feed: Feed) -> str:
 
     rows, text = total("rows"), total("split_tokens")
     return (
-        f"{rows:,} rows an epoch, {total('examples') / rows:.2f} examples a row, "
+        f"{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
         f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens "
         f"({total('lost_tokens') / text:.1%} of the text cut away, {total('repeated_tokens') / text:.1%} repeated)"
     )

@@ -12,7 +12,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.training.checkpoint import Checkpoints, Damaged
-from bertjax.training.files import Workdir, read_json, write_json
+from bertjax.training.files import Workdir, read_json, write_json, written_here
 from bertjax.typed import differences
 
 FORMAT_VERSION = 1
@@ -29,9 +29,9 @@ class RunRecord:
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
     """Writes `config.json` and the tokenizer."""
-    folder = Path(workdir.tokenizer)
-    folder.mkdir(exist_ok=True)
-    tokenizer.save(folder)
+    with written_here(workdir.tokenizer) as folder:
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(folder)
     write_json(
         workdir.config,
         {
@@ -79,6 +79,17 @@ def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
             remedy = "add --extend to train it longer, or use another --workdir"
         raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
     return True
+
+
+def check_shared(workdir: Workdir, identity: dict) -> None:
+    """Raises UserError where this process does not see what the writer wrote, or trains something else."""
+    if not workdir.config.exists():
+        raise UserError(f"workdir {workdir.root} is not the one of process 0; name one that all processes share")
+    if changed := differences(read_record(workdir).identity, identity):
+        raise UserError(
+            f"this process trains something else than process 0 ({'; '.join(changed)}); give all the same command, "
+            "corpus and code"
+        )
 
 
 def read_checkpoint(path: Path, step: str) -> Export:

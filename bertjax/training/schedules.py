@@ -1,14 +1,147 @@
-"""Learning rate as a function of the step."""
+"""The learning rate as a function of the step: a schedule's shape, from each stage that begins one to the next."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from bertjax.errors import UserError
+from bertjax.registry import known_class
 
-def linear(step: jax.Array, peak: float, warmup_steps: int, total_steps: int) -> jax.Array:
-    """Linear rise to `peak` over the warm-up, then linear fall (Devlin et al., 2019, appendix A.2).
 
-    The first step already moves (1 / warmup_steps of the peak) and the last one still does.
+@dataclasses.dataclass(frozen=True)
+class Schedule(abc.ABC):
+    """The shape of a learning rate that rises to its peak and falls. The first step moves, and so does the last."""
+
+    @abc.abstractmethod
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        """Share of the peak at a step of `steps`; warmup_steps < steps."""
+
+    def check(self, warmup_steps: int, steps: int, where: str) -> None:
+        """Raises UserError where the warm-up, and what follows, does not fit in the steps of a rise and fall.
+
+        Args:
+          warmup_steps: to the peak.
+          steps: in all.
+          where: the setting of the warm-up, as the user names it.
+        """
+        if warmup_steps >= steps:
+            raise UserError(
+                f"{where}={warmup_steps} must be below the {steps} steps that the learning rate has to rise and fall; "
+                "lower it, or train longer"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(Schedule):
+    """Linear rise over the warm-up, then linear fall to 0 after the last step (Devlin et al., 2019, appendix A.2)."""
+
+    kind: str = dataclasses.field(init=False, default="linear")
+
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        rise = _rise(step, warmup_steps)
+        fall = (steps - step) / max(steps - warmup_steps, 1)
+        return jnp.minimum(1.0, jnp.minimum(rise, fall))
+
+
+@dataclasses.dataclass(frozen=True)
+class OneCycle(Schedule):
+    """Linear from a hundredth of the peak to the peak at the end of the warm-up, then linear down to a hundredth of
+    the start at the last step (Smith & Topin, 2018, arXiv 1708.07120)."""
+
+    kind: str = dataclasses.field(init=False, default="one_cycle")
+
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        start, end = 1e-2, 1e-4
+        rise = start + (1.0 - start) * step / max(warmup_steps, 1)
+        fall = end + (1.0 - end) * (steps - 1 - step) / max(steps - 1 - warmup_steps, 1)
+        return jnp.where(step < warmup_steps, rise, fall)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine(Schedule):
+    """Linear rise over the warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983)."""
+
+    kind: str = dataclasses.field(init=False, default="cosine")
+
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        fallen = jnp.clip((step - warmup_steps) / (steps - warmup_steps), 0.0, 1.0)
+        return jnp.minimum(_rise(step, warmup_steps), 0.5 * (1.0 + jnp.cos(jnp.pi * fallen)))
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmupStableDecay(Schedule):
+    """Linear rise over the warm-up, the peak, and a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392).
+
+    Attributes:
+      decay_steps: steps of the fall, the last ones.
     """
-    rise = (step + 1) / max(warmup_steps, 1)
-    fall = (total_steps - step) / max(total_steps - warmup_steps, 1)
-    return peak * jnp.minimum(1.0, jnp.minimum(rise, fall))
+
+    kind: str = dataclasses.field(init=False, default="wsd")
+    decay_steps: int = 1000
+
+    def __post_init__(self):
+        if self.decay_steps < 1:
+            raise UserError(f"optimizer.schedule.decay_steps={self.decay_steps} must be at least 1")
+
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        fall = (steps - step) / self.decay_steps
+        return jnp.minimum(1.0, jnp.minimum(_rise(step, warmup_steps), fall))
+
+    def check(self, warmup_steps: int, steps: int, where: str) -> None:
+        super().check(warmup_steps, steps, where)
+        if warmup_steps + self.decay_steps > steps:
+            raise UserError(
+                f"{where}={warmup_steps} and optimizer.schedule.decay_steps={self.decay_steps} are more than the "
+                f"{steps} steps that the learning rate has to rise and fall; lower one of them, or train longer"
+            )
+
+
+def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:
+    return (step + 1) / max(warmup_steps, 1)
+
+
+KINDS = {schedule.kind: schedule for schedule in (Linear, OneCycle, Cosine, WarmupStableDecay)}
+
+
+def schedule_class(kind: str | None) -> type[Schedule]:
+    """The class of a schedule by its kind; the linear one where none is said.
+
+    Raises:
+      UserError: no such kind.
+    """
+    return known_class("optimizer.schedule", kind or "linear", KINDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rise:
+    """A stretch of steps over which the learning rate rises to a peak and falls.
+
+    Attributes:
+      first: its first step.
+      steps: how many.
+      peak: the highest rate.
+      warmup_steps: to the peak.
+    """
+
+    first: int
+    steps: int
+    peak: float
+    warmup_steps: int
+
+
+def learning_rate(schedule: Schedule, rises: Sequence[Rise]) -> Callable[[jax.Array], jax.Array]:
+    """step -> rate, over rises that follow one another from step 0 on."""
+
+    def of(rise: Rise, step: jax.Array) -> jax.Array:
+        return rise.peak * schedule.share(step - rise.first, rise.warmup_steps, rise.steps)
+
+    def at(step: jax.Array) -> jax.Array:
+        rate = of(rises[0], step)
+        for rise in rises[1:]:
+            rate = jnp.where(step < rise.first, rate, of(rise, step))
+        return rate
+
+    return at

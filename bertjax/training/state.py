@@ -5,7 +5,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.training.sharding import Rules, shardings
@@ -14,20 +13,21 @@ from bertjax.training.sharding import Rules, shardings
 State = dict
 
 
-def new_state(module: nn.Module, optimizer: optax.GradientTransformation, batch: dict) -> Callable[[jax.Array], State]:
+def new_state(
+    init_params: Callable[[jax.Array], dict], optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], State]:
     """A function from a key to the state at step 0.
 
     Args:
-      module: the objective's root.
+      init_params: from a key.
       optimizer: whose state is kept.
-      batch: a batch of the right structure; its values do not matter.
 
     Returns:
       key -> {step: int32, steps done; params; opt_state; skipped: int32, how many steps in a row were non-finite}.
     """
 
     def create(key: jax.Array) -> State:
-        params = module.init(key, batch)["params"]
+        params = init_params(key)
         return {
             "step": jnp.zeros((), jnp.int32),
             "params": params,

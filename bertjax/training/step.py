@@ -1,15 +1,20 @@
 """The training step: pure functions of state, batch and the run's constants."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import linen as nn
+from jax.sharding import PartitionSpec as P
 
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.optimizer import descend
+from bertjax.training.layout import Layout
+from bertjax.training.optimizer import descend, without_gradient
+from bertjax.training.sharding import BATCH_AXES
+from bertjax.training.stages import micro_batches
 from bertjax.training.state import State
 
 
@@ -23,7 +28,10 @@ class StepContext:
       optimizer: gives the direction of descent.
       learning_rate: step -> rate.
       seed: of dropout.
-      micro_batches: parts of the batch whose gradients are summed.
+      layout: where weights rest, and the mesh.
+      frozen_paths: regular expressions; parameters whose path holds one get no gradient.
+      hardware_bits: dropout draws what the chip's own generator gives, and not threefry.
+      micro_tokens: that a device computes at once, summing the gradients of such parts; 0 for all of a batch.
       max_skipped: after more non-finite steps in a row than this, the state is frozen.
     """
 
@@ -32,7 +40,10 @@ class StepContext:
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[jax.Array], jax.Array]
     seed: int
-    micro_batches: int = 1
+    layout: Layout
+    frozen_paths: tuple[str, ...] = ()
+    hardware_bits: bool = False
+    micro_tokens: int = 0
     max_skipped: int = 0
 
 
@@ -46,38 +57,76 @@ def total_loss(objective: Objective, losses: Arrays) -> jax.Array:
     return sum(objective.coefficients.get(term, 1.0) * loss for term, loss in losses.items())
 
 
-def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, key: jax.Array):
-    """Gradient of the loss over the whole batch, summed over its micro-batches.
+def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
+    """Keys for the draws of a step on the device, along the batch axis like everything in `on_shards`.
+
+    One for each row, so that a draw does not depend on devices and micro-batches; with hardware bits one for each
+    shard, since those come from one stream.
+    """
+    if context.hardware_bits:
+        return jax.random.split(
+            jax.random.fold_in(jax.random.key(context.seed, impl="rbg"), step), context.layout.shards
+        )
+    key = jax.random.fold_in(jax.random.key(context.seed), step)
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+
+
+def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, step: jax.Array):
+    """Gradient of the loss over the whole batch, summed over its micro-batches and over the shards of its rows.
 
     The weights are summed over the whole batch first, so that a micro-batch's gradient is its exact share and neither
     micro-batches nor devices change the result.
 
     Returns:
-      (gradient, {term: S / W}, {metric: (sum, weight)}).
+      (gradient, laid out like params; {term: S / W}; {metric: (sum, weight)}; {what `consumption` counts}).
     """
-    weights = context.objective.weights(batch)
+    layout = context.layout
+    specs = layout.specs(params)
+    on_shards = layout.on_shards(
+        functools.partial(_gradients_of_shard, context),
+        in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES)),
+        out_specs=(specs, P(), P(), P()),
+    )
+    return on_shards(params, frozen, batch, shard_keys(context, step, len(batch["tokens_BT"])))
 
-    def share_of_loss(params, part, part_key):
-        sums, metrics = context.objective.terms(context.module, params, frozen, part, part_key, True)
+
+def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array):
+    objective, layout = context.objective, context.layout
+    weights, consumed = layout.total((objective.weights(batch), consumption(batch)))
+    whole, frozen = layout.whole(params), layout.whole(frozen)
+
+    def share_of_loss(params, part, key):
+        params = without_gradient(params, context.frozen_paths)
+        sums, metrics = objective.terms(context.module, params, frozen, part, key, True)
         losses = normalised(sums, weights)
-        return total_loss(context.objective, losses), (losses, metrics)
+        return total_loss(objective, losses), (losses, metrics)
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
-    if context.micro_batches == 1:
-        gradient, (losses, metrics) = differentiate(params, batch, key)
-        return gradient, losses, metrics
+    count = micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
+    if count == 1:
+        gradient, sums = differentiate(whole, batch, keys[0] if context.hardware_bits else keys)
+    else:
+        gradient, sums = _over_micro_batches(context, count, differentiate, whole, batch, keys)
+    losses, metrics = layout.total(sums)
+    return layout.reduced(gradient), losses, metrics, consumed
 
-    # Every micro-batch takes rows from all devices: the strided split keeps each row where it is.
-    parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, context.micro_batches, *x.shape[1:]), 1, 0), batch)
-    keys = jax.random.split(key, context.micro_batches)
+
+def _over_micro_batches(
+    context: StepContext, count: int, differentiate: Callable, params: dict, batch: Arrays, keys: jax.Array
+):
+    """Sums what `differentiate` gives for each part of the rows, gradients in float32."""
+    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+    if context.hardware_bits:
+        keys = jax.random.split(keys[0], count)
+    else:
+        keys = keys.reshape(count, -1)
     shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), shapes)
 
     def add(totals, part_and_key):
-        return jax.tree.map(jnp.add, totals, differentiate(params, *part_and_key)), None
+        return jax.tree.map(lambda total, x: total + x, totals, differentiate(params, *part_and_key)), None
 
-    (gradient, (losses, metrics)), _ = jax.lax.scan(add, zeros, (parts, keys))
-    return gradient, losses, metrics
+    return jax.lax.scan(add, zeros, (parts, keys))[0]
 
 
 def train_step(context: StepContext, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:
@@ -90,8 +139,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
       `parameter_norm`, `skipped` (in a row) and those of `consumption`.
     """
-    key = jax.random.fold_in(jax.random.key(context.seed), state["step"])
-    gradient, losses, metrics = gradients(context, state["params"], frozen, batch, key)
+    gradient, losses, metrics, consumed = gradients(context, state["params"], frozen, batch, state["step"])
     gradient_norm = optax.tree.norm(gradient)
     learning_rate = context.learning_rate(state["step"])
     direction, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
@@ -118,7 +166,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "update_norm": jnp.where(proceed, optax.tree.norm(update), 0.0),
         "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
-        **consumption(batch),
+        **consumed,
     }
 
 

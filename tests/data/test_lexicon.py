@@ -17,8 +17,7 @@ from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
 from bertjax.data.words import Words
 from bertjax.errors import UserError
-from bertjax.training.program import Program
-from bertjax.training.sharding import make_mesh
+from bertjax.training.feeds import Feeds
 from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
 
 PLANTED = ("klm nop", "qrst uvwx")
@@ -111,17 +110,18 @@ def test_the_size_keeps_the_best(planted):
 
 
 def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
-    """Through the configuration, the program and its batches, as in training."""
+    """Through the configuration and its batches, as in training."""
     (tmp_path / "phrases.txt").write_bytes(f"\ufeff{PLANTED[0]}\r\nab cd ef\r\n".encode())
     choices = {"kind": "phrases", "lexicon": str(tmp_path / "phrases.txt"), "rate": 0.3, "mask": 1.0, "random": 0.0}
     config = from_dict(
         {
+            "optimizer": {"warmup_steps": 0},
             "stages": [{"steps": 1, "seq_len": 128, "batch": 32}],
             "tasks": {"bert": {"objective": {"masking": choices}}},
         }
     )
-    program = Program(config, planted, make_mesh(config.runtime.mesh))
-    feed = pickle.loads(pickle.dumps(program.train_feeds["bert", 128]))
+    feeds = Feeds(config, planted)
+    feed = pickle.loads(pickle.dumps(feeds.train["bert", 128]))
     hidden = whole = 0
     ids = planted.tokenizer.encode([PLANTED[0]])[0]
     for step in range(20):
@@ -138,8 +138,7 @@ def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
         hidden, whole = hidden + masked.any(axis=-1).sum(), whole + masked.all(axis=-1).sum()
     assert hidden == whole > 20
     assert (
-        program.opened_objective.fingerprints["lexicon"]
-        == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
+        feeds.objective.fingerprints["lexicon"] == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
     )
 
 

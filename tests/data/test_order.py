@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertjax.data.order import PERIOD, Epochs, Turns
+from bertjax.data.order import BLOCK, PERIOD, Epochs, Turns
+from bertjax.data.random import permuted
 
 
 def epochs(*rows: int, shuffle: bool = True) -> Epochs:
@@ -34,6 +35,14 @@ def test_any_ordinal_is_reached_alone():
     for ordinal in (0, 999, 1000, 2001, 9_999):
         np.testing.assert_array_equal(np.ravel(source.at(np.array([ordinal]))), [part[ordinal] for part in everything])
     assert source.at(np.array([10**15]))[0] > 10**11
+
+
+def test_blocks_leave_the_permutation_as_it_is():
+    size = 2 * BLOCK + 100
+    ordinals = np.append(np.arange(size - 200, size + 200), np.arange(BLOCK - 5, BLOCK + 5))
+    epoch, _, row = epochs(size).at(ordinals)
+    np.testing.assert_array_equal(row, permuted(0, "rows", epoch, ordinals % size, size))
+    assert set(epoch) == {0, 1}
 
 
 @pytest.mark.parametrize("shares", [(1.0,), (0.5, 0.5), (0.9, 0.1), (0.7, 0.2999, 0.0001), (1 / 3, 1 / 3, 1 / 3)])

@@ -67,7 +67,7 @@ def planned(store) -> Feed:
 
 
 def local(feed: Feed, host: int = 0, hosts: int = 1) -> LocalBatches:
-    return LocalBatches(at, {("mlm", T): feed}, host, hosts)
+    return LocalBatches(at, {("mlm", T): feed}, (host,), hosts)
 
 
 @pytest.mark.parametrize("step", [0, 7, 1000])
@@ -201,5 +201,5 @@ def test_the_feed_is_small_to_hand_to_a_worker(feed):
 
 
 def test_rows_that_do_not_divide_over_hosts(feed):
-    with pytest.raises(UserError, match="a batch of 8 rows does not divide over 3 hosts"):
+    with pytest.raises(UserError, match="a batch of 8 rows does not divide into 3 shards"):
         local(feed, 0, 3)(0)

@@ -75,9 +75,9 @@ def test_regular_expressions_find_the_ends_that_the_rules_find(text):
 
 @pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. "])
 def test_time_is_linear_in_a_long_line(unit):
-    start = time.perf_counter()
+    start = time.process_time()
     split(unit * 200_000, "punctuation")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("corpus, number, digest", [("en", 36_763, "17a8c1f7e809"), ("ko", 10_248, "5413ae879dff")])

@@ -9,7 +9,7 @@ from bertjax.config import Config, Task
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.pipeline import Feed
 from bertjax.data.show import draw_packing, show
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 
 ROWS = 20
 
@@ -17,7 +17,7 @@ ROWS = 20
 @pytest.fixture(scope="module")
 def feed(store) -> Feed:
     task = Task(examples=SegmentPairs(short_seq_prob=0.9), row_examples=4)
-    return make_feed(Config(tasks={"bert": task}), store, "train", 48)
+    return Feeds(Config(tasks={"bert": task}), store).feed("train", 48)
 
 
 def test_every_example_segment_and_prediction_is_shown(store, feed):

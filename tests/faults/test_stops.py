@@ -7,6 +7,7 @@ import time
 import pytest
 
 from bertjax.commands import command
+from bertjax.errors import STOPPED, Busy
 from tests import runs
 
 STEPS = 100
@@ -41,11 +42,11 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(flags, undisturbed, tmp_
         process = runs.start(*flags, f"--workdir={tmp_path}")
         runs.wait_for_step(tmp_path, moment, process)
         if signum == signal.SIGTERM:
-            assert runs.call(*flags, f"--workdir={tmp_path}") == 2, "two runs in one workdir"
+            assert runs.call(*flags, f"--workdir={tmp_path}") == Busy.exit_code, "two runs in one workdir"
             assert capsys.readouterr().err.startswith(f"error: workdir {tmp_path} is in use by a live run")
         process.send_signal(signum)
         stopped = runs.finish(process)
-        assert stopped.returncode == 0, stopped.stderr
+        assert stopped.returncode == STOPPED, stopped.stderr
         line = stopped.stdout.splitlines()[-1]
         last_step = runs.losses(tmp_path)[-1][0]
         assert line.startswith(f"stopped and saved at step {last_step}; to go on: {command('train')} ")

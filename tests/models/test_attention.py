@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.attention import Visibility, attend
+from bertjax.models.attention import attend
+from bertjax.models.visibility import Visibility
 from tests.models import reference
 
 

@@ -3,7 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
+from bertjax.interop import bert, names
+from bertjax.models import vocabulary
 from bertjax.objectives.bert import BERT
 from tests import batches
 
@@ -35,47 +38,9 @@ def published():
 
 
 def bertjax_params(model) -> dict:
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-
-    def dense(name):
-        return {"kernel": state[f"{name}.weight"].T, "bias": state[f"{name}.bias"]}
-
-    def norm(name):
-        return {"scale": state[f"{name}.weight"], "bias": state[f"{name}.bias"]}
-
-    def layer(index):
-        root = f"bert.encoder.layer.{index}"
-        attention = {name: dense(f"{root}.attention.self.{name}") for name in ("query", "key", "value")}
-        return {
-            "attention": attention | {"output": dense(f"{root}.attention.output.dense")},
-            "attention_norm": norm(f"{root}.attention.output.LayerNorm"),
-            "intermediate": dense(f"{root}.intermediate.dense"),
-            "output": dense(f"{root}.output.dense"),
-            "output_norm": norm(f"{root}.output.LayerNorm"),
-        }
-
-    padding = CONFIG.padded_vocab_size - CONFIG.vocab_size
-    tables = {name: state[f"bert.embeddings.{name}_embeddings.weight"] for name in ("word", "position")}
-    return {
-        "encoder": {
-            "embeddings": {
-                "word": np.pad(tables["word"], [(0, padding), (0, 0)]),
-                "position": tables["position"],
-                "segment": state["bert.embeddings.token_type_embeddings.weight"],
-                "norm": norm("bert.embeddings.LayerNorm"),
-            },
-            "layers": jax.tree.map(lambda *leaves: np.stack(leaves), *map(layer, range(CONFIG.layers))),
-            "pooler": dense("bert.pooler.dense"),
-        },
-        "heads": {
-            "mlm": {
-                "transform": dense("cls.predictions.transform.dense"),
-                "norm": norm("cls.predictions.transform.LayerNorm"),
-                "word_bias": np.pad(state["cls.predictions.bias"], (0, padding)),
-            },
-            "nsp": {"classifier": dense("cls.seq_relationship")},
-        },
-    }
+    tensors = bert.canonical({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
+    flat = names.to_params(tensors, bert.names(frozenset(bert.PARTS)), bert.shapes(CONFIG))
+    return vocabulary.pad(unflatten_dict(flat, sep="/"), CONFIG)
 
 
 def test_logits_are_those_of_transformers(published):

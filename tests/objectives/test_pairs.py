@@ -6,7 +6,7 @@ from bertjax.config import Config, Task
 from bertjax.data.formats import format_class
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import objective_class
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 
 SEQ_LEN = 48
 
@@ -23,7 +23,7 @@ SEQ_LEN = 48
 def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind, format_kind, term, classes):
     objective, examples = objective_class(objective_kind)(), format_class(format_kind)()
     config = Config(tasks={"task": Task(objective, examples, row_examples=1)})
-    feed = make_feed(config, store, "train", SEQ_LEN)
+    feed = Feeds(config, store).feed("train", SEQ_LEN)
     (plan,) = feed.plans
     vocabulary = feed.vocabulary
     batch = feed.batch(np.append(np.arange(40), -1))

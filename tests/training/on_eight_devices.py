@@ -1,4 +1,4 @@
-"""Trains the same 20 steps on meshes of one and of eight simulated devices and prints, as JSON, how they differ."""
+"""Trains the same 20 steps on one and on eight simulated devices and prints, as JSON, how every strategy differs."""
 
 import json
 
@@ -6,27 +6,32 @@ import jax
 import numpy as np
 
 from bertjax.training.config import MeshConfig
-from bertjax.training.sharding import make_mesh
 from tests import batches
 from tests.training.small import STEPS, Trainer, context
 
-# A micro-batch draws a dropout of its own, so there the comparison is without any.
-MESHES = {
-    "data=8": (MeshConfig(), context(dropout=0.1), context(dropout=0.1)),
-    "data=2 fsdp=2 tensor=2": (MeshConfig(2, 2, 2), context(dropout=0.1), context(dropout=0.1)),
-    "fsdp=4 tensor=2, two micro-batches": (MeshConfig(1, 4, 2), context(micro_batches=2), context()),
+REPLICAS, ALL, MIXED = MeshConfig(8, 1, 1), MeshConfig(1, 8, 1), MeshConfig(2, 2, 2)
+LAYOUTS = {
+    "replicated": {"mesh": REPLICAS, "strategy": "replicated"},
+    "gathered": {"mesh": ALL, "strategy": "gathered"},
+    "gathered, data x fsdp x tensor": {"mesh": MIXED, "strategy": "gathered"},
+    "gathered, two micro-batches": {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered", "micro_tokens": 16},
+    "fsdp": {"mesh": ALL, "strategy": "fsdp"},
+    "fsdp, data x fsdp x tensor, remat": {"mesh": MIXED, "strategy": "fsdp", "remat": "full"},
 }
 
 
 def main() -> None:
     steps = [batches.make(seed=seed) for seed in range(STEPS)]
+    one = Trainer(context(dropout=0.1))
+    expected = one.train(*steps)
     found = {}
-    for name, (mesh, on_many, on_one) in MESHES.items():
-        many, one = Trainer(on_many, make_mesh(mesh)), Trainer(on_one)
-        metrics, expected = many.train(*steps), one.train(*steps)
+    for name, choices in LAYOUTS.items():
+        many = Trainer(context(dropout=0.1, **choices))
+        metrics = many.train(*steps)
         params = zip(jax.tree.leaves(many.params), jax.tree.leaves(one.params), strict=True)
+        kernel = many.state["opt_state"][1].mu["encoder"]["layers"]["intermediate"]["kernel"]
         found[name] = {
-            "devices": len(many.state["params"]["encoder"]["embeddings"]["word"].sharding.device_set),
+            "kernels": kernel.addressable_shards[0].data.size / kernel.size,
             "losses": max(float(np.max(np.abs(metrics[n] / expected[n] - 1))) for n in ("mlm_loss", "nsp_loss")),
             "params": max(float(np.max(np.abs(a - b))) for a, b in params),
         }

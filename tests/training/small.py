@@ -5,12 +5,13 @@ import functools
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
+from bertjax.models.config import Execution
 from bertjax.objectives.bert import BERT
-from bertjax.training import schedules
 from bertjax.training.config import MeshConfig, OptimizerConfig
-from bertjax.training.optimizer import adamw
+from bertjax.training.layout import Layout
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.schedules import Linear, Rise, learning_rate
 from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, make_mesh, put_batches, replicated
 from bertjax.training.state import abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk
@@ -19,31 +20,49 @@ from tests import batches
 STEPS = 20
 
 
-def _learning_rate(step: jax.Array) -> jax.Array:
-    return schedules.linear(step, 1e-2, 5, STEPS)
+ONE_DEVICE = MeshConfig(1, 1, 1)
 
 
 @functools.cache
-def context(dropout: float = 0.0, micro_batches: int = 1, max_skipped: int = 0) -> StepContext:
-    encoder = dataclasses.replace(batches.ENCODER, dropout=dropout, attention_dropout=dropout)
+def context(
+    dropout: float = 0.0,
+    micro_tokens: int = 0,
+    max_skipped: int = 0,
+    mesh: MeshConfig = ONE_DEVICE,
+    strategy: str = "gathered",
+    remat: str = "none",
+) -> StepContext:
+    """The step of a small BERT, on as many of the first devices as the mesh takes."""
+    layout = Layout(
+        mesh=make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]),
+        rules=(*ENCODER_RULES, *HEAD_RULES),
+        strategy=strategy,
+    )
+    encoder = dataclasses.replace(
+        batches.ENCODER,
+        dropout=dropout,
+        attention_dropout=dropout,
+        execution=Execution(remat=remat, whole_layer=layout.whole_layer),
+    )
     return StepContext(
         objective=BERT(),
         module=BERT().module(encoder),
-        optimizer=adamw(OptimizerConfig()),
-        learning_rate=_learning_rate,
+        optimizer=make_optimizer(OptimizerConfig()),
+        learning_rate=learning_rate(Linear(), [Rise(0, STEPS, 1e-2, 5)]),
         seed=0,
-        micro_batches=micro_batches,
+        layout=layout,
+        micro_tokens=micro_tokens,
         max_skipped=max_skipped,
     )
 
 
 @functools.cache
-def _compiled(of: StepContext, mesh: Mesh):
+def _compiled(of: StepContext):
     """(the state at step 0, a function that trains a chunk), compiled once for all tests."""
-    create = new_state(of.module, of.optimizer, batches.make(1))
-    abstract = abstract_state(create, mesh, (*ENCODER_RULES, *HEAD_RULES))
+    create = new_state(lambda key: of.module.init(key, batches.make(1))["params"], of.optimizer)
+    abstract = abstract_state(create, of.layout.mesh, of.layout.rules)
     layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    run = jax.jit(functools.partial(train_chunk, of), out_shardings=(layout, replicated(mesh)))
+    run = jax.jit(functools.partial(train_chunk, of), out_shardings=(layout, replicated(of.layout.mesh)))
     return init_state(create, abstract, of.seed), run
 
 
@@ -52,12 +71,11 @@ class Trainer:
 
     Args:
       of: what is trained.
-      mesh: on which devices; the first one by default.
     """
 
-    def __init__(self, of: StepContext, mesh: Mesh | None = None):
-        self._mesh = mesh or make_mesh(MeshConfig(), jax.devices()[:1])
-        state, self._run = _compiled(of, self._mesh)
+    def __init__(self, of: StepContext):
+        self._mesh = of.layout.mesh
+        state, self._run = _compiled(of)
         self.state = dict(state)
 
     def train(self, *steps: dict, steps_per_call: int = 1) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from etils import epath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.errors import UserError
+from bertjax.errors import RunFailed, UserError
 from bertjax.training.checkpoint import Checkpoints, fingerprints
 
 
@@ -35,7 +35,7 @@ def write(folder: Path, *steps: int, keep: int = 3) -> None:
     checkpoints = Checkpoints(epath.Path(folder), keep)
     for step in steps:
         checkpoints.save(step, state(step), META)
-    checkpoints.close()
+    checkpoints.settle()
 
 
 def newest(folder: Path):
@@ -74,8 +74,44 @@ def test_the_newest_are_kept(tmp_path):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [4, 5]
 
 
+def test_one_in_every_so_many_steps_stays(tmp_path):
+    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
+    for step in range(1, 12):
+        checkpoints.save(step, state(step), META)
+    checkpoints.settle()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [1, 5, 9, 11]
+
+
+def test_the_best_stay_also_where_the_run_was_restarted(tmp_path):
+    scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
+    for steps in ((1, 2, 3), (4, 5, 6, 7)):
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, best=2)
+        for step in steps:
+            checkpoints.save(step, state(step), META, scores[step])
+        checkpoints.settle()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [2, 5, 7]
+
+
 def test_without_checkpoints_there_is_nothing_to_restore(tmp_path):
     assert newest(tmp_path / "c") is None
+
+
+def test_where_no_folder_can_be_made_the_run_fails_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for _ in range(2):  # and fails alike when the next save tries again
+        with pytest.raises(RunFailed, match="could not be written to .*file/checkpoints: .*; the older ones are kept"):
+            write(tmp_path / "file" / "checkpoints", 10)
+
+
+def test_processes_that_see_other_checkpoints_do_not_go_on(two, monkeypatch):
+    monkeypatch.setattr("bertjax.training.distributed.gather", lambda seen: [seen, seen[:1]])
+    with pytest.raises(RunFailed, match=r"process 1 sees the checkpoints \[10\] in .* and this one \[10, 20\]; give"):
+        newest(two)
+
+
+def test_who_reads_for_itself_waits_for_nobody(two, monkeypatch):
+    monkeypatch.setattr("bertjax.training.distributed.gather", lambda seen: pytest.fail("it asks the others"))
+    assert_is(Checkpoints(epath.Path(two)).restore(20), 20)
 
 
 def test_a_saved_state_may_be_overwritten_at_once(tmp_path):
@@ -84,7 +120,7 @@ def test_a_saved_state_may_be_overwritten_at_once(tmp_path):
     saved = state(5)
     checkpoints.save(5, saved, META)
     saved["params"]["kernel"].delete()
-    checkpoints.close()
+    checkpoints.settle()
     assert_is(newest(tmp_path / "c"), 5)
 
 

@@ -7,8 +7,8 @@ import pytest
 from bertjax.config import from_dict
 from bertjax.objectives.bert import BERT
 from bertjax.training.evaluation import Evaluator
+from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from bertjax.training.sharding import make_mesh
 
 ROWS, BATCH = 10, 4
 
@@ -33,6 +33,7 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
     config = from_dict(
         {
             "model": {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 32},
+            "optimizer": {"warmup_steps": 0},
             "stages": [{"steps": 1, "seq_len": 32, "batch": batch}],
             "eval": {"rows": ROWS, "samples": 2},
         }
@@ -40,7 +41,12 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
     if objective:
         task = dataclasses.replace(config.task, objective=objective)
         config = dataclasses.replace(config, tasks={"bert": task})
-    return Program(config, store, make_mesh(config.runtime.mesh))
+    return Program(config, store.tokenizer.vocab_size)
+
+
+def evaluate(store, **choices) -> Evaluator:
+    asked = program(store, **choices)
+    return Evaluator(asked, store, Feeds(asked.config, store).heldout)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +56,13 @@ def params(store):
 
 @pytest.fixture(scope="module")
 def evaluation(store, params):
-    return Evaluator(program(store))(params)
+    return evaluate(store)(params)
 
 
 def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     """Ten rows in batches of four and in one of ten: the two empty rows of the last one count nothing."""
     whole = program(store, batch=ROWS)
-    batch = whole.heldout_feed.batch(np.arange(ROWS))
+    batch = Feeds(whole.config, store).heldout.batch(np.arange(ROWS))
 
     def terms(params, batch):
         sums, metrics = whole.objective.terms(whole.module, params, None, batch, jax.random.key(0), False)
@@ -69,7 +75,7 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
 
 
 def test_baselines_see_the_same_tokens(store, evaluation):
-    batch = program(store).heldout_feed.batch(np.arange(ROWS))
+    batch = Feeds(program(store).config, store).heldout.batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
     counts = store.unigram_counts("train")
     probabilities = (counts + 1) / (counts + 1).sum()
@@ -82,7 +88,7 @@ def test_baselines_see_the_same_tokens(store, evaluation):
 
 
 def test_evaluations_are_repeatable(store, params, evaluation):
-    again = Evaluator(program(store))(params)
+    again = evaluate(store)(params)
     assert (again.metrics, again.baselines, again.samples) == (
         evaluation.metrics,
         evaluation.baselines,
@@ -91,7 +97,7 @@ def test_evaluations_are_repeatable(store, params, evaluation):
 
 
 def test_samples_show_the_first_rows(store, evaluation):
-    batch = program(store).heldout_feed.batch(np.arange(2))
+    batch = Feeds(program(store).config, store).heldout.batch(np.arange(2))
     assert len(evaluation.samples) == 2
     for row, sample in enumerate(evaluation.samples):
         labels = batch["mlm_labels_BK"][row][batch["mlm_weights_BK"][row] > 0]
@@ -101,6 +107,6 @@ def test_samples_show_the_first_rows(store, evaluation):
 
 
 def test_scores_see_every_example_once_and_in_order(store, params):
-    scored = Evaluator(program(store, objective=Scored()))(params)
+    scored = evaluate(store, objective=Scored())(params)
     assert (scored.metrics["in_order"], scored.metrics["examples"]) == (1.0, ROWS)
     assert scored.samples == []

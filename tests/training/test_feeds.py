@@ -12,7 +12,7 @@ from bertjax.data.formats.stored import StoredExamples
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
 from bertjax.objectives.mlm import MaskedLM
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 from bertjax.training.stages import Slot
 from tests.batches import assert_equal
 
@@ -27,7 +27,7 @@ def at(step: int) -> Slot:
 
 def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
     task = Task(MaskedLM(), format_class(kind)())
-    return make_feed(dataclasses.replace(config, tasks={"mlm": task}), store, "train", T)
+    return Feeds(dataclasses.replace(config, tasks={"mlm": task}), store).feed("train", T)
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,14 @@ def feeds(store) -> dict[tuple[str, int], Feed]:
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
     for step in range(len(FORMATS), 2 * len(FORMATS)):
-        expected = LocalBatches(at, feeds, 0, 1)(step)
-        slices = [LocalBatches(at, feeds, host, hosts)(step) for host in range(hosts)]
+        expected = LocalBatches(at, feeds, (0,), 1)(step)
+        slices = [LocalBatches(at, feeds, (host,), hosts)(step) for host in range(hosts)]
         assert_equal({name: np.concatenate([part[name] for part in slices]) for name in expected}, expected)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_every_format_gives_any_number_of_workers_the_same_batches(feeds, workers):
-    make = LocalBatches(at, feeds, 1, 2)
+    make = LocalBatches(at, feeds, (1,), 2)
     steps = range(1_000_000, 1_000_000 + 2 * len(FORMATS))
     for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
         assert_equal(batch, make(step))
@@ -64,7 +64,7 @@ def test_starting_far_away_is_no_more_work(feeds, monkeypatch):
     for start in (0, 1_000_000):
         asked.clear(), taken.clear()
         steps = range(start, start + len(FORMATS))
-        assert len(list(iterate(LocalBatches(counted_at, feeds, 0, 1), steps.start, steps.stop, 0, prefetch=1))) == 6
+        assert len(list(iterate(LocalBatches(counted_at, feeds, (0,), 1), steps.start, steps.stop, 0, prefetch=1))) == 6
         assert asked == list(steps) and len(taken) == len(steps)
 
 

@@ -1,18 +1,24 @@
+import functools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from bertjax.errors import UserError
-from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, read_json, read_jsonl, write_json
+from bertjax.errors import Busy, UserError
+from bertjax.training.events import Events
+from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, read_json, read_jsonl, write_json, written_here
+from bertjax.training.journal import Journal
+from bertjax.training.lease import lease
+from tests.data.test_remote import Bucket
 
 
 def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
     workdir = Workdir.at(tmp_path / "runs" / "a")
     with workdir.locked():
-        with pytest.raises(UserError, match="is in use by a live run; wait for it or choose another --workdir$"):
+        with pytest.raises(Busy, match="is in use by a live run; wait for it or choose another --workdir$"):
             with Workdir.at(tmp_path / "runs" / "a").locked():
                 pass
         with Workdir.at(tmp_path / "runs" / "b").locked():
@@ -39,10 +45,51 @@ def test_a_workdir_that_cannot_be_written(tmp_path, below):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_object_stores_are_refused():
-    with pytest.raises(UserError, match="workdir gs://bucket/run is on an object store"):
-        with Workdir.at("gs://bucket/run").locked():
-            pass
+@pytest.fixture
+def bucket(monkeypatch) -> Workdir:
+    """A workdir on an object store: fsspec's file system in memory takes its place."""
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
+    monkeypatch.setattr("bertjax.training.files.lease", functools.partial(lease, seconds=0.4))
+    return Workdir.at("s3://bucket/run")
+
+
+def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket):
+    with bucket.locked():
+        with pytest.raises(Busy, match="is in use by a live run"):
+            with Workdir.at("s3://bucket/run").locked():
+                pass
+    with bucket.locked():
+        pass
+
+
+def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
+    (bucket.root / ".lock").write_text("someone 17")
+    with bucket.locked():
+        assert not (bucket.root / ".lock").read_text().startswith("someone")
+    assert not (bucket.root / ".lock").exists()
+
+
+def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
+    write_json(bucket.config, {"a": "한글"})
+    assert read_json(bucket.config, "a") == {"a": "한글"}
+    for step in (1, 2, 3):
+        append_jsonl(bucket.metrics, {"step": step})
+    cut_jsonl(bucket.metrics, 2)
+    lines = Journal(bucket.metrics, last_step=2)
+    for step in (3, 4, 5):
+        lines.append({"step": step})
+    lines.flush()
+    assert [record["step"] for record in read_jsonl(bucket.metrics)] == [1, 2, 3, 4, 5]
+    with written_here(bucket.export) as folder:
+        (folder / "tokenizer").mkdir()
+        (folder / "tokenizer" / "model").write_bytes(b"mine")
+    assert (bucket.export / "tokenizer" / "model").read_bytes() == b"mine"
+    events = Events(bucket.events, restored_step=0)
+    events.add(1, {"train/loss": 5.0})
+    events.close()
+    assert [path.name.startswith("events.out.tfevents.") for path in bucket.events.iterdir()] == [True]
 
 
 def test_json_is_written_whole(tmp_path):

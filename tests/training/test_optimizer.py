@@ -1,20 +1,71 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 
+from bertjax.errors import UserError
 from bertjax.objectives.bert import BERT
-from bertjax.training.config import OptimizerConfig
-from bertjax.training.optimizer import adamw, decay_mask, descend
+from bertjax.training.config import Multiplier, OptimizerConfig
+from bertjax.training.optimizer import decay_mask, descend, make_optimizer
 from bertjax.training.paths import map_with_path
 from tests import batches
 
 CONFIG = OptimizerConfig(b1=0.8, b2=0.95, weight_decay=0.1, clip_norm=0.5)
+LAMB = dataclasses.replace(CONFIG, kind="lamb")
+# What a gradient is multiplied with at each step, on both sides of the clip norm.
+SIZES = (3.0, 0.01, 1.0, 0.05)
+LAYERS = 3
+
+
+def bert_params() -> dict:
+    return jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+
+
+def stacked_params() -> dict:
+    draw = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(draw.normal(size=shape), jnp.float32)
+
+    dense = {"kernel": normal(LAYERS, 4, 3) * jnp.array([1.0, 5.0, 0.1])[:, None, None], "bias": normal(LAYERS, 3)}
+    norm = {"scale": normal(LAYERS, 4), "bias": normal(LAYERS, 4)}
+    return {
+        "encoder": {"embeddings": {"word": normal(7, 4)}, "layers": {"dense": dense, "norm": norm}},
+        "heads": {"kernel": jnp.zeros((4, 2)), "bias": normal(2)},
+    }
+
+
+def gradients_of(params: dict):
+    """One a step, other ones for every leaf."""
+    draw = np.random.default_rng(1)
+    for size in SIZES:
+        yield jax.tree.map(lambda leaf: jnp.asarray(size * draw.normal(size=leaf.shape), jnp.float32), params)  # noqa: B023
+
+
+def train(optimizer: optax.GradientTransformation, params: dict, rate: float = 0.1) -> list[dict]:
+    """Params after each step."""
+    state, seen = optimizer.init(params), []
+    for gradient in gradients_of(params):
+        direction, state = optimizer.update(gradient, state, params)
+        params, _ = descend(params, direction, jnp.float32(rate))
+        seen.append(params)
+    return seen
+
+
+def close(found, expected, rtol=1e-5, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), found, expected)
+
+
+def equal(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_weight_decay_spares_biases_and_layer_norms():
-    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
     spared = []
-    map_with_path(lambda path, decayed: decayed or spared.append(path), decay_mask(params))
+    map_with_path(lambda path, decayed: decayed or spared.append(path), decay_mask(bert_params()))
     assert sorted(spared) == [
         "encoder/embeddings/norm/bias",
         "encoder/embeddings/norm/scale",
@@ -37,28 +88,135 @@ def test_weight_decay_spares_biases_and_layer_norms():
     ]
 
 
-def test_steps_are_those_of_the_paper():
-    """Loshchilov & Hutter (2019), algorithm 2, after clipping; gradients on both sides of the clip norm."""
-    draw = np.random.default_rng(0)
-    params = {"kernel": draw.normal(size=(3, 2)), "bias": draw.normal(size=2)}
-    optimizer = adamw(CONFIG)
-    found = jax.tree.map(jnp.float32, params)
-    state = optimizer.init(found)
-    first = {name: np.zeros_like(value) for name, value in params.items()}
-    second = {name: np.zeros_like(value) for name, value in params.items()}
-    for step, size in enumerate((3.0, 0.01, 1.0, 0.05), start=1):
-        gradient = {name: size * draw.normal(size=value.shape) for name, value in params.items()}
-        direction, state = optimizer.update(jax.tree.map(jnp.float32, gradient), state, found)
-        found, update = descend(found, direction, jnp.float32(0.1 / step))
+@pytest.mark.parametrize("clip_norm", [0.5, 0.0])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_steps_are_those_of_the_papers(kind, clip_norm):
+    """Loshchilov & Hutter (2019), algorithm 2, and You et al. (2020), algorithm 2, layer by layer, in float64."""
+    config = dataclasses.replace(CONFIG, kind=kind, clip_norm=clip_norm)
+    params = stacked_params()
+    expected = {name: leaf.astype(np.float64) for name, leaf in unstacked(params).items()}
+    first, second = ({name: np.zeros_like(leaf) for name, leaf in expected.items()} for _ in range(2))
+    steps = zip(train(make_optimizer(config), params), gradients_of(params), strict=True)
+    for step, (found, gradient) in enumerate(steps, start=1):
+        gradient = {name: leaf.astype(np.float64) for name, leaf in unstacked(gradient).items()}
+        norm = np.sqrt(sum((leaf**2).sum() for leaf in gradient.values()))
+        for name, leaf in gradient.items():
+            clipped = leaf * (min(1.0, clip_norm / norm) if clip_norm else 1.0)
+            first[name] = config.b1 * first[name] + (1 - config.b1) * clipped
+            second[name] = config.b2 * second[name] + (1 - config.b2) * clipped**2
+            unbiased = first[name] / (1 - config.b1**step), second[name] / (1 - config.b2**step)
+            direction = unbiased[0] / (np.sqrt(unbiased[1]) + config.epsilon)
+            if "kernel" in name or "word" in name:
+                direction += config.weight_decay * expected[name]
+                if kind == "lamb" and expected[name].any():
+                    direction *= np.linalg.norm(expected[name]) / np.linalg.norm(direction)
+            expected[name] = expected[name] - 0.1 * direction
+        close(unstacked(found), expected, rtol=1e-4, atol=1e-6)
 
-        norm = np.sqrt(sum((value**2).sum() for value in gradient.values()))
-        for name in params:
-            clipped = gradient[name] * min(1.0, CONFIG.clip_norm / norm)
-            first[name] = CONFIG.b1 * first[name] + (1 - CONFIG.b1) * clipped
-            second[name] = CONFIG.b2 * second[name] + (1 - CONFIG.b2) * clipped**2
-            unbiased = first[name] / (1 - CONFIG.b1**step), second[name] / (1 - CONFIG.b2**step)
-            expected = unbiased[0] / (np.sqrt(unbiased[1]) + CONFIG.epsilon)
-            expected += CONFIG.weight_decay * params[name] * (name == "kernel")
-            np.testing.assert_allclose(update[name], -0.1 / step * expected, rtol=1e-4, atol=1e-7)
-            params[name] = params[name] - 0.1 / step * expected
-            np.testing.assert_allclose(found[name], params[name], rtol=1e-5, atol=1e-6)
+
+def unstacked(params: dict) -> dict[str, np.ndarray]:
+    """{path: array}, each layer by itself."""
+    flat = {}
+
+    def take(path, leaf):
+        if "layers/" in path:
+            flat.update({f"{path}/{index}": np.asarray(layer) for index, layer in enumerate(leaf)})
+        else:
+            flat[path] = np.asarray(leaf)
+
+    map_with_path(take, params)
+    return flat
+
+
+def test_lamb_is_that_of_optax_on_layers_that_are_not_stacked():
+    params = {name: leaf for name, leaf in stacked_params()["encoder"]["layers"]["dense"].items() if name == "kernel"}
+    stacked = {"encoder": {"layers": params}}
+    ours = make_optimizer(dataclasses.replace(LAMB, clip_norm=0.0))
+    theirs = optax.lamb(0.1, b1=LAMB.b1, b2=LAMB.b2, eps=LAMB.epsilon, weight_decay=LAMB.weight_decay)
+    layers = [params["kernel"][index] for index in range(LAYERS)]
+    state = theirs.init(layers)
+    for found, gradient in zip(train(ours, stacked), gradients_of(stacked), strict=True):
+        kernel = gradient["encoder"]["layers"]["kernel"]
+        updates, state = theirs.update([kernel[index] for index in range(LAYERS)], state, layers)
+        layers = optax.apply_updates(layers, updates)
+        close([*found["encoder"]["layers"]["kernel"]], layers)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_a_multiplier_scales_the_step_and_the_first_that_is_found_counts(kind):
+    """The first step alone: later ones start from other params."""
+    config = dataclasses.replace(CONFIG, kind=kind)
+    multipliers = (
+        Multiplier("layers/dense/", factor=2.0, by_layer=(1.0, 0.5, 0.0)),
+        Multiplier("encoder/", factor=0.1),
+    )
+    params = stacked_params()
+    plain = train(make_optimizer(config), params)[0]
+    found = train(make_optimizer(dataclasses.replace(config, multipliers=multipliers)), params)[0]
+    plain, found = (jax.tree.map(lambda after, before: after - before, tree, params) for tree in (plain, found))
+    by_layer = jnp.array([2.0, 1.0, 0.0])
+    plain["encoder"]["embeddings"]["word"] *= 0.1
+    plain["encoder"]["layers"]["norm"] = jax.tree.map(lambda leaf: 0.1 * leaf, plain["encoder"]["layers"]["norm"])
+    dense = plain["encoder"]["layers"]["dense"]
+    plain["encoder"]["layers"]["dense"] = {
+        "kernel": dense["kernel"] * by_layer[:, None, None],
+        "bias": dense["bias"] * by_layer[:, None],
+    }
+    close(found, plain)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_frozen_parameters_have_no_moments_and_stay_bit_for_bit(kind):
+    frozen = ("embeddings/", r"layers/\w+/bias$")
+    params = stacked_params()
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, kind=kind, frozen=frozen))
+    after = train(optimizer, params)[-1]
+    moved = []
+    map_with_path(lambda path, same: same or moved.append(path), jax.tree.map(jnp.array_equal, after, params))
+    assert moved == ["encoder/layers/dense/kernel", "encoder/layers/norm/scale", "heads/bias", "heads/kernel"]
+
+    moments = []
+    map_with_path(lambda path, leaf: leaf.ndim and moments.append(path.split("/", 4)[-1]), optimizer.init(params))
+    assert len(moments) == 8 and not any("embeddings" in path or "norm/bias" in path for path in moments)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_the_others_train_as_if_the_frozen_ones_were_not_there(kind):
+    params = stacked_params()
+    config = dataclasses.replace(CONFIG, kind=kind)
+    found = train(make_optimizer(dataclasses.replace(config, frozen=("^heads/",))), params)
+    optimizer, alone = make_optimizer(config), {"encoder": params["encoder"]}
+    state = optimizer.init(alone)
+    for after, gradient in zip(found, gradients_of(params), strict=True):
+        direction, state = optimizer.update({"encoder": gradient["encoder"]}, state, alone)
+        alone, _ = descend(alone, direction, jnp.float32(0.1))
+        equal({"encoder": after["encoder"]}, alone)
+
+
+@pytest.mark.parametrize(
+    "choices, message",
+    [
+        (
+            {"frozen": ("encoder/embedding/word",)},
+            "optimizer.frozen.0='encoder/embedding/word' finds no parameter; the nearest paths are "
+            "encoder/embeddings/word, ",
+        ),
+        (
+            {"multipliers": (Multiplier("heads/"), Multiplier("layers/densse"))},
+            "optimizer.multipliers.1.path='layers/densse' finds no parameter; the nearest paths are ",
+        ),
+        (
+            {"multipliers": (Multiplier("layers/", by_layer=(1.0, 2.0)),)},
+            "optimizer.multipliers.0.by_layer has 2 factors, but 'encoder/layers/dense/bias' has 3 layers; ",
+        ),
+        (
+            {"multipliers": (Multiplier("encoder/", by_layer=(1.0, 2.0, 3.0)),)},
+            "optimizer.multipliers.0.by_layer has 3 factors, but 'encoder/embeddings/word' is not stacked by layers; ",
+        ),
+        ({"frozen": ("encoder/", "heads/")}, "optimizer.frozen=['encoder/', 'heads/'] leaves no parameter to train"),
+    ],
+)
+def test_patterns_that_cannot_be(choices, message):
+    with pytest.raises(UserError) as error:
+        make_optimizer(dataclasses.replace(CONFIG, **choices)).init(stacked_params())
+    assert str(error.value).startswith(message)

@@ -13,7 +13,7 @@ from bertjax.objectives.bert import BERT
 from bertjax.objectives.mlm import MaskedLM
 from bertjax.objectives.sop import SentenceOrderPrediction
 from bertjax.objectives.structure import SentenceStructurePrediction
-from bertjax.training.feeds import make_feed
+from bertjax.training.feeds import Feeds
 
 T = 64
 FILLS_ITS_ROWS = "full_sentences"
@@ -27,7 +27,7 @@ OBJECTIVES = {
 
 def feed_of(store, kind: str, row_examples: int) -> Feed:
     task = Task(OBJECTIVES.get(kind, MaskedLM()), format_class(kind)(), row_examples)
-    return make_feed(Config(tasks={"task": task}), store, "train", T)
+    return Feeds(Config(tasks={"task": task}), store).feed("train", T)
 
 
 def all_rows(feed: Feed) -> dict[str, np.ndarray]:

@@ -34,6 +34,14 @@ def test_a_machine_without_accelerator_is_not_refused(tmp_path, monkeypatch):
     platform.configure(None)
 
 
+def test_a_compiler_without_a_tpu_is_not_asked_for_one(monkeypatch):
+    pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
+    monkeypatch.setattr(platform, "_ACCELERATORS", {})
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    platform.configure(None)
+    assert jax.config.jax_platforms == "cpu"
+
+
 def test_a_device_behind_vfio_is_a_tpu_only_where_google_made_one(tmp_path, monkeypatch):
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "0").touch()
@@ -63,3 +71,25 @@ def test_wide_vectors_are_used_where_the_cpu_has_them_and_the_user_said_nothing(
     monkeypatch.setenv("XLA_FLAGS", given)
     platform.configure("cpu")
     assert platform.os.environ["XLA_FLAGS"] == given
+
+
+@pytest.mark.parametrize("backend, before, after", [("tpu", None, "bertjax/compiled"), ("tpu", "/mine", "/mine")])
+def test_compiled_programs_are_kept_where_an_accelerator_runs_them(monkeypatch, backend, before, after):
+    kept = jax.config.jax_compilation_cache_dir
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    jax.config.update("jax_compilation_cache_dir", before)
+    try:
+        platform.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir.endswith(after)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", kept)
+
+
+def test_on_cpu_nothing_is_kept_unless_asked_for():
+    kept = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        platform.keep_compiled_programs()
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", kept)

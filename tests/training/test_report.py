@@ -5,6 +5,7 @@ from rich.console import Console
 
 from bertjax.objectives.base import Sample
 from bertjax.objectives.bert import BERT
+from bertjax.training.accounts import accounts_of
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.metrics import Totals
 from bertjax.training.report import parameter_lines, print_summary, show_samples, summary_of
@@ -37,15 +38,28 @@ def test_samples_tell_which_guesses_are_right():
     ]
 
 
+def summary() -> dict:
+    totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
+    return summary_of(EVALUATION, totals, 40, accounts_of(totals, wall_seconds=200.0))
+
+
 def test_the_summary_has_the_keys_that_others_read():
-    totals = Totals(tokens=6000.0, seconds=120.0)
-    assert summary_of(EVALUATION, totals, 40) == {
+    assert summary() == {
         "eval": EVALUATION.metrics,
         "baseline": EVALUATION.baselines,
         "tokens": 6000.0,
         "steps": 40,
         "seconds": 120.0,
         "tokens_per_second": 50.0,
+        "accounts": {
+            "step": 100.0,
+            "data_wait": 0.0,
+            "compile": 20.0,
+            "checkpoint": 0.0,
+            "evaluation": 0.0,
+            "wall": 200.0,
+            "goodput": 0.5,
+        },
     }
 
 
@@ -56,11 +70,12 @@ def printed(summary: dict) -> str:
 
 
 def test_the_table_has_the_baselines_beside_what_they_compare_with():
-    text = printed(summary_of(EVALUATION, Totals(tokens=6000.0, seconds=120.0), 40))
+    text = printed(summary())
     rows = {line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line}
     assert "4.5000" in rows["mlm_loss"] and "6.2500" in rows["mlm_loss"]
     assert "0.2500" in rows["mlm_accuracy"] and "0.0312" in rows["mlm_accuracy"]
     assert "40 steps, 6,000 tokens in 2.0 min (50 tokens/s, everything included)" in " ".join(text.split())
+    assert "step 100 s, data wait 0 s, compile 20 s" in text and "goodput 50.0% of 200 s" in text
 
 
 def test_a_table_of_a_bare_evaluation_has_no_caption():

@@ -1,7 +1,19 @@
+import dataclasses
+
+import jax
 import numpy as np
+import optax
 import pytest
 
-from bertjax.training.schedules import linear
+from bertjax.errors import UserError
+from bertjax.training.schedules import Cosine, Linear, OneCycle, Rise, Schedule, WarmupStableDecay, learning_rate
+
+SCHEDULES = [Linear(), OneCycle(), Cosine(), WarmupStableDecay(decay_steps=20)]
+
+
+def rates(schedule: Schedule, *rises: Rise) -> np.ndarray:
+    at = learning_rate(schedule, rises)
+    return np.array([float(at(np.int32(step))) for step in range(sum(rise.steps for rise in rises))])
 
 
 @pytest.mark.parametrize(
@@ -10,13 +22,61 @@ from bertjax.training.schedules import linear
         (4, [0.5, 1.0, 1.5, 2.0, 2.0, 5 / 3, 4 / 3, 1.0, 2 / 3, 1 / 3]),
         (0, [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2]),
         (1, [2.0, 2.0, 16 / 9, 14 / 9, 12 / 9, 10 / 9, 8 / 9, 6 / 9, 4 / 9, 2 / 9]),
-        (10, [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0]),
     ],
 )
 def test_linear(warmup_steps, expected):
-    found = [float(linear(np.int32(step), 2.0, warmup_steps, 10)) for step in range(10)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(rates(Linear(), Rise(0, 10, 2.0, warmup_steps)), expected, rtol=1e-6)
 
 
-def test_a_warmup_longer_than_the_run_never_reaches_the_peak():
-    assert max(float(linear(np.int32(step), 2.0, 100, 10)) for step in range(10)) == pytest.approx(0.2)
+def test_one_cycle_begins_at_a_hundredth_and_ends_at_a_hundredth_of_that():
+    found = rates(OneCycle(), Rise(0, 101, 2.0, 40))
+    np.testing.assert_allclose(found[[0, 20, 40, 70, 100]], [0.02, 1.01, 2.0, 1.0001, 2e-4], rtol=1e-5)
+    np.testing.assert_allclose(np.diff(found[:41]), 1.98 / 40, rtol=1e-4)
+    np.testing.assert_allclose(np.diff(found[40:]), -1.9998 / 60, rtol=1e-4)
+
+
+def test_cosine_is_that_of_optax():
+    theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=60)
+    found = rates(Cosine(), Rise(0, 100, 2.0, 40))
+    np.testing.assert_allclose(found[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
+    np.testing.assert_allclose(found[40:], [theirs(step) for step in range(60)], rtol=1e-4, atol=1e-6)
+
+
+def test_warm_up_stable_decay_is_a_trapezoid():
+    found = rates(WarmupStableDecay(decay_steps=20), Rise(0, 100, 2.0, 40))
+    np.testing.assert_allclose(found[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
+    np.testing.assert_allclose(found[40:80], 2.0, rtol=1e-6)
+    np.testing.assert_allclose(found[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize("warmup_steps", [0, 1, 40, 79])
+def test_every_schedule_rises_once_to_its_peak_and_every_step_moves(schedule, warmup_steps):
+    found = rates(schedule, Rise(0, 100, 2.0, warmup_steps))
+    peak = int(np.argmax(found))
+    assert found.max() == pytest.approx(2.0, rel=1e-6) and found.min() > 0
+    assert (np.diff(found[: peak + 1]) > 0).all() and (np.diff(found[peak:]) <= 0).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
+def test_a_stage_may_begin_a_rise_anew(schedule):
+    first, second = Rise(0, 100, 2.0, 40), Rise(100, 50, 0.5, 10)
+    alone = dataclasses.replace(second, first=0)
+    found = rates(schedule, first, second)
+    np.testing.assert_array_equal(found, [*rates(schedule, first), *rates(schedule, alone)])
+    compiled = jax.jit(jax.vmap(learning_rate(schedule, [first, second])))(np.arange(150))
+    np.testing.assert_allclose(compiled, found, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "schedule, warmup_steps, message",
+    [
+        (Linear(), 100, "here=100 must be below the 100 steps that the learning rate has to rise and fall; lower it"),
+        (OneCycle(), 101, "here=101 must be below the 100 steps"),
+        (WarmupStableDecay(decay_steps=20), 81, "here=81 and optimizer.schedule.decay_steps=20 are more than the 100"),
+    ],
+)
+def test_what_does_not_fit(schedule, warmup_steps, message):
+    with pytest.raises(UserError, match=message):
+        schedule.check(warmup_steps, 100, "here")
+    schedule.check(warmup_steps - 2, 100, "here")

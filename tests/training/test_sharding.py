@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
@@ -27,14 +28,23 @@ def test_eight_devices_train_as_one_does():
     command = [sys.executable, "-m", "tests.training.on_eight_devices"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    for mesh, difference in json.loads(ended.stdout).items():
-        assert difference["devices"] == 8
-        assert difference["losses"] < 1e-5, mesh
-        assert difference["params"] < 1e-4, mesh
+    found = json.loads(ended.stdout)
+    for layout, difference in found.items():
+        assert difference["losses"] < 1e-5, layout
+        assert difference["params"] < 1e-4, layout
+    shares = {layout: difference["kernels"] for layout, difference in found.items()}
+    assert shares == {
+        "replicated": 1.0,
+        "gathered": 1 / 8,
+        "gathered, data x fsdp x tensor": 1 / 4,
+        "gathered, two micro-batches": 1 / 2,
+        "fsdp": 1 / 8,
+        "fsdp, data x fsdp x tensor, remat": 1 / 4,
+    }
 
 
 def one_device():
-    return make_mesh(MeshConfig(), jax.devices()[:1])
+    return make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
 
 
 def test_the_table_covers_all_of_bert_and_its_optimizer():
@@ -44,9 +54,9 @@ def test_the_table_covers_all_of_bert_and_its_optimizer():
     specs = {}
     map_with_path(lambda path, sharding: specs.__setitem__(path, sharding.spec), laid_out)
     assert specs["params/encoder/embeddings/word"] == P("tensor", "fsdp")
-    assert specs["opt_state/mu/encoder/layers/attention/output/kernel"] == P(None, "tensor", "fsdp")
+    assert specs["opt_state/mu/encoder/layers/attention/output/kernel"] == P(None, ("tensor", "fsdp"), None)
     assert specs["opt_state/nu/encoder/layers/intermediate/kernel"] == P(None, "fsdp", "tensor")
-    assert specs["params/encoder/layers/output/bias"] == specs["params/heads/mlm/transform/kernel"] == P()
+    assert specs["params/encoder/layers/output/bias"] == specs["params/heads/nsp/classifier/kernel"] == P()
     assert specs["step"] == P()
 
 
@@ -70,18 +80,26 @@ def test_the_first_rule_that_matches_wins():
     assert shardings({"a": {"kernel": jnp.ones(4)}}, rules, one_device())["a"]["kernel"].spec == P("fsdp")
 
 
-@pytest.mark.parametrize("mesh", [MeshConfig(data=2), MeshConfig(fsdp=3), MeshConfig(tensor=2)])
+@pytest.mark.parametrize("mesh", [MeshConfig(2, 1, 1), MeshConfig(0, 3, 1), MeshConfig(0, 1, 2)])
 def test_a_mesh_of_other_devices_than_there_are(mesh):
     with pytest.raises(UserError, match=r"does not make 1 devices; set runtime.mesh.data=0 and let fsdp x tensor"):
         make_mesh(mesh, jax.devices()[:1])
 
 
-def test_a_batch_that_does_not_divide():
-    check_batch(32, 4, one_device())
+def test_an_array_that_the_devices_do_not_divide_is_named():
+    mesh = jax.sharding.AbstractMesh((1, 3, 1), ("data", "fsdp", "tensor"))
     with pytest.raises(UserError) as error:
-        check_batch(30, 4, one_device())
-    message = "stages.0.batch=30 is not divisible by runtime.micro_batches=4 x 1 devices; use a multiple of 4"
-    assert str(error.value) == message
+        shardings({"a": {"kernel": jax.ShapeDtypeStruct((2, 8), jnp.float32)}}, ((r"kernel$", P(None, "fsdp")),), mesh)
+    message = "a/kernel with shape (2, 8) is not divisible by 3 devices along its axis 1 (fsdp); choose another"
+    assert str(error.value) == f"{message} runtime.mesh"
+
+
+def test_a_batch_that_does_not_divide():
+    four = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"))
+    check_batch("stages.1.batch", 32, four)
+    with pytest.raises(UserError) as error:
+        check_batch("stages.1.batch", 30, four)
+    assert str(error.value) == "stages.1.batch=30 is not divisible by 4 devices; use a multiple of 4"
 
 
 def test_batches_of_consecutive_steps_are_stacked():

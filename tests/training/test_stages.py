@@ -1,25 +1,47 @@
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bertjax.training.config import Stage
-from bertjax.training.stages import Slot, Timetable
+from bertjax.errors import UserError
+from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.restoring import read_checkpoint
+from bertjax.training.schedules import Rise
+from bertjax.training.stages import Slot, Timetable, micro_batches, rises
+from tests import runs
 
-# Batch warm-up, then longer rows: shorter than any real run, so that every edge can be seen.
-TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2)), "bert")
+# Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.
+TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2), Stage(1, 8, 4)), "bert")
 
 
 def test_every_step_has_its_place():
-    assert TIMETABLE.steps == 9
-    assert [TIMETABLE.at(step) for step in range(9)] == [
+    assert TIMETABLE.steps == 10
+    assert [TIMETABLE.at(step) for step in range(10)] == [
         Slot(0, "bert", 8, 4, 0),
         Slot(0, "bert", 8, 4, 4),
         Slot(0, "bert", 8, 4, 8),
         Slot(1, "bert", 8, 16, 12),
         Slot(1, "bert", 8, 16, 28),
-        Slot(2, "bert", 32, 2, 44),
-        Slot(2, "bert", 32, 2, 46),
-        Slot(2, "bert", 32, 2, 48),
-        Slot(2, "bert", 32, 2, 50),
+        Slot(2, "bert", 32, 2, 0),
+        Slot(2, "bert", 32, 2, 2),
+        Slot(2, "bert", 32, 2, 4),
+        Slot(2, "bert", 32, 2, 6),
+        Slot(3, "bert", 8, 4, 44),
     ]
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from([8, 32]), st.integers(1, 9)), min_size=1, max_size=5))
+def test_no_row_of_a_length_is_skipped_or_repeated(stages):
+    timetable = Timetable([Stage(*stage) for stage in stages], "bert")
+    seen = {8: [], 32: []}
+    for slot in map(timetable.at, range(timetable.steps)):
+        seen[slot.seq_len] += range(slot.first, slot.first + slot.rows)
+    for ordinals in seen.values():
+        assert ordinals == [*range(len(ordinals))]
 
 
 def test_overfitting_draws_the_first_rows_for_ever():
@@ -27,7 +49,7 @@ def test_overfitting_draws_the_first_rows_for_ever():
     assert overfit.at(999) == overfit.at(0) == Slot(0, "bert", 8, 4, 0)
 
 
-@pytest.mark.parametrize("step", [9, 10**6])
+@pytest.mark.parametrize("step", [10, 10**6])
 def test_after_the_end_there_is_nothing(step):
     with pytest.raises(IndexError):
         TIMETABLE.at(step)
@@ -36,6 +58,97 @@ def test_after_the_end_there_is_nothing(step):
 
 
 def test_dispatches_end_at_absolute_multiples_and_with_their_stage():
-    assert [TIMETABLE.edge_after(step, 4) for step in range(9)] == [3, 3, 3, 4, 5, 8, 8, 8, 9]
-    assert [TIMETABLE.edge_after(step, 1) for step in range(9)] == [*range(1, 10)]
-    assert [TIMETABLE.edge_after(step, 100) for step in range(9)] == [3, 3, 3, 5, 5, 9, 9, 9, 9]
+    assert [TIMETABLE.edge_after(step, 4) for step in range(10)] == [3, 3, 3, 4, 5, 8, 8, 8, 9, 10]
+    assert [TIMETABLE.edge_after(step, 1) for step in range(10)] == [*range(1, 11)]
+    assert [TIMETABLE.edge_after(step, 100) for step in range(10)] == [3, 3, 3, 5, 5, 9, 9, 9, 9, 10]
+
+
+def test_the_learning_rate_goes_on_through_stages_unless_one_has_a_peak():
+    optimizer = OptimizerConfig(learning_rate=2.0, warmup_steps=3)
+    through = [Stage(10, 8, 4), Stage(20, 8, 8)]
+    assert rises(through, optimizer) == (Rise(0, 30, 2.0, 3),)
+    anew = [*through, Stage(5, 32, 2, learning_rate=0.5, warmup_steps=1), Stage(6, 64, 2)]
+    assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 3), Rise(30, 11, 0.5, 1))
+
+
+def test_each_rise_is_longer_than_its_warm_up():
+    optimizer = OptimizerConfig(warmup_steps=10)
+    with pytest.raises(UserError, match="^optimizer.warmup_steps=10 must be below the 10 steps"):
+        rises([Stage(10, 8, 4), Stage(10, 8, 4, learning_rate=1.0)], optimizer)
+    with pytest.raises(UserError, match="^stages.1.warmup_steps=7 must be below the 7 steps"):
+        rises([Stage(11, 8, 4), Stage(7, 8, 4, learning_rate=1.0, warmup_steps=7)], optimizer)
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 4000))
+def test_micro_batches_are_the_fewest_that_are_small_enough(rows, seq_len, micro_tokens):
+    count = micro_batches(rows, seq_len, micro_tokens)
+    possible = [each for each in range(1, rows + 1) if rows % each == 0 and rows // each * seq_len <= micro_tokens]
+    assert count == (min(possible) if possible else rows)
+
+
+def test_longer_rows_take_more_micro_batches():
+    assert [micro_batches(16, seq_len, 2048) for seq_len in (128, 256, 512, 4096)] == [1, 2, 4, 16]
+    assert micro_batches(16, 512, 0) == 1
+    assert micro_batches(17, 128, 2048) == 17
+
+
+TWO = [
+    "--config.stages=[{'steps': 20, 'seq_len': 16, 'batch': 16}, {'steps': 20, 'seq_len': 32, 'batch': 8}]",
+    "--config.eval.every=20",
+    "--config.runtime.keep=4",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory) -> Path:
+    """The workdir of a finished run of two stages."""
+    workdir = tmp_path_factory.mktemp("two") / "whole"
+    assert runs.call(*flags, *TWO, f"--workdir={workdir}") == 0
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_run_of_two_stages_goes_on_bit_for_bit(flags, whole, tmp_path, capsys):
+    """Stopped in the first stage and at its end; then the last stage is made longer."""
+    for kept in (10, 20):
+        parted = tmp_path / str(kept)
+        shutil.copytree(whole, parted)
+        for later in range(kept + 10, 50, 10):
+            shutil.rmtree(parted / "checkpoints" / str(later))
+        shutil.rmtree(parted / "export")
+        assert runs.call(*flags, *TWO, f"--workdir={parted}") == 0
+        assert runs.weights(parted) == runs.weights(whole)
+        assert [step for step, *_ in runs.losses(parted)] == [*range(1, 41)]
+
+    longer = [*flags, *TWO, "--config.stages.1.steps=25", f"--workdir={parted}"]
+    assert runs.call(*longer) == 2
+    assert "stages.1.steps: 20 -> 25" in capsys.readouterr().err
+    assert runs.call(*longer, "--extend") == 0
+    assert runs.losses(parted)[-1][0] == 45
+
+
+@pytest.mark.slow
+def test_micro_batches_may_change_when_a_run_goes_on(flags, whole, tmp_path):
+    """Up to the order of sums the model is the same."""
+    shutil.copytree(whole, tmp_path / "parted")
+    for later in (20, 30, 40):
+        shutil.rmtree(tmp_path / "parted" / "checkpoints" / str(later))
+    micro = ["--config.runtime.micro_tokens=64", f"--workdir={tmp_path / 'parted'}"]
+    assert runs.call(*flags, *TWO, *micro) == 0
+    np.testing.assert_allclose(runs.losses(tmp_path / "parted"), runs.losses(whole), rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_frozen_parameters_are_saved_and_restored_without_moments(flags, tmp_path):
+    frozen = ["--config.optimizer.frozen=['embeddings/', 'layers/.*bias']", "--config.optimizer.kind=lamb"]
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert runs.call(*flags, *TWO, *frozen, f"--workdir={whole}") == 0
+    shutil.copytree(whole, parted)
+    for later in (20, 30, 40):
+        shutil.rmtree(parted / "checkpoints" / str(later))
+    assert runs.call(*flags, *TWO, *frozen, f"--workdir={parted}") == 0
+    assert runs.weights(parted) == runs.weights(whole)
+    begun, ended = (read_checkpoint(whole, step).params["encoder"] for step in ("10", "40"))
+    for found, before in zip(jax.tree.leaves(ended["embeddings"]), jax.tree.leaves(begun["embeddings"]), strict=True):
+        np.testing.assert_array_equal(found, before)
+    assert not np.array_equal(ended["pooler"]["kernel"], begun["pooler"]["kernel"])

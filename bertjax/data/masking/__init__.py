@@ -4,7 +4,7 @@ from bertjax.data.masking.base import Masked, Masking, mask, predictions
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
 from bertjax.data.masking.phrases import PhraseMasking
 from bertjax.data.masking.tokens import TokenMasking
-from bertjax.errors import UserError
+from bertjax.registry import known_class
 
 __all__ = [
     "KINDS",
@@ -29,7 +29,4 @@ def masking_class(kind: str | None) -> type[Masking]:
     Raises:
       UserError: no such kind.
     """
-    kind = kind or "tokens"
-    if kind not in KINDS:
-        raise UserError(f"masking.kind={kind!r} is unknown; choose one of {', '.join(KINDS)}")
-    return KINDS[kind]
+    return known_class("masking", kind or "tokens", KINDS)

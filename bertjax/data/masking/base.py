@@ -74,8 +74,8 @@ class Masking(abc.ABC):
         most = max(self.rate * seq_len, self.most_predicted(seq_len, row_examples))
         return 8 * math.ceil(min(most, seq_len) / 8)
 
-    def opened(self, store: TokenStore) -> "Masking":
-        """The same masking, with what it reads besides the batch; most read nothing."""
+    def opened(self, store: TokenStore | None) -> "Masking":
+        """The same masking, with what it reads besides the batch (without a store, empty); most read nothing."""
         return self
 
     @property
@@ -135,7 +135,7 @@ def predictions(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict
     """
     tokens = np.flatnonzero(chosen)
     cells = placed.token_cells[tokens]
-    order = np.argsort(cells)
+    order = np.argsort(cells, kind="stable")  # most often they are in order, which only this kind makes use of
     rows, columns = np.divmod(cells[order], placed.seq_len)
     counts_B = np.bincount(rows, minlength=placed.shape[0])
     rank = np.arange(len(rows)) - (np.cumsum(counts_B) - counts_B)[rows]

@@ -39,13 +39,15 @@ class PhraseMasking(UnitMasking):
         if self.lexicon_size < 1:
             raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
 
-    def opened(self, store: TokenStore) -> "OpenedPhraseMasking":
-        """With its phrases, mined where the store has none yet.
+    def opened(self, store: TokenStore | None) -> "OpenedPhraseMasking":
+        """With its phrases, mined where the store has none yet; without a store, with none.
 
         Raises:
           UserError: see `bertjax.data.lexicon.open_lexicon`.
         """
         choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking)}
+        if store is None:
+            return OpenedPhraseMasking(**choices, phrases=lexicon.Lexicon({}, fingerprint=""))
         return OpenedPhraseMasking(**choices, phrases=lexicon.open_lexicon(store, self.lexicon, self.lexicon_size))
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:

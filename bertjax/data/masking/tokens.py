@@ -26,15 +26,15 @@ class TokenMasking(Masking):
         Tokens that tie for the last place are all chosen, since nothing but their keys may decide.
         """
         ragged = placed.ragged
-        owners, real = ragged.token_examples, ~ragged.special
+        real = ~ragged.special
         _, wanted = budget(ragged, self.rate)
         priority = token_bits(ragged, draw, "mask/choose")
         # Every example is sorted in a line of its own, special tokens and the rest of the line at its end.
         lines = np.full((len(ragged.ids), ragged.lengths.max(initial=1)), _LAST, np.uint32)
-        lines[owners[real], ragged.token_index[real]] = priority[real]
+        lines[np.arange(lines.shape[1]) < ragged.lengths[:, None]] = np.where(real, priority, _LAST)
         lines.sort(axis=1)
         last = lines[np.arange(len(lines)), wanted - 1]
-        tokens = np.flatnonzero((priority <= last[owners]) & real)
+        tokens = np.flatnonzero((priority <= ragged.spread(last)) & real)
         return Choice(tokens, tokens)
 
     def most_predicted(self, seq_len: int, row_examples: int) -> float:

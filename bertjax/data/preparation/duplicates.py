@@ -15,8 +15,7 @@ READ_AT_ONCE = 1 << 18
 
 def digest_of(text: str) -> bytes:
     """16 bytes for the content of a document: the first half of the SHA-256 of its NFC form in UTF-8."""
-    normal = text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
-    return hashlib.sha256(normal.encode()).digest()[:16]
+    return hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16]
 
 
 def record(digest: bytes, group: int) -> bytes:

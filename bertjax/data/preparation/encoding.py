@@ -1,6 +1,8 @@
 """Second pass: shards of text become shards of tokens, in any order and in any process."""
 
+import contextlib
 import dataclasses
+import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,7 +82,8 @@ class Encoder:
           Damaged: the text is not as it was written.
         """
         names, group_D, texts = self._documents(index)
-        sentences = self._encode(texts)
+        with _without_collector():
+            sentences = self._encode(texts)
         columns = sentences.counts([len(text) for text in texts], self.tokenizer.unk_id)
         real_D = columns["documents"]
         skipped = [
@@ -155,6 +158,19 @@ class Encoder:
                         sentences, owners, characters = [], [], 0
         if sentences:
             yield sentences, owners
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keeps Python's collector of cycles away: it would walk through all there is whenever a few thousand sentences are
+    encoded, for a tenth of the time, and they are in no cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _pieces(text: memoryview) -> Iterator[str]:

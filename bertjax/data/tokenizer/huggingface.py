@@ -50,7 +50,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return processor
 
     @functools.cached_property
-    def _description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
+        """The `tokenizer.json`, parsed."""
         return json.loads(self.model)
 
     @functools.cached_property
@@ -60,7 +61,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @property
     def _is_byte_level(self) -> bool:
-        return self._description["model"]["type"] == "BPE"
+        return self.description["model"]["type"] == "BPE"
 
     @functools.cached_property
     def vocab_size(self) -> int:
@@ -84,7 +85,7 @@ class HuggingFaceTokenizer(Tokenizer):
         if self._is_byte_level:
             continuing = (i for piece, i in self._ids.items() if not piece.startswith(SPACE))
         else:
-            prefix = self._description["model"]["continuing_subword_prefix"]
+            prefix = self.description["model"]["continuing_subword_prefix"]
             continuing = (i for piece, i in self._ids.items() if piece.startswith(prefix))
         return frozenset(continuing) - self.special_ids
 
@@ -153,19 +154,36 @@ def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int
 
 
 def from_file(path: Path) -> HuggingFaceTokenizer:
+    """Takes a `tokenizer.json`, see `from_json`.
+
+    Raises:
+      UserError: the file cannot be read, or see `from_json`.
+    """
+    refused = f"data.tokenizer.model={str(path)!r}"
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
+    return from_json(model, refused)
+
+
+def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
     """Takes a `tokenizer.json` as it is, but that byte-level BPE reads a space before every sentence.
 
     Without, the first word of a sentence would look like the end of the word before.
 
+    Args:
+      model: the content of the file.
+      refused: how an error names it.
+
     Raises:
-      UserError: the file is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
+      UserError: it is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
     """
-    refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        tokenizer = HuggingFaceTokenizer(_with_prefix_space(path.read_bytes()))
-        kind = tokenizer._description["model"]["type"]
-        steps = json.dumps([tokenizer._description[step] for step in ("pre_tokenizer", "decoder")])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        tokenizer = HuggingFaceTokenizer(_with_prefix_space(model))
+        kind = tokenizer.description["model"]["type"]
+        steps = json.dumps([tokenizer.description[step] for step in ("pre_tokenizer", "decoder")])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
     if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
         remedy = "bertjax reads WordPiece and byte-level BPE, and SentencePiece from a .model"

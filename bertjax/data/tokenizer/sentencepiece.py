@@ -39,6 +39,13 @@ class SentencePieceTokenizer(Tokenizer):
 
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
+    @functools.cached_property
+    def description(self):
+        """The model as its protocol buffer, a `ModelProto`."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        return sentencepiece_model_pb2.ModelProto.FromString(self.model)
+
     @property
     def vocab_size(self) -> int:
         return self._processor.vocab_size()

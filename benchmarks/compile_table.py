@@ -1,0 +1,156 @@
+"""What the TPU compiler says of BERT base and large on eight topologies: the table of docs/compile.md.
+
+    python -m benchmarks.compile_table --out=cells.jsonl
+    python -m benchmarks.compile_table --out=cells.jsonl --markdown
+    python -m benchmarks.compile_table --out=cells.jsonl --flops
+
+Every cell is a process of its own and a line of the file; a restarted call goes on with the cells that are missing.
+
+The batch of a cell follows from a rule. A device begins with 16,384 tokens of it, halved until a step fits. Where chips
+then wait for each other, the batch is doubled for as long as a step fits and the floor is not that of compute: more
+rows do not change what a step sends. Where the chip's own memory binds, a larger batch would change nothing.
+
+`--flops` compares XLA's count of a step of an unrolled model on one chip, without dropout, with the model's by formula.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bertjax import config as configuration
+from bertjax.compile import run
+from bertjax.config import Config
+from bertjax.errors import RunFailed, exit_code_of
+from bertjax.prediction import report, topologies
+from bertjax.training import platform
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+TOPOLOGIES = ("v2:4x4", "v3:8x8", "v4:2x2x4", "v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:16x16", "2xv5e:16x16")
+PRESETS, LENGTHS = ("base", "large"), (128, 512)
+_TOKENS_A_DEVICE = 16_384
+_BERT_VOCABULARY = 30_522
+
+
+def cell_config(preset: str, seq_len: int, batch: int, dropout: float = 0.1, **runtime) -> Config:
+    """BERT as published, at one length."""
+    model = {"preset": preset, "vocab_size": _BERT_VOCABULARY, "dropout": dropout, "attention_dropout": dropout}
+    stage = {"seq_len": seq_len, "batch": batch}
+    return configuration.from_dict({"model": model, "stages": [stage], "runtime": runtime})
+
+
+def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
+    """The prediction of a cell, as `report.as_dict` gives it, at the batch that the rule chooses."""
+    chips = topologies.parse(topology)
+    devices = chips.chips * chips.chip.devices
+    rows, chosen = _TOKENS_A_DEVICE // seq_len, None
+    while True:
+        [prediction] = run(cell_config(preset, seq_len, rows * devices), topology)
+        if not prediction.memory.fits and chosen is None and rows > 1:
+            rows //= 2
+            continue
+        if not prediction.memory.fits:
+            return chosen or report.as_dict(prediction)
+        chosen = report.as_dict(prediction)
+        if chosen["floor"]["binds"] in ("compute", "memory") or rows < _TOKENS_A_DEVICE // seq_len:
+            return chosen
+        rows *= 2
+
+
+def compare_flops(preset: str) -> dict[str, Any]:
+    """XLA's FLOPs of a step of 8,192 tokens on one v5e chip over those of the model."""
+    [prediction] = run(cell_config(preset, 128, 64, dropout=0.0, unroll=True, remat="none"), "v5e:1x1")
+    return {
+        "xla": prediction.xla_flops,
+        "matrices": prediction.executed_flops,
+        "model": prediction.model_flops,
+    }
+
+
+def _key(*names: Any) -> str:
+    return " ".join(map(str, names))
+
+
+def finished(path: Path) -> dict[str, dict]:
+    """{cell: its figures} of a file that may have been cut off in the middle of a line."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {record["cell"]: record for record in map(json.loads, lines)}
+
+
+def _in_a_process(path: Path, *names: Any) -> None:
+    command = [sys.executable, "-m", "benchmarks.compile_table", f"--out={path}", "--cell", *map(str, names)]
+    if subprocess.run(command, cwd=_REPOSITORY).returncode:
+        raise RunFailed(f"cell {_key(*names)} ended badly; the finished ones are in {path}, the same call goes on")
+
+
+def markdown(cells: dict[str, dict]) -> str:
+    """The table, with the cells in their order."""
+    lines = [
+        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | MB a device | compile |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for topology, preset, seq_len in _cells():
+        if cell := cells.get(_key(topology, preset, seq_len)):
+            lines.append(f"| {topology} | {preset} | {seq_len} | {_row(cell)} |")
+    for preset in PRESETS:
+        if flops := cells.get(_key("flops", preset)):
+            lines.append(
+                f"\n{preset}: XLA counts {flops['xla']:.4g} FLOPs, {flops['xla'] / flops['model']:.3f} times the "
+                f"model's {flops['model']:.4g}; {flops['matrices']:.4g} of them in matrix products."
+            )
+    return "\n".join(lines)
+
+
+def _row(cell: dict) -> str:
+    memory, floor = cell["memory"], cell["floor"]
+    used = f"{report.gibibytes(memory['needed'])} of {report.gibibytes(memory['usable'])}"
+    sent: dict[str, float] = {}
+    for row in cell["collectives"]:
+        kind = row["kind"] + (" between slices" if row["between_slices"] else "")
+        sent[kind] = sent.get(kind, 0.0) + row["bytes"] / 1e6
+    return " | ".join(
+        [
+            str(cell["topology"]["chips"]),
+            cell["strategy"],
+            f"{cell['batch']:,}",
+            cell["remat"],
+            used if memory["fits"] else f"**{used}**",
+            f"{floor['seconds'] * 1e3:.1f} ms, {floor['binds']}" if floor else "does not fit",
+            ", ".join(f"{kind} {megabytes:,.0f}" for kind, megabytes in sent.items() if megabytes >= 1),
+            f"{cell['compile_seconds']:.0f} s",
+        ]
+    )
+
+
+def _cells() -> list[tuple[str, str, int]]:
+    return [(topology, preset, seq_len) for topology in TOPOLOGIES for preset in PRESETS for seq_len in LENGTHS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_table", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="one JSON line for each finished cell")
+    parser.add_argument("--only", default="", help="cells whose name (such as 'v5e:4x4 base 128') holds this")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
+    parser.add_argument("--flops", action="store_true", help="compare XLA's FLOPs with the model's instead")
+    parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.cell:
+        platform.configure_logging()
+        platform.configure("cpu")
+        is_flops = args.cell[0] == "flops"
+        figures = compare_flops(args.cell[1]) if is_flops else compile_cell(*args.cell[:2], int(args.cell[2]))
+        with open(args.out, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"cell": _key(*args.cell)} | figures) + "\n")
+    elif args.markdown:
+        print(markdown(finished(args.out)))
+    else:
+        for cell in [("flops", preset) for preset in PRESETS] if args.flops else _cells():
+            if args.only in _key(*cell) and _key(*cell) not in finished(args.out):
+                _in_a_process(args.out.resolve(), *cell)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))

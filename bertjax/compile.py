@@ -1,0 +1,143 @@
+"""python -m bertjax.compile: what a TPU would make of a configuration, told by its compiler where there is none."""
+
+import argparse
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+
+from bertjax import config as configuration
+from bertjax import errors
+from bertjax.config import Config
+from bertjax.errors import UserError
+from bertjax.prediction import report, topologies
+from bertjax.prediction.prediction import Prediction, predict
+from bertjax.prediction.search import best, search
+from bertjax.training import platform
+from bertjax.training.program import Program
+
+_ASSUMED_MFU = 0.4
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Config, topology: str, stage: int | None = None) -> list[Prediction]:
+    """Compiles the step that training runs, for chips that need not be there.
+
+    Args:
+      config: what would be trained. No corpus is read: the vocabulary is as large as the configuration says.
+      topology: such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
+      stage: index of the only stage to compile; by default one of each distinct shape.
+
+    Returns:
+      A prediction for each stage compiled, in order.
+
+    Raises:
+      UserError: no such topology or stage, devices that do not divide the batch, or libtpu is not installed.
+      RunFailed: the compiler fails for another reason than memory.
+    """
+    chips = topologies.parse(topology)
+    indices = _distinct(config) if stage is None else [_checked(config, stage)]
+    program = Program(config, config.expected_vocab_size, chips.devices())
+    program.check()
+    predictions = []
+    for index in indices:
+        at = config.stages[index]
+        log.info("compiling stage %d (%d rows x %d tokens) for %s", index, at.batch, at.seq_len, chips)
+        predictions.append(predict(program, chips, index))
+    return predictions
+
+
+def _distinct(config: Config) -> list[int]:
+    """The first stage of each shape."""
+    first = {}
+    for index, stage in enumerate(config.stages):
+        first.setdefault((stage.seq_len, stage.batch), index)
+    return list(first.values())
+
+
+def _checked(config: Config, stage: int) -> int:
+    if not 0 <= stage < len(config.stages):
+        raise UserError(f"--stage={stage} does not exist; the configuration has stages 0 to {len(config.stages) - 1}")
+    return stage
+
+
+def _run_search(config: Config, topology: str, stage: int | None, as_json: bool) -> int:
+    chips = topologies.parse(topology)
+    stages = config.stages
+    largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)
+    index = largest if stage is None else _checked(config, stage)
+    tried = []
+    for prediction in search(config, chips, index):
+        tried.append(prediction)
+        log.info("%s", report.one_line(prediction))
+    found = best(tried)
+    if as_json:
+        chosen = None if found is None else tried.index(found)
+        print(json.dumps({"tried": [report.as_dict(one) for one in tried], "best": chosen}, indent=2))
+    elif found is None:
+        print(f"nothing that was tried fits {chips}; use a smaller batch or more chips")
+    else:
+        print(report.as_text(found))
+        print(f"best         {shlex.join(report.flags(found))}")
+    return 0 if found else 1
+
+
+def _print(predictions: Sequence[Prediction], config: Config, args: argparse.Namespace) -> None:
+    if args.json:
+        print(json.dumps([report.as_dict(prediction) for prediction in predictions], indent=2))
+        return
+    print("\n\n".join(report.as_text(prediction) for prediction in predictions))
+    if args.corpus_tokens:
+        print(report.projection(predictions, config.stages, args.corpus_tokens, args.mfu))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; exits with 1 where a stage does not fit."""
+    parser = errors.ArgumentParser(
+        prog="python -m bertjax.compile",
+        description="Compiles the training step for a TPU topology on a machine without one, and tells what to expect.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    configuration.add_flags(parser)
+    parser.add_argument(
+        "--topology",
+        required=True,
+        metavar="NAME",
+        help="v5e:16x16, 2xv5e:16x16 (two slices), or the name of an accelerator type such as v4-32 (16 chips)",
+    )
+    parser.add_argument("--stage", type=int, metavar="N", help="only this stage (default: one of each distinct shape)")
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="try strategies, remat and micro-batches for the largest stage, or --stage, and print the best that fits",
+    )
+    parser.add_argument("--corpus-tokens", type=float, metavar="N", help="tokens of the corpus: tells epochs and days")
+    parser.add_argument(
+        "--mfu",
+        type=float,
+        default=_ASSUMED_MFU,
+        metavar="SHARE",
+        help="model FLOPs utilisation that the days are told for (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    args, overrides = configuration.parse(parser, argv)
+    platform.configure_logging()
+    for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
+        if value is not None and not 0 < value <= most:
+            raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
+    if args.corpus_tokens and (args.json or args.search or args.stage is not None):
+        raise UserError("--corpus-tokens tells of a whole run as text; leave out --json, --search and --stage")
+    config = configuration.load(args.config, overrides)
+    platform.configure("cpu")
+    if args.search:
+        return _run_search(config, args.topology, args.stage, args.json)
+    predictions = run(config, args.topology, args.stage)
+    _print(predictions, config, args)
+    return 0 if all(prediction.memory.fits for prediction in predictions) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(errors.exit_code_of(main))

@@ -1,0 +1,1 @@
+"""Other libraries' files: tables of names and the readers and writers around them."""

@@ -1,0 +1,125 @@
+"""The model card: what the model is, what it was trained on, what it scored, how to load it."""
+
+from typing import Any
+
+from flax.traverse_util import flatten_dict
+
+from bertjax.export import Export
+
+FILE = "README.md"
+_AUTO = {
+    "BertForPreTraining": "AutoModelForPreTraining",
+    "BertForMaskedLM": "AutoModelForMaskedLM",
+    "BertModel": "AutoModel",
+}
+_HEAD = "| | |\n|---|---|\n"
+_CARD = """---
+library_name: transformers
+tags:
+- bert
+- bertjax
+---
+
+# {architecture}
+
+An encoder of the BERT family, written by bertjax. Licence and intended use are for its author to add.
+
+{sizes}
+
+## Data
+
+{data}
+
+## Numbers
+
+{numbers}
+
+## Load it
+
+PyTorch:
+
+```python
+from transformers import AutoTokenizer, {auto}
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = {auto}.from_pretrained("FOLDER")
+```
+
+Flax, with a transformers that still has it (4.57):
+
+```python
+from transformers import AutoTokenizer, Flax{auto}
+
+model = Flax{auto}.from_pretrained("FOLDER", from_pt=True)
+```
+
+JAX alone, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
+
+```python
+import bertjax
+
+module, params, tokenizer = bertjax.load("EXPORT")
+tokens_BT = tokenizer.rows(["a sentence"], seq_len=16)
+hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id).hidden
+```
+
+Where a text spells a special symbol, such as `{mask}`, transformers reads the symbol and bertjax ordinary text.
+"""
+
+
+def text(export: Export, architecture: str) -> str:
+    """The card of a model that transformers opens as `architecture`."""
+    return _CARD.format(
+        architecture=architecture,
+        auto=_AUTO[architecture],
+        sizes=_rows(_sizes(export)),
+        data=_data(export),
+        numbers=_numbers(export.numbers),
+        mask=export.tokenizer.piece(export.tokenizer.mask_id),
+    )
+
+
+def _sizes(export: Export) -> dict[str, Any]:
+    encoder = export.encoder
+    fields = ("vocab_size", "layers", "width", "heads", "feedforward", "max_positions", "segments", "norm_epsilon")
+    return {field: getattr(encoder, field) for field in fields} | {
+        "tokenizer's fingerprint": export.tokenizer.fingerprint[:16]
+    }
+
+
+def _data(export: Export) -> str:
+    """Corpus, tokenizer, task and stages, where there was a run."""
+    if not export.numbers:
+        return "Converted from a Hugging Face checkpoint, which does not say what it was trained on."
+    data, task, stages = export.config.data, export.config.task, export.config.stages
+    tokenizer = data.tokenizer
+    described = _public(tokenizer.model) or f"{tokenizer.kind}, {tokenizer.normalizer} normalization"
+    return _rows(
+        {
+            "corpus": ", ".join(f"`{_public(source.corpus)}`" for source in data.named_sources.values()),
+            "tokenizer": described,
+            "objective": f"{type(task.objective).__name__} on {task.examples.kind}",
+            "stages": "; ".join(f"{stage.steps:,} steps of {stage.batch} x {stage.seq_len} tokens" for stage in stages),
+            "seed": export.config.seed,
+        }
+    )
+
+
+def _public(name: str) -> str:
+    """The name of a corpus or file without the folders of the machine that it lay on."""
+    return name if ":" in name else name.rstrip("/").rpartition("/")[2]
+
+
+def _numbers(numbers: dict[str, Any]) -> str:
+    """What was measured on held-out text, and what it took; where the seconds went is not of interest here."""
+    flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
+    shown = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
+    return _rows(shown) if shown else "None were recorded."
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _rows(values: dict[str, Any]) -> str:
+    return _HEAD + "\n".join(f"| {name} | {value} |" for name, value in values.items())

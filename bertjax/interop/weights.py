@@ -1,0 +1,49 @@
+"""The files that hold a checkpoint's tensors."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
+
+from bertjax.errors import UserError
+from bertjax.interop import pickles
+
+SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+
+
+def read(folder: Path) -> dict[str, np.ndarray]:
+    """The tensors of `model.safetensors`, or else of `pytorch_model.bin`, by name; bfloat16 as float32.
+
+    Raises:
+      UserError: neither is there, it is damaged, or see `pickles.read`.
+    """
+    if (folder / SAFETENSORS).exists():
+        return _read_safetensors(folder / SAFETENSORS)
+    if (folder / PICKLE).exists():
+        return pickles.read(folder / PICKLE)
+    if split := sorted(path.name for path in folder.glob("*.index.json")):
+        raise UserError(f"the weights in {folder} are split ({split[0]}); save them again as one {SAFETENSORS}")
+    raise UserError(f"{folder} holds neither {SAFETENSORS} nor {PICKLE}; download the weights beside its config.json")
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return {name: _array(name, found) for name, found in deserialize(path.read_bytes())}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"{path} is damaged or cut short ({error}); get it again") from None
+
+
+def _array(name: str, found: dict) -> np.ndarray:
+    if found["dtype"] == "BF16":
+        return pickles.widen_bfloat16(found["data"]).reshape(found["shape"])
+    if found["dtype"] not in _DTYPES:
+        raise ValueError(f"{name} holds {found['dtype']}")
+    return np.frombuffer(found["data"], _DTYPES[found["dtype"]]).reshape(found["shape"])
+
+
+def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes a safetensors file that PyTorch's and Flax's classes of transformers open."""
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})

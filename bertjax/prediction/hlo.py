@@ -1,0 +1,227 @@
+"""Reads a compiled program: its computations, their instructions, and how often each of them runs.
+
+The text is that of `jax.stages.Compiled.as_text()`. XLA's own cost analysis counts the body of a loop once,
+however long the loop; here every instruction knows how often it runs.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+_BYTES = {"pred": 1, "s4": 0.5, "u4": 0.5, "token": 0, "opaque": 0}
+_ARRAY = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[\d,]*)\](?:\{(?P<layout>[^}]*)\})?")
+_COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[^ ]+) \(.*\) -> .* \{$")
+_INSTRUCTION = re.compile(r" +(?P<root>ROOT )?%(?P<name>[^ ]+) = (?P<rest>.*)$")
+_OPCODE = re.compile(r"(?<= )(?P<opcode>[a-z][\w-]*)\(")
+_CALLED = re.compile(
+    r"\b(?:calls|body|condition|branch_computations|true_computation|false_computation)="
+    r"\{?(%[^ },]+(?:, %[^ },]+)*)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """The type of a value.
+
+    Attributes:
+      dtype: such as "bf16".
+      shape: its dimensions.
+      in_hbm: whether it lies in the chip's main memory, and not in a scratch memory of the core.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    in_hbm: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """Without the padding of its layout."""
+        size = _BYTES.get(self.dtype) if self.dtype in _BYTES else int(re.sub(r"^\D+(\d+).*", r"\1", self.dtype)) / 8
+        return int(np.prod(self.shape, dtype=np.int64) * size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction.
+
+    Attributes:
+      name: without the %.
+      opcode: such as "fusion" or "all-reduce".
+      arrays: what it gives; several where it is a tuple.
+      operands: names of its operands.
+      attributes: the rest of its line.
+      is_root: whether its value is that of the computation.
+    """
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    attributes: str
+    is_root: bool
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        """Names of the computations that it runs; not those that are applied to each element."""
+        groups = _CALLED.findall(self.attributes)
+        return tuple(name.removeprefix("%") for group in groups for name in group.split(", "))
+
+    def attribute(self, name: str) -> str:
+        """The value of `name=...` up to the next comma or space; empty where there is none."""
+        found = re.search(rf"\b{name}=([^, ]+)", self.attributes)
+        return found[1] if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A list of instructions; a name is unique among them.
+
+    Attributes:
+      name: without the %.
+      instructions: by name, in the order in which they run.
+    """
+
+    name: str
+    instructions: dict[str, Instruction]
+
+    @property
+    def root(self) -> Instruction:
+        return next(instruction for instruction in reversed(self.instructions.values()) if instruction.is_root)
+
+    @functools.cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """By number."""
+        return {
+            int(instruction.attributes.partition(")")[0]): instruction
+            for instruction in self.instructions.values()
+            if instruction.opcode == "parameter"
+        }
+
+    @functools.cached_property
+    def uses(self) -> dict[str, list[Instruction]]:
+        """The instructions that a value is an operand of."""
+        uses = {name: [] for name in self.instructions}
+        for instruction in self.instructions.values():
+            for name in instruction.operands:
+                uses[name].append(instruction)
+        return uses
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A compiled program.
+
+    Attributes:
+      computations: by name.
+      entry: name of the one that it starts with.
+    """
+
+    computations: dict[str, Computation]
+    entry: str
+
+    @functools.cached_property
+    def runs(self) -> dict[str, int]:
+        """How often each computation runs that the entry leads to; those of a loop of unknown length as if once."""
+        runs = {name: 0 for name in self.computations}
+
+        def run(name: str, times: int) -> None:
+            runs[name] += times
+            for instruction in self.computations[name].instructions.values():
+                trips = (self.trip_count(instruction) or 1) if instruction.opcode == "while" else 1
+                for called in instruction.called:
+                    run(called, times * trips)
+
+        run(self.entry, 1)
+        return runs
+
+    @functools.cached_property
+    def fused(self) -> frozenset[str]:
+        """Names of the computations whose values in between never reach memory."""
+        return frozenset(
+            called
+            for computation in self.computations.values()
+            for instruction in computation.instructions.values()
+            if instruction.opcode == "fusion"
+            for called in instruction.called
+        )
+
+    def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
+        """(computation, instruction, how often it runs) of all that run."""
+        for name, times in self.runs.items():
+            if times:
+                for instruction in self.computations[name].instructions.values():
+                    yield self.computations[name], instruction, times
+
+    @property
+    def loops_of_unknown_length(self) -> int:
+        """Loops whose instructions are counted once."""
+        return sum(instruction.opcode == "while" and self.trip_count(instruction) is None for _, instruction, _ in self)
+
+    @property
+    def arrays(self) -> set[tuple[str, tuple[int, ...]]]:
+        """(dtype, shape) of every value that reaches memory."""
+        return {
+            (array.dtype, array.shape)
+            for computation, instruction, _ in self
+            if computation.name not in self.fused
+            for array in instruction.arrays
+        }
+
+    def trip_count(self, loop: Instruction) -> int | None:
+        """How often a `while` runs its body: what the compiler noted, or the one constant that its condition holds."""
+        if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+            return int(noted[1])
+        condition = self.computations[loop.attribute("condition").removeprefix("%")]
+        constants = [
+            int(constant.attributes.partition(")")[0])
+            for constant in condition.instructions.values()
+            if constant.opcode == "constant" and constant.arrays[0].dtype in ("s32", "u32", "s64", "u64")
+        ]
+        counts_up = any("direction=LT" in one.attributes for one in condition.instructions.values())
+        return constants[0] if len(constants) == 1 and counts_up else None
+
+
+def parse(text: str) -> Module:
+    """Reads the text of a compiled program."""
+    computations: dict[str, Computation] = {}
+    entry = ""
+    instructions: dict[str, Instruction] = {}
+    for line in text.splitlines():
+        if matched := _INSTRUCTION.match(line):
+            instruction = _instruction(matched["name"], matched["rest"], bool(matched["root"]))
+            instructions[instruction.name] = instruction
+        elif matched := _COMPUTATION.match(line):
+            instructions = {}
+            computations[matched["name"]] = Computation(matched["name"], instructions)
+            entry = matched["name"] if matched["entry"] else entry
+    return Module(computations, entry)
+
+
+def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
+    opcode = _OPCODE.search(rest)
+    arrays = tuple(
+        Array(
+            found["dtype"],
+            tuple(int(size) for size in found["dims"].split(",") if size),
+            not re.search(r"S\(\d+\)", found["layout"] or ""),
+        )
+        for found in _ARRAY.finditer(rest[: opcode.start()])
+    )
+    inside, attributes = _closed(rest[opcode.end() :])
+    is_constant = opcode["opcode"] == "constant"
+    operands = () if is_constant else tuple(re.findall(r"%([^ ,)]+)", inside))
+    attributes = rest[opcode.end() :] if is_constant or opcode["opcode"] == "parameter" else attributes
+    return Instruction(name, opcode["opcode"], arrays, operands, attributes, is_root)
+
+
+def _closed(text: str) -> tuple[str, str]:
+    """Splits at the parenthesis that closes one opened before."""
+    depth = 1
+    for place in re.finditer(r"[()]", text):
+        depth += 1 if place[0] == "(" else -1
+        if not depth:
+            return text[: place.start()], text[place.end() :]
+    return text, ""

@@ -1,0 +1,156 @@
+"""What chips can do, as published: every TPU generation, and the peak of whatever device JAX names."""
+
+import dataclasses
+
+_GIB = 1 << 30
+_GB = 1e9
+_TERA = 1e12
+_DOCS = "https://cloud.google.com/tpu/docs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A chip of one generation; all figures are of a whole chip.
+
+    Attributes:
+      name: as in a topology name.
+      memory: bytes of HBM.
+      flops: peak of bfloat16 products, FLOP/s.
+      memory_bandwidth: of HBM, bytes/s.
+      interconnect: bytes/s that leave the chip over all its links to other chips of the slice, one way.
+      network: bytes/s that leave it for other slices, one way; 0 where slices cannot be combined.
+      devices: how many JAX devices it is; they share all of the above.
+      cores: TensorCores.
+      compiler_name: the chip configuration that libtpu compiles for.
+      source: where the figures are published.
+    """
+
+    name: str
+    memory: int
+    flops: float
+    memory_bandwidth: float
+    interconnect: float
+    network: float
+    devices: int
+    cores: int
+    compiler_name: str
+    source: str
+
+
+# The documentation gives the interconnect of v5e and later in both directions: half of that goes one way. For v3 and v4
+# it gives the all-reduce bandwidth of a whole pod, which is the one-way bandwidth of its chips: 340 TB/s of 1,024 chips
+# and 1.1 PB/s of 4,096 (51.2 TB/s of 256 for v5e, that is half of its 400 GB/s). The page of v2 leaves its figures to
+# Jouppi et al. (2020), "A domain-specific supercomputer for training deep neural networks", CACM 63(7), table 3.
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            name="v2",
+            memory=16 * _GIB,
+            flops=46 * _TERA,
+            memory_bandwidth=700 * _GB,
+            interconnect=4 * 496 / 8 * _GB,
+            network=0.0,
+            devices=2,
+            cores=2,
+            compiler_name="default",
+            source=f"{_DOCS}/v2; https://dl.acm.org/doi/10.1145/3360307, table 3",
+        ),
+        Chip(
+            name="v3",
+            memory=32 * _GIB,
+            flops=123 * _TERA,
+            memory_bandwidth=900 * _GB,
+            interconnect=340 * _TERA / 1024,
+            network=0.0,
+            devices=2,
+            cores=2,
+            compiler_name="default",
+            source=f"{_DOCS}/v3",
+        ),
+        Chip(
+            name="v4",
+            memory=32 * _GIB,
+            flops=275 * _TERA,
+            memory_bandwidth=1200 * _GB,
+            interconnect=1100 * _TERA / 4096,
+            network=50 / 8 * _GB,
+            devices=1,
+            cores=2,
+            compiler_name="megacore",
+            source=f"{_DOCS}/v4; network: https://jax-ml.github.io/scaling-book/tpus",
+        ),
+        Chip(
+            name="v5e",
+            memory=16 * _GIB,
+            flops=197 * _TERA,
+            memory_bandwidth=819 * _GB,
+            interconnect=400 / 2 * _GB,
+            network=6.4 * _TERA / 8 / 256,
+            devices=1,
+            cores=1,
+            compiler_name="default",
+            source=f"{_DOCS}/v5e",
+        ),
+        Chip(
+            name="v5p",
+            memory=95 * _GIB,
+            flops=459 * _TERA,
+            memory_bandwidth=2765 * _GB,
+            interconnect=1200 / 2 * _GB,
+            network=50 / 8 * _GB,
+            devices=1,
+            cores=2,
+            compiler_name="megachip",
+            source=f"{_DOCS}/v5p and /tpu7x",
+        ),
+        Chip(
+            name="v6e",
+            memory=32 * _GIB,
+            flops=918 * _TERA,
+            memory_bandwidth=1638 * _GB,
+            interconnect=800 / 2 * _GB,
+            network=100 / 8 * _GB,
+            devices=1,
+            cores=1,
+            compiler_name="default",
+            source=f"{_DOCS}/v6e and /tpu7x",
+        ),
+        Chip(
+            name="tpu7x",
+            memory=192 * _GIB,
+            flops=2307 * _TERA,
+            memory_bandwidth=7380 * _GB,
+            interconnect=1200 / 2 * _GB,
+            network=100 / 8 * _GB,
+            devices=2,
+            cores=2,
+            compiler_name="megachip",
+            source=f"{_DOCS}/tpu7x",
+        ),
+    )
+}
+
+# `device_kind` -> chip. The names are those that JAX's Pallas knows TPUs by (jax/_src/pallas/mosaic/tpu_info.py).
+_TPUS = {
+    "TPU v2": "v2",
+    "TPU v3": "v3",
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+}
+# Dense bfloat16, half of what https://www.nvidia.com/en-us/data-center/h100/ and /h200/ give with sparsity.
+_GPUS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """FLOP/s of bfloat16 products that a JAX device can do, as published; None where that is not known here."""
+    if device_kind in _TPUS:
+        chip = CHIPS[_TPUS[device_kind]]
+        return chip.flops / chip.devices
+    return _GPUS.get(device_kind)

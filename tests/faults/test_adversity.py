@@ -1,0 +1,129 @@
+"""Full disks, clocks that go backwards, numbers that are none, machines of another size: the run goes on."""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from bertjax.errors import STOPPED
+from bertjax.training import loop
+from tests import runs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of three megabytes."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def fill(path) -> None:
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 4096)
+
+
+def test_a_full_disk_costs_checkpoints_but_neither_steps_nor_the_older_ones(flags, undisturbed, small_disk, caplog):
+    workdir, filler = small_disk / "run", small_disk / "filler"
+
+    def at_edge(step: int) -> None:
+        if step == 25:
+            fill(filler)
+        if step == 55:
+            finished = {path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal()}
+            assert "10" in finished and finished <= {"10", "20"}  # 20 may have been under way
+            filler.unlink()
+
+    runs.train_here(flags, workdir, at_edge)
+    told = [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
+    assert told and all(message.endswith("the older ones are kept; the run goes on, make room") for message in told)
+    assert runs.weights(workdir) == runs.weights(undisturbed)
+    assert runs.losses(workdir) == runs.losses(undisturbed)
+    assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [80, 90, 100]
+
+
+def test_a_batch_that_is_not_finite_costs_its_step_and_no_more(flags, tmp_path, monkeypatch, caplog):
+    put, steps = loop.put_batches, itertools.count(1)
+
+    def put_poisoned(batches, mesh):
+        if next(steps) == 30:
+            batches = [batch | {"mlm_weights_BK": batch["mlm_weights_BK"] * np.float32("nan")} for batch in batches]
+        return put(batches, mesh)
+
+    monkeypatch.setattr(loop, "put_batches", put_poisoned)
+    runs.train_here([*flags, "--config.runtime.max_skipped=1"], tmp_path, lambda step: None)
+    assert [r.getMessage() for r in caplog.records if "was skipped" in r.getMessage()] == [
+        "step 30 was skipped: its loss or gradient is not finite"
+    ]
+    records = runs.records(tmp_path / "metrics.jsonl")
+    assert [record["step"] for record in records if record["train/mlm_loss"] is None] == [30]
+    assert records[29]["train/update_norm"] == 0.0
+    assert records[29]["train/parameter_norm"] == records[28]["train/parameter_norm"]
+    assert all(math.isfinite(record["train/mlm_loss"]) for record in records[30:])
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_path, monkeypatch):
+    now = time.time()
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "time", lambda: now - next(ticks))
+    runs.train_here(flags, tmp_path, lambda step: None)
+    monkeypatch.undo()
+    assert runs.weights(tmp_path) == runs.weights(undisturbed)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [80, 90, 100]
+    assert all(0.0 <= seconds < 600.0 for seconds in json.loads((tmp_path / "elapsed.json").read_text()))
+
+
+def test_killed_while_it_saves(flags, undisturbed, tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    for step in (20, 60):
+        process = runs.start(*flags, f"--workdir={tmp_path}")
+        while not any(path.name.startswith(f"{step}.") for path in checkpoints.glob("*")):
+            assert process.poll() is None and not (checkpoints / str(step)).exists(), "the save was not seen"
+        process.kill()
+        assert runs.finish(process).returncode == -signal.SIGKILL
+    assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
+    assert runs.weights(tmp_path) == runs.weights(undisturbed)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed)
+    assert sorted(int(path.name) for path in checkpoints.iterdir()) == [80, 90, 100]
+
+
+def test_another_number_of_devices_on_resume_gives_the_same_losses(flags, undisturbed, tmp_path):
+    for devices, moment in ((4, 20), (8, 50), (2, None)):
+        xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        process = runs.start(*flags, f"--workdir={tmp_path}", XLA_FLAGS=xla_flags)
+        if moment:
+            runs.wait_for_step(tmp_path, moment, process)
+            process.send_signal(signal.SIGTERM)
+        done = runs.finish(process)
+        assert done.returncode == (STOPPED if moment else 0), done.stderr
+        if devices != 4:
+            assert re.search(rf"it was saved on \d cpu device.* and goes on on {devices} cpu device", done.stderr)
+    found, expected = np.array(runs.losses(tmp_path)), np.array(runs.losses(undisturbed))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_corpus_that_was_replaced_between_two_starts_is_refused(flags, undisturbed, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    corpus = runs.write_corpus(tmp_path / "corpus.txt")
+    corpus.write_text(corpus.read_text() + "\n\nOne more document than there was. It has two sentences.")
+    before = runs.content(workdir / "checkpoints")
+    assert runs.call(*flags, f"--config.data.corpus={corpus}", f"--workdir={workdir}") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: workdir ") and "data.store_fingerprint: " in error
+    assert runs.content(workdir / "checkpoints") == before

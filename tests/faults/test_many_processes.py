@@ -1,0 +1,95 @@
+"""One run in several processes: it is the run of one process, and it outlives each of them."""
+
+import json
+import random
+import signal
+import time
+
+import pytest
+
+from bertjax.errors import STOPPED
+from tests import runs
+
+pytestmark = pytest.mark.slow
+STEPS = 100
+SOON = "--config.runtime.heartbeat_timeout=10"
+
+
+def assert_same_losses(one, other) -> None:
+    """The first loss to 1e-5, none of 50 off by more than 1e-4."""
+    pairs = list(zip(runs.losses(one), runs.losses(other)))[:50]
+    assert len(pairs) == 50
+    for (step, *losses), (other_step, *other_losses) in pairs:
+        assert step == other_step
+        assert losses == pytest.approx(other_losses, rel=1e-5 if step == 1 else 1e-4), step
+
+
+def test_two_processes_train_as_one(undisturbed, undisturbed_pair):
+    assert_same_losses(undisturbed_pair, undisturbed)
+    one, two = (json.loads((root / "summary.json").read_text()) for root in (undisturbed, undisturbed_pair))
+    assert two["eval"] == pytest.approx(one["eval"], rel=1e-4) and two["tokens"] == one["tokens"]
+    assert [start["processes"] for start in runs.records(undisturbed_pair / "starts.jsonl")] == [2]
+    samples = [[r["step"] for r in runs.records(root / "samples.jsonl")] for root in (undisturbed, undisturbed_pair)]
+    assert samples[0] == samples[1]
+
+
+def test_four_processes_train_as_one(flags, undisturbed, tmp_path):
+    for done in runs.finish_many(runs.start_many(4, *flags, f"--workdir={tmp_path}")):
+        assert done.returncode == 0, done.stderr
+    assert_same_losses(tmp_path, undisturbed)
+
+
+def test_sigterm_to_one_stops_both_and_the_run_goes_on_bit_for_bit(flags, undisturbed_pair, tmp_path):
+    processes = runs.start_many(2, *flags, f"--workdir={tmp_path}")
+    runs.wait_for_step(tmp_path, 13, processes[0])
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = runs.finish_many(processes)
+    assert (first.returncode, second.returncode) == (STOPPED, STOPPED), first.stderr + second.stderr
+    last_step = runs.losses(tmp_path)[-1][0]
+    assert 13 <= last_step < STEPS
+    assert first.stdout.splitlines()[-1].startswith(f"stopped and saved at step {last_step}; to go on: ")
+    assert str(last_step) in [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}")):
+        assert done.returncode == 0, done.stderr
+    assert runs.weights(tmp_path) == runs.weights(undisturbed_pair)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed_pair)
+
+
+def test_one_of_two_killed_ten_times_and_equal_bit_for_bit(flags, undisturbed_pair, tmp_path):
+    seed = random.randrange(2**32)
+    draw = random.Random(seed)
+    moments = sorted(draw.sample(range(1, STEPS - 30), 10))
+    print(f"seed {seed}: killed after steps {moments}")
+    for moment in moments:
+        # A step that this start itself logs: before it, the two may not have met, and a peer that never came is
+        # waited for as long as a slow one.
+        logged = max((step for step, *_ in runs.losses(tmp_path)), default=0)
+        processes = runs.start_many(2, *flags, SOON, f"--workdir={tmp_path}")
+        runs.wait_for_step(tmp_path, max(moment, logged + 1), processes[0])
+        killed = draw.randrange(2)
+        processes[killed].kill()
+        began = time.monotonic()
+        ended = runs.finish_many(processes)
+        assert time.monotonic() - began < 60.0, "not the configured 10 seconds, but the 100 that are usual"
+        assert ended[killed].returncode == -signal.SIGKILL
+        # It finds out by itself (1), or the service in which they meet ends it.
+        assert ended[1 - killed].returncode in (1, -signal.SIGABRT), ended[1 - killed].stderr
+    for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}")):
+        assert done.returncode == 0, done.stderr
+    assert runs.weights(tmp_path) == runs.weights(undisturbed_pair)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed_pair)
+
+
+def test_bad_input_ends_all_in_one_line_each(flags, tmp_path):
+    for done in runs.finish_many(runs.start_many(2, *flags, "--config.stages.0.batch=7", f"--workdir={tmp_path}")):
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith("error: stages.0.batch=7 is not divisible by ")
+
+
+def test_a_defect_in_one_process_ends_all_at_once(flags, tmp_path):
+    """The heartbeat, after 100 seconds, is not what tells the others."""
+    faulty = "--config.tasks.bert.objective.kind=tests.faulty_objective:Faulty"
+    first, second = runs.finish_many(runs.start_many(2, *flags, faulty, f"--workdir={tmp_path}"))
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert first.stderr.splitlines()[-1] == "error: process 1: a defect in process 1"
+    assert "ValueError: a defect in process 1" in second.stderr and "Traceback" in second.stderr

@@ -1,0 +1,17 @@
+"""An objective from outside of bertjax that fails in one process alone, in a way that nobody foresaw."""
+
+import dataclasses
+
+import jax
+
+from bertjax.objectives.bert import BERT
+
+
+@dataclasses.dataclass(frozen=True)
+class Faulty(BERT):
+    """BERT whose opening ends process 1."""
+
+    def opened(self, store):
+        if store is not None and jax.process_index() == 1:
+            raise ValueError("a defect in process 1")
+        return super().opened(store)

@@ -1,0 +1,191 @@
+"""The table of BERT: names, shapes and keys, and what they refuse."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.errors import UserError
+from bertjax.interop import bert, huggingface, names, weights
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.bert import BERT
+from tests import batches
+from tests.interop import models
+
+# Spelled out from transformers' modeling_bert.py, one layer of them.
+THEIRS = """
+bert.embeddings.word_embeddings.weight 60 16
+bert.embeddings.position_embeddings.weight 20 16
+bert.embeddings.token_type_embeddings.weight 3 16
+bert.embeddings.LayerNorm.weight 16
+bert.embeddings.LayerNorm.bias 16
+bert.encoder.layer.0.attention.self.query.weight 16 16
+bert.encoder.layer.0.attention.self.query.bias 16
+bert.encoder.layer.0.attention.self.key.weight 16 16
+bert.encoder.layer.0.attention.self.key.bias 16
+bert.encoder.layer.0.attention.self.value.weight 16 16
+bert.encoder.layer.0.attention.self.value.bias 16
+bert.encoder.layer.0.attention.output.dense.weight 16 16
+bert.encoder.layer.0.attention.output.dense.bias 16
+bert.encoder.layer.0.attention.output.LayerNorm.weight 16
+bert.encoder.layer.0.attention.output.LayerNorm.bias 16
+bert.encoder.layer.0.intermediate.dense.weight 24 16
+bert.encoder.layer.0.intermediate.dense.bias 24
+bert.encoder.layer.0.output.dense.weight 16 24
+bert.encoder.layer.0.output.dense.bias 16
+bert.encoder.layer.0.output.LayerNorm.weight 16
+bert.encoder.layer.0.output.LayerNorm.bias 16
+bert.pooler.dense.weight 16 16
+bert.pooler.dense.bias 16
+cls.predictions.transform.dense.weight 16 16
+cls.predictions.transform.dense.bias 16
+cls.predictions.transform.LayerNorm.weight 16
+cls.predictions.transform.LayerNorm.bias 16
+cls.predictions.bias 60
+cls.seq_relationship.weight 2 16
+cls.seq_relationship.bias 2
+"""
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return models.trained()
+
+
+@pytest.fixture
+def folder(tokens, tmp_path):
+    """A whole checkpoint."""
+    huggingface.write(tmp_path, models.make(models.PARTS["BertForPreTraining"], tokens))
+    return tmp_path
+
+
+def change(folder, **tensors):
+    """Writes a checkpoint again with other tensors; None leaves one out."""
+    found = {name: np.array(tensor) for name, tensor in weights.read(folder).items()} | tensors
+    weights.write(folder / "model.safetensors", {name: each for name, each in found.items() if each is not None})
+
+
+def test_names_and_shapes_are_those_of_transformers(folder):
+    lines = (line.split() for line in THEIRS.strip().splitlines())
+    expected = {name: tuple(map(int, shape)) for name, *shape in lines}
+    second = {name.replace(".0.", ".1."): shape for name, shape in expected.items()}
+    assert {name: tensor.shape for name, tensor in weights.read(folder).items()} == expected | second
+
+
+def test_the_table_covers_the_whole_of_bert():
+    module, batch = BERT().module(batches.ENCODER), batches.make(1)
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), batch))["params"]
+    ours = flatten_dict(params, sep="/")
+    assert {name.ours for name in bert.names(frozenset(bert.PARTS))} == ours.keys()
+    padded = dataclasses.replace(batches.ENCODER, vocab_size=batches.ENCODER.padded_vocab_size)
+    assert bert.shapes(padded) == {path: leaf.shape for path, leaf in ours.items()}
+
+
+@pytest.mark.parametrize("architecture, parts", models.PARTS.items())
+def test_what_was_written_comes_back(tokens, tmp_path, architecture, parts):
+    original = models.make(parts, tokens)
+    huggingface.write(tmp_path, original)
+    found, _ = huggingface.read(tmp_path)
+    assert (found.encoder, found.config, found.tokenizer) == (original.encoder, original.config, original.tokenizer)
+    assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
+    rows = original.encoder.vocab_size
+    for (path, leaf), other in zip(flatten_dict(original.params, sep="/").items(), jax.tree.leaves(found.params)):
+        real = slice(rows) if path.rpartition("/")[2].startswith("word") else slice(None)
+        np.testing.assert_array_equal(leaf[real], flatten_dict(found.params, sep="/")[path][real])
+        assert other.dtype == np.float32
+    assert bert.ARCHITECTURES[parts] == architecture
+
+
+def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path):
+    notes = huggingface.write(tmp_path, models.make(frozenset({"mlm", "pooler"}), tokens))
+    assert any("left out: the pooler" in note for note in notes)
+    assert not any("pooler" in name for name in weights.read(tmp_path))
+    found, notes = huggingface.read(tmp_path)
+    assert "pooler" not in found.params["encoder"] and "no pooler: pooled_BND is None" in notes
+
+
+def test_a_head_without_a_name_there_is_an_error(tokens, tmp_path):
+    made = models.make(models.PARTS["BertForPreTraining"], tokens)
+    made.params["heads"]["structure"] = made.params["heads"].pop("nsp")
+    with pytest.raises(UserError, match="no name for: heads/structure/classifier/bias, heads/structure/classifier/ke"):
+        huggingface.write(tmp_path, made)
+    assert not list(tmp_path.iterdir())
+
+
+def test_old_names_copies_and_buffers_are_known(tokens, folder):
+    before, _ = huggingface.read(folder)
+    tensors = weights.read(folder)
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+           for name, tensor in tensors.items()}  # fmt: skip
+    assert len(old.keys() - tensors.keys()) == 12
+    old["bert.embeddings.position_ids"] = np.arange(20)[None]
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    weights.write(folder / "model.safetensors", old)
+    after, _ = huggingface.read(folder)
+    assert all(map(np.array_equal, jax.tree.leaves(before.params), jax.tree.leaves(after.params)))
+
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize(
+    "tensors, complaint",
+    [
+        ({"bert.pooler.dense.bias": None}, r"the model lacks bert\.pooler\.dense\.bias; bertjax converts no model in"),
+        ({"bert.encoder.layer.1.output.dense.bias": None}, r"lacks bert\.encoder\.layer\.1\.output\.dense\.bias"),
+        ({"bert.encoder.layer.2.output.dense.bias": np.zeros(16, np.float32)}, "not know: bert.encoder.layer.2.output"),
+        ({"classifier.weight": np.zeros(2, np.float32)}, "has names that bertjax does not know: classifier.weight"),
+        ({"bert.pooler.dense.weight": np.zeros((16, 8), np.float32)}, r"bert.pooler.dense.weight has shape \[16, 8\]"),
+        ({WORDS: np.zeros((61, 16), np.float32)}, rf"{WORDS} has shape \[61, 16\], .* make it \[60, 16\]"),
+        ({"bert.pooler.dense.bias": np.zeros(16, np.int64)}, "bert.pooler.dense.bias holds int64; save it as float32"),
+        ({"cls.predictions.decoder.weight": np.zeros((60, 16), np.float32)}, "decoder.weight is not its bert.embeddin"),
+        ({"bert.embeddings.position_ids": np.ones((1, 20), np.int64)}, "position_ids does not count from 0"),
+        ({"bert.pooler.dense.bias": None, "bert.pooler.dense.weight": None}, "holds mlm, nsp beside its encoder"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(folder, tensors, complaint):
+    change(folder, **tensors)
+    with pytest.raises(UserError, match=complaint) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config, complaint",
+    [
+        ({"model_type": "albert"}, "config.json has model_type='albert'; bertjax converts 'bert' alone so far"),
+        ({"model_type": None}, "model_type=None"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; bertjax's BERT computes 'gelu' alone"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"is_decoder": True}, "is_decoder=True"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads="),
+        ({"hidden_size": "large"}, "hidden_size='large', which is no whole number"),
+        ({"hidden_dropout_prob": None}, "hidden_dropout_prob=None, which is no number"),
+        ({"num_attention_heads": 7}, "model.width=768 is not divisible by model.heads=7"),
+    ],
+)
+def test_another_architecture_is_refused(config, complaint):
+    with pytest.raises(UserError, match=complaint):
+        bert.encoder_config({"model_type": "bert"} | config)
+
+
+def test_what_config_json_leaves_out_is_as_in_transformers():
+    assert bert.encoder_config({"model_type": "bert"}) == EncoderConfig(vocab_size=30522)
+    found = bert.encoder_config({"model_type": "bert", "hidden_dropout_prob": 0, "num_hidden_layers": 3})
+    assert (repr(found.dropout), found.layers) == ("0.0", 3)
+
+
+def test_half_precision_is_widened():
+    found = names.to_params({"a": np.ones(2, np.float16)}, [names.Name("a", "b")], {"b": (2,)})
+    assert found["b"].dtype == np.float32
+
+
+def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
+    lines = (folder / "vocab.txt").read_text()
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text(lines + "extra\n")
+    with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids; make them equal"):
+        huggingface.read(folder)

@@ -1,0 +1,151 @@
+"""The files that AutoTokenizer reads give the ids of the tokenizer that they were made from."""
+
+import itertools
+import json
+import random
+import unicodedata
+
+import pytest
+import tokenizers as library
+
+from bertjax.data import tokenizer
+from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.sources import documents
+from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from bertjax.errors import UserError
+from bertjax.interop import sentencepiece_json, tokenizers
+
+KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
+CORPORA = ("embedded:en", "embedded:ko")
+# What normalizers, white space and the spelling of pieces can do to a text.
+ODD = " |  |\u2581|\u3000|\t|\n|<0x41>|<|e\u0301|\u1112\u1161\u11ab|a|the|\u2460|,".split("|")
+
+
+def lines_of(corpus: str, count: int | None = None) -> list[str]:
+    texts = itertools.islice(documents(corpus, "text"), count)
+    return [line for document in texts for line in document.text.split("\n")]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A tokenizer of every kind and normalizer, of both languages."""
+    sample = lines_of("embedded:en", 12) + lines_of("embedded:ko", 12)
+    return {
+        (kind, normalizer): tokenizer.train(sample, TokenizerConfig(kind=kind, vocab_size=2400, normalizer=normalizer))
+        for kind in KINDS
+        for normalizer in ("nfc", "nfkc")
+    }
+
+
+def opened(tokens, folder) -> library.Tokenizer:
+    folder.mkdir(exist_ok=True)
+    tokenizers.write(folder, tokens, longest=64)
+    return library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, kind):
+    tokens = trained[kind, "nfc"]
+    theirs = opened(tokens, tmp_path / "hf")
+    for corpus in CORPORA:
+        lines = lines_of(corpus)
+        expected = tokens.encode(lines)
+        assert [found.ids for found in theirs.encode_batch_fast(lines, add_special_tokens=False)] == expected
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_so_have_they_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
+    lines = lines_of(corpus)
+    tokens = tokenizer.train([line for line in lines if line], TokenizerConfig())
+    found = opened(tokens, tmp_path / "hf").encode_batch_fast(lines, add_special_tokens=False)
+    assert [encoding.ids for encoding in found] == tokens.encode(lines)
+
+
+@pytest.fixture(scope="module")
+def described(trained):
+    """Those of SentencePiece in the library, without symbols, whose spelling it would not read as text."""
+    found = {kind: sentencepiece_json.describe(trained[kind, "nfc"]) for kind in SENTENCEPIECE_KINDS}
+    return {kind: library.Tokenizer.from_str(json.dumps(each | {"added_tokens": []})) for kind, each in found.items()}
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
+def test_odd_spaces_and_spellings(trained, described, kind):
+    draw = random.Random(0)
+    texts = ["".join(draw.choices(ODD, k=draw.randrange(12))) for _ in range(5000)]
+    found = described[kind].encode_batch_fast(texts, add_special_tokens=False)
+    assert [encoding.ids for encoding in found] == trained[kind, "nfc"].encode(texts)
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
+def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, kind):
+    """U+0344 alone, which NFC takes apart, is another one there."""
+    characters = map(chr, range(1, 0x30000))
+    known = (c for c in characters if unicodedata.category(c) not in ("Cn", "Cs") and c != "\u0344")
+    texts = [f"a{c}b {c}" for c in known]
+    texts += [unicodedata.normalize("NFD", chr(c)) for c in range(0xAC00, 0xD7A4, 97)]
+    tokens = trained[kind, "nfkc"]
+    described = sentencepiece_json.describe(tokens)
+    found = library.Tokenizer.from_str(json.dumps(described)).encode_batch_fast(texts, add_special_tokens=False)
+    assert [encoding.ids for encoding in found] == tokens.encode(texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("normalizer", ["nfc", "nfkc"])
+def test_what_was_written_is_read_as_the_same_tokenizer(trained, tmp_path, kind, normalizer):
+    tokens = trained[kind, normalizer]
+    tokenizers.write(tmp_path, tokens, longest=64)
+    found = tokenizers.read(tmp_path)
+    texts = ["the same", "e\u0301 \u2460 \uac00", "[MASK]"]
+    assert found.encode(texts) == tokens.encode(texts)
+    inside = kind in SENTENCEPIECE_KINDS and normalizer == "nfkc"  # the model brings it along
+    assert found == (SentencePieceTokenizer(tokens.model, "model") if inside else tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences_stand_between_cls_and_sep(trained, tmp_path, kind):
+    tokens = trained[kind, "nfc"]
+    theirs = opened(tokens, tmp_path / "hf")
+    [first], [second] = tokens.encode(["the same"]), tokens.encode(["other words"])
+    pair = theirs.encode("the same", "other words")
+    assert pair.ids == [tokens.cls_id, *first, tokens.sep_id, *second, tokens.sep_id]
+    assert pair.type_ids == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    assert theirs.encode("the [MASK] same").ids == [
+        tokens.cls_id,
+        *tokens.encode(["the"])[0],
+        tokens.mask_id,
+        *tokens.encode(["same"])[0],
+        tokens.sep_id,
+    ]
+    text = "the same, other words"
+    assert theirs.decode(theirs.encode(text).ids).replace(" ,", ",").strip() == text
+
+
+def test_what_no_description_can_say_is_refused(trained):
+    tokens = trained["unigram", "nfc"]
+    model = type(tokens.description).FromString(tokens.model)
+    model.normalizer_spec.add_dummy_prefix = False
+    with pytest.raises(UserError, match="add_dummy_prefix=False, which no tokenizer.json says"):
+        sentencepiece_json.describe(SentencePieceTokenizer(model.SerializeToString(), "nfc"))
+    model = type(tokens.description).FromString(tokens.model)
+    model.pieces[300].type = 4
+    with pytest.raises(UserError, match="user-defined or unused pieces"):
+        sentencepiece_json.describe(SentencePieceTokenizer(model.SerializeToString(), "nfc"))
+
+
+def test_a_vocab_txt_is_read_as_its_settings_say(trained, tmp_path):
+    wordpiece = trained["wordpiece", "nfc"]
+    (tmp_path / "vocab.txt").write_text("".join(wordpiece.piece(i) + "\n" for i in range(wordpiece.vocab_size)))
+    assert tokenizers.read(tmp_path).encode(["THE"]) == wordpiece.encode(["the"])
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert tokenizers.read(tmp_path).encode(["THE"]) == wordpiece.encode(["THE"])
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
+    with pytest.raises(UserError, match="strip_accents or tokenize_chinese_chars"):
+        tokenizers.read(tmp_path)
+
+
+def test_no_tokenizer_is_said_so(tmp_path):
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        tokenizers.read(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(UserError, match="holds a list, not settings by name"):
+        tokenizers.read(tmp_path)

@@ -1,0 +1,106 @@
+"""A cloud of two workers on this machine, and tpu_pod.sh in a small repository of its own."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE, LAUNCH = Path(__file__).parent, Path(__file__).parents[2] / "launch"
+GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
+SETTINGS = {
+    "NAME": "pod",
+    "PROJECT": "project",
+    "ZONE": "zone-b",
+    "ACCELERATOR_TYPE": "v4-16",
+    "RUNTIME_VERSION": "tpu-ubuntu2204-base",
+    "CONFIG": "configs/some.py:small",
+    "WORKDIR": "gs://bucket/runs/pod",
+}
+PIPX = """#!/usr/bin/env bash
+venv=${@: -1} worker=$(basename "$HOME")
+mkdir -p "$venv/bin"
+echo "exec {python} -SE {training} $worker \\"\\$@\\"" >"$venv/bin/python"
+echo "echo \\"\\$@\\" >>$FAKE_CLOUD/pip$worker" >"$venv/bin/pip"
+chmod +x "$venv/bin"/*
+"""
+
+
+def executable(file: Path, text: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+class Pod:
+    """tpu_pod.sh and the cloud that it talks to."""
+
+    def __init__(self, folder: Path):
+        self.cloud, self.repository = folder / "cloud", folder / "repository"
+        self.cloud.mkdir()
+        python = shlex.quote(sys.executable)
+        executable(self.cloud / "tools" / "gcloud", f'#!/bin/sh\nexec {python} -SE {HERE / "fake_gcloud.py"} "$@"\n')
+        training = PIPX.replace("{python}", python).replace("{training}", str(HERE / "fake_training.py"))
+        executable(self.cloud / "tools" / "pipx", training)
+        shutil.copytree(LAUNCH, self.repository / "launch", ignore=shutil.ignore_patterns("*.env"))
+        (self.repository / "configs").mkdir()
+        (self.repository / "configs" / "some.py").touch()
+        subprocess.run([*GIT, "init", "-q"], cwd=self.repository, check=True)
+        subprocess.run([*GIT, "add", "."], cwd=self.repository, check=True)
+        subprocess.run([*GIT, "commit", "-qm", "All of it."], cwd=self.repository, check=True)
+        self.settings(**SETTINGS)
+        self.script()
+
+    def settings(self, **settings: str) -> None:
+        lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+        (self.repository / "launch" / "pod.env").write_text("\n".join([*lines, "ARGS=(--config.a='two words')"]))
+
+    def script(self, **events: list) -> None:
+        (self.cloud / "script").write_text(json.dumps(events))
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen:
+        quick = {"POLL": "0.05", "BACKOFF": "0", "PATIENCE": "4", "STOP_SECONDS": "10"}
+        tools = f"{self.cloud / 'tools'}:{os.environ['PATH']}"
+        return subprocess.Popen(
+            ["bash", self.repository / "launch" / "tpu_pod.sh", *command],
+            env={**os.environ, "FAKE_CLOUD": str(self.cloud), "PATH": tools, **quick, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
+        process = self.start(*command, **environment)
+        try:
+            output, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    def calls(self, *which: str) -> list[list[str]]:
+        """What gcloud was asked to do, of the commands that have all these words."""
+        calls = [json.loads(line) for line in (self.cloud / "calls").read_text().splitlines()]
+        return [call for call in calls if set(which) <= set(call)]
+
+    def attempts(self, worker: int = 0) -> list[list[str]]:
+        """The arguments of every training that was started on a worker."""
+        file = self.cloud / f"attempts{worker}"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def exists(self) -> bool:
+        return (self.cloud / "pod.json").exists()
+
+
+@pytest.fixture
+def pod(tmp_path):
+    for tool in ("bash", "flock", "git", "setsid"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"a worker, which is a Linux machine, needs {tool}")
+    pod = Pod(tmp_path)
+    yield pod
+    for file in (pod.cloud / "workers").glob("*/*/bertjax/pid"):
+        subprocess.run(["kill", "-KILL", "--", f"-{file.read_text().strip()}"], capture_output=True)

@@ -1,0 +1,180 @@
+"""A stand-in for the gcloud command: a cloud in the folder FAKE_CLOUD.
+
+It knows the commands and flags that launch/ uses, as gcloud's reference documents them, and refuses all others. A TPU
+has two workers, each a folder that is its home; what is sent there by ssh is really run. `script` in the folder is
+the course of events, a JSON object of lists that are used up from the front:
+
+- `requests`: what becomes of each queued resource, a list of the states that one `describe` after the other sees
+  (default: WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, the last of which stays);
+- `ssh`: exit codes of the next connections (default: those of what they run);
+- `describe`: errors that gcloud prints instead of a state ("": none this time).
+
+A queued resource may be in one state that no documentation has: VM PREEMPTED is ACTIVE with a VM that is PREEMPTED.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+WORKERS = 2
+CLOUD = Path(os.environ["FAKE_CLOUD"])
+
+
+def write(file: Path, content) -> None:
+    """At once: trainings and commands read each other's files."""
+    part = file.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(content))
+    part.replace(file)
+
+
+def take(what: str, default):
+    """The next event of its kind, or the default."""
+    script = json.loads((CLOUD / "script").read_text())
+    if not script.get(what):
+        return default
+    event = script[what].pop(0)
+    write(CLOUD / "script", script)
+    return event
+
+
+def fail(message: str) -> None:
+    sys.exit(f"ERROR: (gcloud) {message}")
+
+
+def homes(name: str, worker: str = "all") -> list[Path]:
+    every = [CLOUD / "workers" / name / str(index) for index in range(WORKERS)]
+    return every if worker == "all" else [every[int(worker)]]
+
+
+def lose(name: str) -> None:
+    """The VMs of a TPU, and their disks, are gone; so is what ran there."""
+    for home in homes(name):
+        if (home / "bertjax" / "pid").exists():
+            subprocess.run(["kill", "-KILL", "--", f"-{(home / 'bertjax' / 'pid').read_text().strip()}"])
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class Resource:
+    """One queued resource, a JSON file."""
+
+    def __init__(self, name: str):
+        self.name, self.file = name, CLOUD / f"{name}.json"
+
+    def read(self) -> dict:
+        if not self.file.exists():
+            fail(f"NOT_FOUND: Resource '{self.name}' was not found")
+        return json.loads(self.file.read_text())
+
+    def write(self, states: list[str], request: dict) -> None:
+        write(self.file, {"states": states, "request": request})
+
+    def advance(self) -> str:
+        """The state that is seen now; the next look sees the next one."""
+        content = self.read()
+        (state, *later), request = content["states"], content["request"]
+        if state == "ACTIVE" and not homes(self.name)[0].exists():
+            for home in homes(self.name):
+                home.mkdir(parents=True)
+        if state in ("SUSPENDING", "SUSPENDED", "VM PREEMPTED"):
+            lose(self.name)
+        if later:
+            self.write(later, request)
+        return "ACTIVE" if state == "VM PREEMPTED" else state
+
+
+def create(flags: argparse.Namespace) -> None:
+    resource = Resource(flags.name)
+    if resource.file.exists():
+        fail(f"ALREADY_EXISTS: Resource '{flags.name}' already exists")
+    waiting = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
+    resource.write(take("requests", waiting), {**vars(flags), "do": None})
+
+
+def describe(flags: argparse.Namespace) -> None:
+    if error := take("describe", None):
+        fail(error)
+    if flags.format == "value(state.failedData.error.message)":
+        return print("no quota is left")
+    assert flags.format == "value(state.state)", flags.format
+    print(Resource(flags.name).advance())
+
+
+def delete(flags: argparse.Namespace) -> None:
+    resource = Resource(flags.name)
+    if resource.read()["states"][0] not in ("ACCEPTED", "FAILED", "SUSPENDED") and not flags.force:
+        fail("FAILED_PRECONDITION: the queued resource has nodes")
+    lose(flags.name)
+    resource.file.unlink()
+
+
+def describe_vm(flags: argparse.Namespace) -> None:
+    assert flags.format == "value(state)", flags.format
+    print("PREEMPTED" if Resource(flags.name).read()["states"][0] == "VM PREEMPTED" else "READY")
+
+
+def ssh(flags: argparse.Namespace) -> None:
+    if code := take("ssh", 0):
+        print("ssh: connect to host: Connection timed out", file=sys.stderr)
+        sys.exit(code)
+    tools = f"{CLOUD / 'tools'}:{os.environ['PATH']}"
+    codes = [
+        subprocess.run(["bash", "-c", flags.command], cwd=home, env={**os.environ, "HOME": str(home), "PATH": tools})
+        for home in homes(flags.name, flags.worker)
+    ]
+    sys.exit(max(done.returncode for done in codes))
+
+
+def scp(flags: argparse.Namespace) -> None:
+    name, _, target = flags.target.partition(":")
+    for home in homes(name, flags.worker):
+        shutil.copy(flags.name, home / target)
+
+
+def copy(flags: argparse.Namespace) -> None:
+    """`storage cp` to a bucket."""
+    target = CLOUD / "buckets" / flags.target.removeprefix("gs://")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(flags.name, target)
+
+
+def parser() -> argparse.ArgumentParser:
+    anywhere = argparse.ArgumentParser(add_help=False)
+    anywhere.add_argument("--quiet", action="store_true")
+    placed = argparse.ArgumentParser(add_help=False, parents=[anywhere])
+    placed.add_argument("--project", required=True)
+    placed.add_argument("--zone", required=True)
+
+    def command(group, name, do, *flags, parents=(placed,)):
+        parser = group.add_parser(name, parents=parents, allow_abbrev=False)
+        parser.set_defaults(do=do)
+        parser.add_argument("name")
+        for flag in flags:
+            parser.add_argument(flag)
+        return parser
+
+    gcloud = argparse.ArgumentParser(prog="gcloud", allow_abbrev=False)
+    services = gcloud.add_subparsers(required=True)
+    command(services.add_parser("storage").add_subparsers(required=True), "cp", copy, "target", parents=[anywhere])
+    compute = services.add_parser("compute").add_subparsers(required=True)
+    tpus = compute.add_parser("tpus").add_subparsers(required=True)
+    queued = tpus.add_parser("queued-resources").add_subparsers(required=True)
+    made = command(queued, "create", create, "--node-id", "--accelerator-type", "--runtime-version")
+    made.add_argument("--spot", action="store_true")
+    command(queued, "describe", describe, "--format")
+    command(queued, "delete", delete).add_argument("--force", action="store_true")
+    vm = tpus.add_parser("tpu-vm").add_subparsers(required=True)
+    command(vm, "describe", describe_vm, "--format")
+    command(vm, "ssh", ssh, "--worker", "--command")
+    command(vm, "scp", scp, "target", "--worker")
+    return gcloud
+
+
+if __name__ == "__main__":
+    with (CLOUD / "calls").open("a") as calls:
+        calls.write(json.dumps(sys.argv[1:]) + "\n")
+    flags = parser().parse_args()
+    flags.do(flags)

@@ -1,0 +1,285 @@
+"""tpu_pod.sh against a fake gcloud, whose workers really run what they are sent."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import GIT, SETTINGS, executable
+
+COMMAND = ["-m", "bertjax.train", "--distributed", "--config=configs/some.py:small", "--workdir=gs://bucket/runs/pod"]
+COMMAND += ["--config.a=two words"]
+
+
+def wait(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_up_run_status_logs_down(pod):
+    pod.script(trainings=["until stopped"])
+    up = pod("up")
+    assert up.returncode == 0, up.stderr
+    states = [line.split()[3] for line in up.stderr.splitlines() if "pod is" in line]
+    assert states == ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
+    [request] = pod.calls("create")
+    assert {"--spot", "--node-id=pod", "--accelerator-type=v4-16", "--project=project", "--zone=zone-b"} <= set(request)
+
+    done = pod("run")
+    assert done.returncode == 0, done.stderr
+    wait(lambda: pod.attempts(0) and pod.attempts(1))
+    assert pod.attempts(0) == pod.attempts(1) == [COMMAND]
+    assert (pod.cloud / "pip1").read_text() == "install --quiet ./code[tpu,gcs]\n"
+    status = pod("status")
+    assert "pod: ACTIVE\n" in status.stdout and "workers: running\n" in status.stdout
+
+    again = pod("run")
+    assert again.returncode == 0 and "already running" in again.stderr
+    assert len(pod.attempts()) == 1
+
+    assert pod("down").returncode == 0
+    assert not pod.exists()
+    saved = list((pod.cloud / "buckets/bucket/runs/pod/worker_logs").iterdir())
+    assert saved, "SIGTERM reached the training, and its log outlives the VM"
+    assert "pod: NONE\n" in pod("status").stdout
+
+
+def test_an_exit_code_is_seen_and_a_commit_is_installed_once(pod):
+    pod.script(trainings=[75, 0])
+    for code in (75, 0):
+        assert pod("up").returncode == pod("run").returncode == 0
+        wait(lambda code=code: f"workers: {code}\n" in pod("status").stdout)
+    assert len(pod.calls("create")) == 1
+    assert len((pod.cloud / "pip0").read_text().splitlines()) == 1
+    logs = pod("logs", WORKER="1")
+    assert logs.stdout == "bertjax: this was attempt 75\nbertjax: this was attempt 0\n"
+    assert len(pod("logs", WORKER="all").stdout.splitlines()) == 4
+
+
+def test_what_is_committed_is_what_runs(pod):
+    (pod.repository / "configs" / "some.py").write_text("changed since the commit")
+    pod.script(trainings=[0])
+    assert pod("up").returncode == pod("run").returncode == 0
+    sent = pod.cloud / "workers/pod/0/bertjax/code/configs/some.py"
+    assert sent.read_text() != "changed since the commit"
+    subprocess.run([*GIT, "commit", "-qam", "Changed."], cwd=pod.repository, check=True)
+    wait(lambda: "workers: 0\n" in pod("status").stdout)
+    pod.script(trainings=[0, 0])
+    assert pod("run").returncode == 0
+    assert sent.read_text() == "changed since the commit"
+    assert len((pod.cloud / "pip0").read_text().splitlines()) == 2
+
+
+def test_on_demand_is_no_spot(pod):
+    pod.settings(**SETTINGS, SPOT="no")
+    assert pod("up").returncode == 0
+    assert "--spot" not in pod.calls("create")[0]
+
+
+def test_run_without_a_tpu_says_what_comes_first(pod):
+    done = pod("run")
+    assert done.returncode == 1 and "pod is NONE; first: tpu_pod.sh up" in done.stderr
+
+
+def test_a_request_that_fails_says_why(pod):
+    pod.script(requests=[["WAITING_FOR_RESOURCES", "FAILED"]])
+    done = pod("up")
+    assert done.returncode == 75 and "no quota is left" in done.stderr
+    assert pod("up").returncode == 0, "a failed request is replaced"
+    assert len(pod.calls("delete")) == 1
+
+
+def test_babysit_goes_on_after_preemptions(pod):
+    pod.script(trainings=["preempted", "vm preempted", 75, 0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert pod.attempts(0) == pod.attempts(1) == [COMMAND] * 4
+    assert done.stderr.count("preempted or stopped (gone)") == 2 and "no worker answers" not in done.stderr
+    assert len(pod.calls("create")) == 3, "75 does not need a new TPU"
+    assert len((pod.cloud / "pip0").read_text().splitlines()) == 3, "a new VM has nothing installed"
+    assert not pod.exists()
+
+
+def test_babysit_outlives_a_request_that_fails_and_one_that_is_suspended_while_it_waits(pod):
+    active = ["ACTIVE"]
+    pod.script(requests=[["FAILED"], ["PROVISIONING", "SUSPENDING", "SUSPENDED"], active], trainings=[0])
+    done = pod("babysit", MAX_FAILURES="1")
+    assert done.returncode == 0, done.stderr
+    assert len(pod.calls("create")) == 3
+
+
+def test_a_preemption_while_it_installs_is_no_failure(pod):
+    # The workers see one connection, and then they are gone.
+    pod.script(requests=[["ACTIVE", "ACTIVE", "SUSPENDED"], ["ACTIVE"]], ssh=[0, 255], trainings=[0])
+    done = pod("babysit", MAX_FAILURES="1")
+    assert done.returncode == 0, done.stderr
+    assert len(pod.calls("create")) == 2
+
+
+def test_an_installation_that_fails_is_a_failure(pod):
+    executable(pod.cloud / "tools" / "pipx", "#!/bin/sh\nexit 1\n")
+    done = pod("babysit", MAX_FAILURES="2")
+    assert done.returncode == 1
+    assert "the training failed (not started)" in done.stderr and "gives up after 2 failures" in done.stderr
+
+
+def test_babysit_stops_at_bad_input(pod):
+    pod.script(trainings=[2])
+    done = pod("babysit")
+    assert done.returncode == 2
+    assert "bertjax: this was attempt 2" in done.stdout
+    assert "tpu_pod.sh down" in done.stderr
+    assert pod.exists() and len(pod.attempts()) == 1
+
+
+def test_babysit_gives_up_after_failures_in_a_row(pod):
+    pod.script(trainings=[1, 75, 1, 1])
+    done = pod("babysit", MAX_FAILURES="2")
+    assert done.returncode == 1
+    assert len(pod.attempts()) == 4, "saving and stopping is no failure"
+    assert "gives up after 2 failures" in done.stderr
+    assert len(pod.calls("create")) == 1
+
+
+def test_the_back_off_doubles_and_is_bounded(pod):
+    executable(pod.cloud / "tools" / "sleep", f'#!/bin/sh\necho "$1" >>{pod.cloud / "slept"}\nexec /bin/sleep 0.05\n')
+    pod.script(trainings=[1] * 4)
+    assert pod("babysit", BACKOFF="30", BACKOFF_LIMIT="50", MAX_FAILURES="4").returncode == 1
+    slept = (pod.cloud / "slept").read_text().split()
+    assert [pause for pause in slept if pause != "0.05"] == ["30", "50", "50"]
+
+
+def test_failures_far_apart_are_not_in_a_row(pod):
+    pod.script(trainings=[1, 1, 0])
+    assert pod("babysit", MAX_FAILURES="2", STEADY="-1").returncode == 0
+
+
+def test_babysit_stops_workers_that_hang_after_another_failed(pod):
+    pod.script(trainings=["partly", 0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert "failed (partly)" in done.stderr
+    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2
+    assert len(pod.calls("create")) == 1
+
+
+def test_babysit_replaces_a_tpu_that_does_not_answer(pod):
+    # The first five connections look, make room, install, start and look.
+    pod.script(trainings=["until stopped", 0], ssh=[0] * 5 + [255] * 4)
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert "no worker answers any more: ssh: connect to host" in done.stderr
+    assert len(pod.calls("create")) == 2
+
+
+def test_no_network_here_says_nothing_about_the_training(pod):
+    # Three looks until it is asked for, three until it is there, one before the training is started, two at it.
+    lost = [""] * 9 + ["UNAVAILABLE: no network"] * 4
+    pod.script(trainings=["until stopped"], describe=lost)
+    process = pod.start("babysit")
+    try:
+        wait(lambda: pod.attempts(1) and len(pod.calls("describe")) > len(lost) + 8)
+        assert process.poll() is None
+        pod.script(trainings=["until stopped"])
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert "no network" in errors and "goes on" not in errors
+    assert len(pod.attempts()) == 1 and not pod.calls("delete")
+
+    finished = pod("status")
+    assert "workers: running\n" in finished.stdout, "a babysitter that was killed leaves the training alone"
+
+
+def test_babysit_joins_a_training_that_runs(pod):
+    pod.script(trainings=["until stopped", 0])
+    assert pod("up").returncode == pod("run").returncode == 0
+    wait(lambda: pod.attempts(0) and pod.attempts(1))
+    process = pod.start("babysit")
+    try:
+        wait(lambda: len(pod.calls("ssh")) > 8)
+        assert len(pod.attempts()) == 1
+        for worker in (0, 1):
+            pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
+            subprocess.run(["kill", "-TERM", pid], check=True)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert len(pod.attempts()) == 2
+
+
+def test_babysit_does_not_bring_back_what_somebody_deleted(pod):
+    pod.script(trainings=["until stopped"])
+    process = pod.start("babysit")
+    try:
+        wait(lambda: pod.attempts(0) and pod.attempts(1))
+        (pod.cloud / "pod.json").unlink()
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "was deleted by somebody else" in errors
+    assert len(pod.calls("create")) == 1
+
+
+def test_a_worker_that_was_rebooted_is_started_again(pod):
+    pod.script(trainings=["until stopped", 0])
+    process = pod.start("babysit")
+    try:
+        wait(lambda: pod.attempts(0) and pod.attempts(1))
+        for worker in (0, 1):
+            pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
+            subprocess.run(["kill", "-KILL", "--", f"-{pid}"], check=True)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_asked_for(pod, name):
+    pod.settings(**{**SETTINGS, name: ""})
+    done = pod("up")
+    assert done.returncode == 2
+    assert f"{name} is not set in " in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"SPOT": "maybe"}, "SPOT=maybe"),
+        ({"WORKDIR": "/home/me/run"}, "WORKDIR=/home/me/run"),
+        ({"CONFIG": "configs/absent.py"}, "CONFIG=configs/absent.py"),
+        ({"REF": "absent"}, "REF=absent"),
+    ],
+)
+def test_a_bad_setting_is_one_line(pod, change, said):
+    pod.settings(**{**SETTINGS, **change})
+    done = pod("babysit")
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (pod.cloud / "calls").exists()
+
+
+def test_bad_commands(pod):
+    for command in [(), ("start",), ("up", "a", "b")]:
+        done = pod(*command)
+        assert done.returncode == 2 and "usage: tpu_pod.sh up|run|status|logs|down|babysit" in done.stderr
+    assert pod("--help").stdout.startswith("usage: tpu_pod.sh")
+    done = pod("up", "absent.env")
+    assert done.returncode == 2 and "pod.env.example" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_without_gcloud_it_says_where_to_get_it(pod, tmp_path):
+    path = tmp_path / "bin"
+    path.mkdir()
+    for tool in ("bash", "dirname", "mktemp", "rm"):
+        found = next(Path(folder) / tool for folder in ("/usr/bin", "/bin") if (Path(folder) / tool).exists())
+        (path / tool).symlink_to(found)
+    done = pod("up", PATH=str(path))
+    assert done.returncode == 2
+    assert "gcloud is not installed; see https://" in done.stderr and len(done.stderr.splitlines()) == 1

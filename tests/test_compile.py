@@ -1,0 +1,156 @@
+"""Compiling for a TPU that is not there, through the function and the command line."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import compile, config, errors
+from bertjax.models.vocabulary import count_parameters
+from bertjax.prediction import report, search, topologies
+from bertjax.prediction.prediction import Memory
+from bertjax.training.config import Stage
+from bertjax.training.flops import training_flops
+from bertjax.training.program import Program
+from bertjax.training.sharding import put_batches
+from tests import runs
+
+pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
+
+FLAGS = [f"--config={runs.CONFIG}"]
+
+
+def load(*overrides: str) -> config.Config:
+    return config.load(str(runs.CONFIG), list(overrides))
+
+
+@pytest.fixture(scope="module")
+def prediction():
+    [prediction] = compile.run(load(), "v5e:2x2")
+    return prediction
+
+
+def test_it_is_the_step_that_training_runs():
+    """Shapes alone lower to the program that a state and batches lower to."""
+    program = Program(load(), 400, tuple(jax.devices()[:1]))
+    stage = program.config.stages[0]
+    batches = program.abstract_batches(stage, 1)
+    chunk = program.jitted_chunk()
+    abstract = chunk.lower(program.abstract_state, program.abstract_frozen, batches)
+    batch = {name: np.zeros(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
+    real = chunk.lower(program.init_state(), program.frozen, put_batches([batch], program.mesh))
+    assert abstract.as_text() == real.as_text()
+
+
+def test_a_small_run_fits(prediction):
+    memory = prediction.memory
+    assert memory.fits and 0 < memory.needed < memory.usable
+    assert memory.free == memory.usable - memory.needed
+    assert memory.arguments > 3 * 4 * prediction.parameters / 4  # weights and two moments on four chips
+    assert (prediction.topology.chips, prediction.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
+
+
+def test_figures(prediction):
+    program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
+    assert prediction.parameters == count_parameters(program.abstract_state["params"], program.encoder)
+    assert prediction.model_flops == training_flops(program.encoder, 8 * 32, 8 * 32 * 32, 8 * 8)
+    # Two layers, of which the second computes but the predicted positions; and a head.
+    assert 0.5 * prediction.model_flops < prediction.executed_flops < prediction.model_flops
+    floor = prediction.floor
+    assert floor.compute == pytest.approx(prediction.executed_flops / (4 * 197e12))
+    assert floor.seconds == max(floor.compute, floor.memory, floor.interconnect)
+    assert getattr(floor, floor.binds) == floor.seconds and floor.network == 0.0
+
+
+def test_collectives_of_gathered_weights(prediction):
+    """Gathered once and scattered once, in bfloat16."""
+    kinds = {(row.kind, row.dtype) for row in prediction.collectives}
+    assert ("all-gather", "bf16") in kinds
+    assert {"reduce-scatter", "all-reduce"} & {kind for kind, dtype in kinds if dtype == "bf16"}
+
+
+def test_json(prediction):
+    plain = json.loads(json.dumps(report.as_dict(prediction)))
+    assert plain["predicted"] is True and plain["memory"]["fits"] is True
+    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == prediction.floor.binds
+    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in prediction.collectives)
+
+
+def test_text_says_that_nothing_was_measured(prediction):
+    text = report.as_text(prediction)
+    assert text.startswith("PREDICTED for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
+    assert "fits         yes" in text and "floor " in text and "synchronous" in text
+
+
+def test_epochs_and_days(prediction):
+    stages = [Stage(steps=1000, seq_len=32, batch=8), Stage(steps=500, seq_len=32, batch=8)]
+    line = report.projection([prediction], stages, corpus_tokens=1500 * 8 * 32 / 3, mfu=0.5)
+    days = 1500 * prediction.model_flops / (4 * 197e12 * 0.5) / 86_400
+    assert "3 epochs" in line and f"predicted {days:.3g} days at an assumed MFU of 50%" in line
+
+
+def test_an_assumed_mfu_that_cannot_be_is_told(prediction):
+    stages = [Stage(steps=1000, seq_len=32, batch=8)]
+    most = prediction.ideal_seconds / prediction.floor.seconds
+    assert "allows" not in report.projection([prediction], stages, 1e6, mfu=0.9 * most)
+    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([prediction], stages, 1e6, mfu=1.0)
+
+
+@pytest.fixture
+def refused(capsys):
+    def refuse(*flags: str) -> str:
+        code = errors.exit_code_of(lambda: compile.main([*FLAGS, *flags]))
+        said = capsys.readouterr().err
+        assert code == 2 and said.startswith("error: ") and said.count("\n") == 1, said
+        return said
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    "flags, complaints",
+    [
+        (["--topology=v5e:3x3"], ["--topology=v5e:3x3 does not exist", "16x16"]),
+        (["--topology=v5e:2x2", "--config.stages.0.batch=6"], ["stages.0.batch=6", "multiple of 4"]),
+        (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
+        (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
+        (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
+        (["--topology=v5e:2x2", "--corpus-tokens=5e6", "--json"], ["--corpus-tokens tells of a whole run as text"]),
+        ([], ["--topology"]),
+    ],
+)
+def test_bad_input(refused, flags, complaints):
+    error = refused(*flags)
+    assert all(complaint in error for complaint in complaints), error
+
+
+def test_without_libtpu(refused, monkeypatch):
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    assert "pip install '.[tpu]'" in refused("--topology=v5e:2x2")
+
+
+def test_what_does_not_fit(capsys):
+    """A vocabulary whose weights and moments alone are larger than the chip."""
+    flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
+    assert errors.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
+    said = capsys.readouterr().out
+    assert "fits         NO" in said and "RESOURCE_EXHAUSTED" in said
+    assert "--config.runtime.micro_tokens=128" in said and "--search" in said
+
+
+def test_the_best_is_the_lowest_floor_that_fits(prediction):
+    slow = dataclasses.replace(prediction, floor=dataclasses.replace(prediction.floor, compute=1.0))
+    large = dataclasses.replace(prediction, memory=Memory(usable=1, needed=2, table="too much"))
+    assert search.best([slow, large, prediction]) is prediction
+    assert search.best([large]) is None
+
+
+def test_search(capsys):
+    """On one chip strategies are the same, and so small a model reads nothing back from memory."""
+    assert compile.main([*FLAGS, "--topology=v5e:1x1", "--search"]) == 0
+    said = capsys.readouterr().out
+    settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
+    assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in said

@@ -1,0 +1,76 @@
+"""The recipes in configs/, made small: each goes the whole way on the corpus that comes with bertjax."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bertjax.config import load
+from tests import runs
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+RECIPES = ("bert_base", "bert_large", "bert_lamb", "roberta_base")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_goes_the_whole_way(name, tmp_path):
+    config = load(f"{CONFIGS / name}.py:smoke")
+    store = ["--config.data.store=" + str(tmp_path / "stores")]
+    done = runs.finish(runs.start(f"--config={CONFIGS / name}.py:smoke", *store, f"--workdir={tmp_path / 'run'}"))
+    assert done.returncode == 0, done.stderr
+    steps = sum(stage.steps for stage in config.stages)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == steps
+    logged = [record["train/mlm_loss"] for record in runs.records(tmp_path / "run" / "metrics.jsonl")]
+    assert logged[-1] < logged[0] - 0.5
+    for index, stage in enumerate(config.stages):
+        assert f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens" in done.stdout
+        assert f" rows of {stage.seq_len} tokens an epoch" in done.stdout
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_small_variant_is_the_recipe_made_small(name):
+    recipe, small = load(f"{CONFIGS / name}.py"), load(f"{CONFIGS / name}.py:smoke")
+    assert small.tasks == recipe.tasks
+    assert len(small.stages) == len(recipe.stages)
+    for field in ("kind", "schedule", "b1", "b2", "epsilon", "weight_decay", "clip_norm"):
+        assert getattr(small.optimizer, field) == getattr(recipe.optimizer, field)
+    for field in ("kind", "lowercase"):
+        assert getattr(small.data.tokenizer, field) == getattr(recipe.data.tokenizer, field)
+    assert (small.model.dropout, small.model.attention_dropout) == (
+        recipe.model.dropout,
+        recipe.model.attention_dropout,
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_docstring_says_how_to_start_and_to_check_it(name):
+    text = (CONFIGS / f"{name}.py").read_text()
+    assert f"python -m bertjax.train --distributed --config=configs/{name}.py " in text
+    assert re.search(rf"python -m bertjax.compile --config=configs/{name}.py --topology=v5e:\d+x\d+\n", text)
+    assert f"`{name}.py:smoke`" in text
+
+
+def test_bert_trains_a_million_steps_nine_tenths_of_them_on_short_rows():
+    for name in ("bert_base", "bert_large", "bert_large.py:splash"):
+        path, _, variant = name.partition(".py")
+        stages = load(f"{CONFIGS / path}.py{variant}").stages
+        assert [(stage.steps, stage.seq_len, stage.batch) for stage in stages] == [
+            (900_000, 128, 256),
+            (100_000, 512, 256),
+        ]
+
+
+def test_lamb_trains_8599_steps_and_rises_in_both_stages():
+    first, second = load(f"{CONFIGS / 'bert_lamb.py'}").stages
+    assert first.steps + second.steps == 8599
+    assert (first.batch, second.batch) == (65_536, 32_768)
+    assert second.learning_rate and second.warmup_steps
+
+
+def test_splash_is_bert_large_but_for_dropout_on_attention():
+    published, splash = load(f"{CONFIGS / 'bert_large.py'}"), load(f"{CONFIGS / 'bert_large.py'}:splash")
+    assert (published.model.attention_dropout, splash.model.attention_dropout) == (0.1, 0.0)
+    assert splash.tasks == published.tasks and splash.stages == published.stages

@@ -1,0 +1,74 @@
+"""A run that begins with the weights of another one."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests import runs
+
+SHORT = ["--config.stages.0.steps=5", "--config.optimizer.warmup_steps=2"]
+
+
+def weights(folder) -> dict[str, np.ndarray]:
+    return load_file(folder / "export" / "model.safetensors")
+
+
+def test_weights_are_taken_over_and_the_optimizer_is_fresh(flags, undisturbed, tmp_path):
+    """With a learning rate of nearly nothing a run ends where it began."""
+    still = [*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"]
+    assert runs.call(*still, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run") == 0
+    before, after = weights(undisturbed), weights(tmp_path / "run")
+    assert before.keys() == after.keys()
+    for path, values in before.items():
+        np.testing.assert_allclose(after[path], values, atol=1e-8)
+    first = runs.losses(tmp_path / "run")[0]
+    assert first[0] == 1
+    identity = json.loads((tmp_path / "run" / "config.json").read_text())["identity"]
+    assert len(identity["init_from"]) == 64
+
+
+def test_it_resumes_without_its_source_and_not_with_another(flags, undisturbed, tmp_path, capsys):
+    source, other = tmp_path / "export", tmp_path / "other"
+    for copy in (source, other):
+        shutil.copytree(undisturbed / "export", copy)
+    command = [*flags, *SHORT, f"--workdir={tmp_path}/run"]
+    assert runs.call(*command, f"--config.init_from={source}") == 0
+    shutil.rmtree(source)
+    assert runs.call(*command, f"--config.init_from={source}") == 0
+    assert runs.call(*command, f"--config.init_from={other}") == 2
+    assert "init_from: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_heads_that_the_source_does_not_have_begin_anew_and_that_is_said(flags, undisturbed, tmp_path, caplog):
+    mlm = [*flags, *SHORT, "--config.tasks.bert.objective.kind=mlm", "--config.tasks.bert.examples.kind=full_sentences"]
+    assert runs.call(*mlm, f"--workdir={tmp_path}/mlm") == 0
+    caplog.clear()
+    command = [*flags, *SHORT, f"--config.init_from={tmp_path}/mlm@5", f"--workdir={tmp_path}/run"]
+    assert runs.call(*command) == 0
+    [said] = [r.getMessage() for r in caplog.records if "begin anew" in r.getMessage()]
+    assert "heads/nsp/classifier/kernel" in said and "mlm/transform" not in said
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ("model.layers=3", "encoder/layers/attention/key/bias 2x32 -> 3x32"),
+        ("model.max_positions=64", "encoder/embeddings/position 32x32 -> 64x32"),
+    ],
+)
+def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
+    flags, undisturbed, tmp_path, capsys, change, named
+):
+    source = f"--config.init_from={undisturbed / 'export'}"
+    assert runs.call(*flags, source, f"--config.{change}", f"--workdir={tmp_path}/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: init_from={undisturbed / 'export'} has another encoder (") and named in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_source_that_is_not_there(flags, tmp_path, capsys):
+    assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
+    assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,72 @@
+"""The step as the TPU compiler writes it for four chips that are not there: what is sent, and what is drawn where."""
+
+import re
+
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.prediction import topologies
+from bertjax.training.program import Program
+
+pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
+pytestmark = pytest.mark.slow
+
+CHIPS, ROWS, T, V, D, L, F = 4, 8, 256, 1024, 128, 2, 512
+
+
+def compiled(strategy: str, dropout: float) -> str:
+    """The text of one chip's program; the sizes of vocabulary, rows and layers are those of nothing else."""
+    model = {"layers": L, "width": D, "heads": 2, "feedforward": F, "max_positions": T, "vocab_size": V}
+    config = from_dict(
+        {
+            "model": model | {"dropout": 0.1, "attention_dropout": dropout},
+            "stages": [{"steps": 20_000, "seq_len": T, "batch": CHIPS * ROWS}],
+            "runtime": {"strategy": strategy},
+        }
+    )
+    program = Program(config, V, topologies.parse("v5e:2x2").devices())
+    batches = program.abstract_batches(config.stages[0], 1)
+    return program.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
+
+
+@pytest.fixture(scope="module")
+def gathered() -> str:
+    return compiled("gathered", dropout=0.1)
+
+
+def results(text: str, operation: str) -> list[str]:
+    """Shapes of all that an operation gives; one that is asynchronous stands in several fusions."""
+    given = re.findall(rf"= (.+?) {operation}(?:-start)?\(", text)
+    return [shape for shapes in given for shape in re.findall(r"\w+\[[\d,]*\]", shapes)]
+
+
+def test_weights_are_gathered_in_bfloat16_alone(gathered):
+    shapes = results(gathered, "all-gather")
+    assert f"bf16[{L},{D},{F}]" in shapes
+    assert not [shape for shape in shapes if shape.startswith("f32")]
+
+
+def test_the_gradient_of_the_embedding_is_reduced_once(gathered):
+    """Of the tied table, which the embedding and the head both use."""
+    reductions = results(gathered, "all-reduce") + results(gathered, "reduce-scatter")
+    of_table = [shape for shape in reductions if re.search(rf"\[({V},\d+|\d+,{V})\]", shape)]
+    assert len(of_table) == 1 and of_table[0].startswith("bf16")
+
+
+def test_each_chip_draws_for_its_own_rows(gathered):
+    drawn = re.findall(r"u32\[([\d,]+)\]\S* rng-bit-generator\(", gathered)
+    drawn = [[int(size) for size in shape.split(",")] for shape in drawn]
+    assert [ROWS, T, D // 4] in drawn and [ROWS, 2, T, T // 4] in drawn
+    assert max(shape[0] for shape in drawn) == ROWS
+
+
+def test_no_layer_is_whole_under_fsdp():
+    """Its gathers are of one layer, inside the loops over layers."""
+    shapes = results(compiled("fsdp", dropout=0.1), "all-gather")
+    assert f"bf16[{D},{F}]" in shapes or f"bf16[1,{D},{F}]" in shapes
+    assert not [shape for shape in shapes if shape.startswith("f32") or f"[{L},{D},{F}]" in shape]
+
+
+def test_splash_holds_no_square_of_the_row():
+    text = compiled("gathered", dropout=0.0)
+    assert "tpu_custom_call" in text and not re.search(rf"\[[\d,]*{T},{T}\]", text)
