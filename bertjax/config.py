@@ -28,6 +28,9 @@ from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, 
 from bertjax.training.schedules import Schedule, schedule_class
 from bertjax.training.stages import rises
 
+# The preset that is the architecture of `init_from`.
+INIT_FROM = "init_from"
+
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
 
@@ -144,6 +147,9 @@ class Config:
             del source["corpus"]
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
+        for task in identity["tasks"].values():
+            for path in ("train", "heldout"):  # of labelled files; what they hold is in the same fingerprint
+                task["examples"].pop(path, None)
         identity["data"]["store_fingerprint"] = store_fingerprint
         return identity
 
@@ -182,7 +188,7 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
     if preset is None:
         return model
     if preset not in PRESETS:
-        raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+        raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)} or {INIT_FROM}")
     settings = _plain(PRESETS[preset])
     del settings["execution"]
     return settings | model
@@ -209,7 +215,21 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
+    if mapping.get("model", {}).get("preset") == INIT_FROM:
+        mapping["model"] = _model_of(mapping.get("init_from", "")) | mapping["model"]
+        del mapping["model"]["preset"]
     return from_dict(mapping)
+
+
+def _model_of(name: str) -> dict[str, Any]:
+    """The settings of the model that `init_from` names, but for the size of its vocabulary."""
+    from bertjax import opening  # which imports this module
+
+    if not name:
+        raise UserError(f"model.preset={INIT_FROM} has no model to be like; set --config.init_from=EXPORT")
+    settings = _plain(opening.open_config(name).model)
+    del settings["execution"]
+    return settings
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:

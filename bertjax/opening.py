@@ -1,13 +1,18 @@
 """Opens a model by name, wherever it lies: an export, a run, or one of its checkpoints."""
 
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 from bertjax import export
+from bertjax.config import Config, from_dict
+from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.models.encoder import Encoder
+
+_RUN_RECORD = "config.json"
 
 
 class Model(NamedTuple):
@@ -42,11 +47,39 @@ def open_model(name: str | os.PathLike) -> export.Export:
         return export.read(path)
     if not Path(path).is_dir():
         raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
-    if not (Path(path) / "config.json").exists():
-        raise UserError(f"{path!r} holds neither an export ({export.RECORD}) nor a run (config.json)")
+    if not (Path(path) / _RUN_RECORD).exists():
+        raise UserError(f"{path!r} holds neither an export ({export.RECORD}) nor a run ({_RUN_RECORD})")
     from bertjax.training.restoring import read_checkpoint  # Orbax and a backend only where they are needed
 
     return read_checkpoint(Path(path), step)
+
+
+def open_config(name: str | os.PathLike) -> Config:
+    """The configuration of the run that an export folder, `RUN` or `RUN@STEP` comes from.
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    folder = Path(split_name(name)[0])
+    record = next((folder / file for file in (export.RECORD, _RUN_RECORD) if (folder / file).exists()), None)
+    if record is None:
+        raise UserError(f"{str(folder)!r} holds neither an export ({export.RECORD}) nor a run ({_RUN_RECORD})")
+    try:
+        return from_dict(json.loads(record.read_text(encoding="utf-8"))["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{record} is damaged ({error}); restore it") from error
+
+
+def open_tokenizer(name: str | os.PathLike) -> Tokenizer:
+    """The tokenizer of an export folder, `RUN` or `RUN@STEP`.
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    folder = Path(split_name(name)[0])
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
+    return tokenizer.load(folder / "tokenizer")
 
 
 def load(name: str | os.PathLike) -> Model:

@@ -19,15 +19,15 @@ from bertjax import config as configuration
 from bertjax import errors, export
 from bertjax.commands import command
 from bertjax.config import Config
-from bertjax.data.preparation import open_or_prepare
+from bertjax.data.labelled.base import Record
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import STOPPED, UserError
 from bertjax.interop import huggingface
 from bertjax.training import curves, distributed, initial, platform, report, restoring
 from bertjax.training.accounts import Elapsed, parse_steps
 from bertjax.training.checkpoint import fingerprints
-from bertjax.training.feeds import Feeds
-from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, written_here
+from bertjax.training.feeds import Feeds, open_feeds
+from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
 from bertjax.training.loop import Loop
 from bertjax.training.program import Program
 from bertjax.training.starts import start_record
@@ -81,6 +81,7 @@ def run(
         elapsed = Elapsed(files.elapsed, distributed.is_writer())
         distributed.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
         feeds = distributed.together(lambda: _open(config))
+        config = feeds.config  # what was left to the data is filled in
         program = Program(config, feeds.store.tokenizer.vocab_size)
         source = distributed.together(lambda: initial.source_of(files, program, feeds.store.tokenizer))
         meta = _begin_together(files, program, feeds, source, extend)
@@ -91,7 +92,7 @@ def run(
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.accounts)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
         made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
-        distributed.on_writer(lambda: _write_results(files, made, name))
+        distributed.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
         return Summary(trained.step, True, figures, Path(files.root))
 
 
@@ -102,7 +103,7 @@ def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
 
 
 def _open(config: Config) -> Feeds:
-    feeds = Feeds(config, open_or_prepare(config.data, may_prepare=True))
+    feeds = open_feeds(config)
     _ = feeds.objective, feeds.train, feeds.heldout  # what they plan may fail
     return feeds
 
@@ -141,7 +142,7 @@ def _begin(files: Workdir, record: restoring.RunRecord, tokenizer: Tokenizer, ex
     append_jsonl(files.starts, start_record(resumes, extend))
 
 
-def _write_results(files: Workdir, made: export.Export, name: str) -> None:
+def _write_results(files: Workdir, made: export.Export, name: str, predictions: list[Record]) -> None:
     with written_here(files.export) as folder:
         export.write(folder, made)
         try:
@@ -149,6 +150,8 @@ def _write_results(files: Workdir, made: export.Export, name: str) -> None:
         except UserError as error:  # an objective whose heads transformers has no class for
             print(f"no {files.export / 'hf'}: {error}")
     write_json(files.summary, made.numbers)
+    if predictions:
+        write_jsonl(files.predictions / "heldout.jsonl", predictions)
     curves.draw(files.metrics, files.curves, name)
 
 

@@ -134,7 +134,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"model": {"preset": "tinny"}},
-            "model.preset='tinny' is unknown; choose one of tiny, google_tiny, mini, small, medium, base, large",
+            "model.preset='tinny' is unknown; choose one of tiny, google_tiny, mini, small, medium, base, large or "
+            "init_from",
         ),
         (
             {"model": {"execution": {}}},
@@ -200,7 +201,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"optimizer": {"frozen": ["layers/("]}},
             "optimizer.frozen.0='layers/(' is no regular expression: missing ), unterminated subpattern at position 7",
         ),
-        ({"eval": {"rows": 5000}}, "eval.rows=5000 must lie between 1 and 4096"),
+        ({"eval": {"rows": -1}}, "eval.rows=-1 must not be negative"),
         ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
         ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
@@ -220,7 +221,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
             "objective.kind='nope' is unknown; "
-            "choose one of mlm, bert, sentence_order, sentence_structure, or name module:Class",
+            "choose one of mlm, bert, sentence_order, sentence_structure, classification, "
+            "regression, or name module:Class",
         ),
     ],
 )

@@ -76,6 +76,7 @@ class Ragged:
       special: bool [n], tokens that are never masked ([CLS], [SEP] and every other special id).
       offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
       labels: name -> array [M].
+      token_labels: name -> array [n].
       ids: int64 [M], the same for the same example in every run with this store, format, T and seed.
     """
 
@@ -85,6 +86,7 @@ class Ragged:
     offsets: np.ndarray
     labels: dict[str, np.ndarray]
     ids: np.ndarray
+    token_labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
@@ -99,6 +101,24 @@ class Ragged:
             offsets=np.concatenate([[0], np.cumsum(lengths)]),
             labels={name: np.concatenate([part.labels[name] for part in parts]) for name in parts[0].labels},
             ids=np.concatenate([part.ids for part in parts]),
+            token_labels={
+                name: np.concatenate([part.token_labels[name] for part in parts]) for name in parts[0].token_labels
+            },
+        )
+
+    def take(self, indices: np.ndarray) -> "Ragged":
+        """The examples at `indices` (int64 [M]), in that order."""
+        lengths = self.lengths[indices]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][indices] - offsets[:-1], lengths)
+        return Ragged(
+            tokens=self.tokens[places],
+            segments=self.segments[places],
+            special=self.special[places],
+            offsets=offsets,
+            labels={name: values[indices] for name, values in self.labels.items()},
+            ids=self.ids[indices],
+            token_labels={name: values[places] for name, values in self.token_labels.items()},
         )
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.examples import Examples
-from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.packing import assign, pack
 from bertjax.data.store import TokenStore, edges, flush_folder
 from bertjax.errors import UserError
@@ -43,7 +43,7 @@ class Spec:
     """
 
     split: str
-    examples: ExampleFormat
+    examples: TextFormat
     seq_len: int
     seed: int
     row_examples: int = 0

@@ -8,6 +8,8 @@ KINDS = {
     "bert": "bertjax.objectives.bert:BERT",
     "sentence_order": "bertjax.objectives.sop:SentenceOrderPrediction",
     "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",
+    "classification": "bertjax.objectives.classification:Classification",
+    "regression": "bertjax.objectives.regression:Regression",
 }
 
 

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
+from bertjax.data.labelled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 
@@ -36,9 +37,15 @@ class Objective:
 
     Attributes:
       labels: names of the labels that `features` reads, which the examples must carry.
+      best_metric: the metric by which the best checkpoint is chosen, the higher the better; where it is empty, the loss
+        of the first term, the lower the better.
+      classes: names of the labels that are predicted, in the order of their numbers. An objective that predicts such
+        makes this a field; a run fills it in from its training file.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
+    best_metric: ClassVar[str] = ""
+    classes: ClassVar[tuple[str, ...]] = ()
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
@@ -97,21 +104,29 @@ class Objective:
         """Device: what the model says, as `<name>_BN...` (per example) or `<name>_BT...` (per token)."""
         return {}
 
-    def score(self, outputs: dict[str, np.ndarray], examples: Ragged) -> dict[str, float]:
+    def score(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> dict[str, float]:
         """Host: metrics that are no sums (F1, correlations), over all the examples of an evaluation at once.
 
         Args:
           outputs: those of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
           examples: the M examples, in the same order.
+          records: of a labelled file, that of each example; none of a token store.
         """
         return {}
+
+    def predictions(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> list[Record]:
+        """Host: what the model says of each record, as plain JSON; the arguments are those of `score`.
+
+        Examples that were made of the same record come together in one prediction.
+        """
+        return []
 
     def baselines(self, batch: dict[str, np.ndarray], token_counts: np.ndarray) -> dict[str, tuple[float, float]]:
         """Host: {metric: (sum, weight)} of what needs no model, on the same batch as an evaluation.
 
         Args:
           batch: core batch and features.
-          token_counts: int64 [vocabulary], of the training split.
+          token_counts: of the training split: of its tokens, int64 [vocabulary], or of its labels, int64 [classes].
         """
         return {}
 

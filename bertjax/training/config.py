@@ -18,6 +18,8 @@ class Stage:
       steps: how many.
       seq_len: T, tokens in a row.
       batch: B, rows of the global batch.
+      epochs: passes over the data, in place of `steps`.
+      examples: in the global batch on average, in place of `batch`, where several share a row.
       learning_rate: a peak, where the learning rate rises anew in this stage; 0 goes on with the rise before.
       warmup_steps: to that peak.
     """
@@ -25,6 +27,8 @@ class Stage:
     steps: int = 1_000_000
     seq_len: int = 128
     batch: int = 32
+    epochs: float = 0.0
+    examples: int = 0
     learning_rate: float = 0.0
     warmup_steps: int = 0
 
@@ -33,7 +37,7 @@ class Stage:
         for field in ("steps", "seq_len", "batch"):
             if getattr(self, field) < 1:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must be at least 1")
-        for field in ("learning_rate", "warmup_steps"):
+        for field in ("epochs", "examples", "learning_rate", "warmup_steps"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.warmup_steps and not self.learning_rate:
@@ -66,6 +70,7 @@ class OptimizerConfig:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
       learning_rate: the peak.
       warmup_steps: steps of the rise to the peak.
+      warmup_share: of all steps, in place of `warmup_steps`.
       schedule: its shape, by `kind`, see `bertjax.training.schedules`.
       b1: decay of the first moment.
       b2: decay of the second moment.
@@ -79,6 +84,7 @@ class OptimizerConfig:
     kind: str = "adamw"
     learning_rate: float = 1e-4
     warmup_steps: int = 10_000
+    warmup_share: float = 0.0
     schedule: Schedule = Linear()
     b1: float = 0.9
     b2: float = 0.999
@@ -94,7 +100,7 @@ class OptimizerConfig:
         for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")
-        for field in ("b1", "b2"):
+        for field in ("b1", "b2", "warmup_share"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must lie in [0, 1)")
         for field in ("warmup_steps", "weight_decay", "clip_norm"):
@@ -127,8 +133,8 @@ class EvalConfig:
     """Evaluation on held-out rows, with fixed masks.
 
     Attributes:
-      every: steps between evaluations; the last step is always evaluated.
-      rows: held-out rows used, 4,096 at most.
+      every: steps between evaluations, 0 for one an epoch; the last step is always evaluated.
+      rows: held-out rows used at most; 0 for all.
       samples: masked sentences shown with the model's guesses.
     """
 
@@ -137,12 +143,9 @@ class EvalConfig:
     samples: int = 3
 
     def __post_init__(self):
-        if not 1 <= self.rows <= 4096:
-            raise UserError(f"eval.rows={self.rows} must lie between 1 and 4096")
-        if self.every < 1:
-            raise UserError(f"eval.every={self.every} must be at least 1")
-        if self.samples < 0:
-            raise UserError(f"eval.samples={self.samples} must not be negative")
+        for field in ("every", "rows", "samples"):
+            if getattr(self, field) < 0:
+                raise UserError(f"eval.{field}={getattr(self, field)} must not be negative")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
+from bertjax.data.examples import Examples
+from bertjax.data.labelled.base import LabelledExamples, Record
+from bertjax.data.labelled.source import LabelledSource
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Arrays, Objective, Sample
@@ -45,16 +48,17 @@ def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Metrics over the held-out rows, those of the baselines, and samples."""
+    """Metrics over the held-out rows, those of the baselines, samples, and what the objective predicts.
+
+    Attributes:
+      rank: the lower, the better: the loss of the first term, or less the metric that the objective says is to be high.
+    """
 
     metrics: dict[str, float]
     baselines: dict[str, float]
     samples: list[Sample]
-
-    @property
-    def loss(self) -> float:
-        """Of the first term."""
-        return next(value for name, value in self.metrics.items() if name.endswith("_loss"))
+    predictions: list[Record]
+    rank: float
 
 
 class Evaluator:
@@ -62,14 +66,14 @@ class Evaluator:
 
     Args:
       program: what is evaluated.
-      store: its corpus.
+      store: its corpus, or its labelled files.
       feed: the rows, of one plan.
     """
 
-    def __init__(self, program: Program, store: TokenStore, feed: Feed):
+    def __init__(self, program: Program, store: TokenStore | LabelledSource, feed: Feed):
         self._program, self._store, self._feed = program, store, feed
         (self._plan,) = self._feed.plans
-        self._rows = min(program.config.eval.rows, self._plan.counts.rows)
+        self._rows = min(program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
         self._step = jax.jit(functools.partial(eval_step, program.context))
         self._outputs = jax.jit(functools.partial(outputs, program.context))
         self._counts = store.unigram_counts("train")
@@ -89,11 +93,19 @@ class Evaluator:
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
-        scores = {}
+        metrics, predictions = _ratios(totals), []
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
-            scores = objective.score(outputs, self._plan.examples.take(np.concatenate(ids)))
-        return Evaluation(_ratios(totals) | scores, _ratios(baselines), samples)
+            answered = (outputs, self._plan.examples.take(np.concatenate(ids)), self._records(np.concatenate(ids)))
+            metrics |= objective.score(*answered)
+            predictions = objective.predictions(*answered)
+        best = objective.best_metric
+        rank = -metrics[best] if best else next(value for name, value in metrics.items() if name.endswith("_loss"))
+        return Evaluation(metrics, _ratios(baselines), samples, predictions, rank)
+
+    def _records(self, ids: np.ndarray) -> list[Record]:
+        examples = self._plan.examples
+        return [examples.records[record] for record in examples.record_of[ids]] if _has_records(examples) else []
 
     def _batches(self):
         stage, shards = self._program.config.stages[-1], self._program.layout.shards
@@ -128,6 +140,10 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
 
 def _has_score(objective: Objective) -> bool:
     return type(objective).score is not Objective.score
+
+
+def _has_records(examples: Examples) -> bool:
+    return isinstance(examples, LabelledExamples)
 
 
 def _per_example(outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

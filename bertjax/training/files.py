@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,10 @@ class Workdir:
     @property
     def samples(self) -> epath.Path:
         return self.root / "samples.jsonl"
+
+    @property
+    def predictions(self) -> epath.Path:
+        return self.root / "predictions"
 
     @property
     def checkpoints(self) -> epath.Path:
@@ -140,6 +144,12 @@ def write_json(path: epath.Path, value: Any) -> None:
     _write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
+    """Writes a record a line, all of them or nothing, in a folder that need not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
 def _write_whole(path: epath.Path, text: str) -> None:
     if is_remote(path):  # where files appear whole or not at all
         path.write_text(text, encoding="utf-8")
@@ -196,4 +206,4 @@ def cut_jsonl(path: epath.Path, last_step: float) -> None:
     """Drops a line that was cut short, and the records after a step, which a resumed run writes again."""
     if path.exists():
         kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
-        _write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+        write_jsonl(path, kept)

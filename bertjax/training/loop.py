@@ -225,7 +225,7 @@ class Loop:
     def _save(self, step: int, evaluation: Evaluation | None, last: bool) -> None:
         """Begins a checkpoint. One that fails on the way costs no step: the older ones stay, and the next may do."""
         meta = {"totals": dataclasses.asdict(self._log.totals), **self._meta}
-        score = evaluation and evaluation.loss
+        score = evaluation and evaluation.rank
         self._log.flush()
         for action in (self._checkpoints.settle, lambda: self._checkpoints.save(step, self._state, meta, score)):
             try:

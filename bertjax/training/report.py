@@ -63,15 +63,16 @@ def summary_of(evaluation: Evaluation, totals: Any, steps: int, accounts: dict[s
 
 def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
     """Prints `summary_of` as a table."""
-    table = Table(title="held out, the same masked tokens for model and baselines")
+    table = Table(title="held out, the same for model and baselines")
     table.add_column("")
     table.add_column("model", justify="right")
     table.add_column("unigram", justify="right")
-    table.add_column("most frequent token", justify="right")
+    table.add_column("most frequent", justify="right")
     evaluation, baseline = summary["eval"], summary["baseline"]
     beside = {
         "mlm_loss": (_number(baseline.get("unigram_loss")), ""),
         "mlm_accuracy": ("", _number(baseline.get("majority_accuracy"))),
+        "accuracy": ("", _number(baseline.get("majority_accuracy"))),
     }
     for name, value in evaluation.items():
         table.add_row(name, _number(value), *beside.get(name, ("", "")))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import plan as plan_module
-from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
@@ -92,7 +92,7 @@ def test_a_store_that_takes_no_plan(own_store):
 
 
 @dataclasses.dataclass(frozen=True)
-class WholeRows(ExampleFormat):
+class WholeRows(TextFormat):
     """Takes whole rows of text alone, in blocks of a few, so a short split has none."""
 
     kind: str = dataclasses.field(default="tests:WholeRows", init=False)

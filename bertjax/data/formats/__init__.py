@@ -1,4 +1,7 @@
-"""Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`."""
+"""Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`.
+
+Those here read token stores; those of `bertjax.data.labelled` read files of labelled examples.
+"""
 
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.errors import UserError
@@ -12,6 +15,9 @@ KINDS = {
     "sentence_order": "bertjax.data.formats.sentence_order:SentenceOrder",
     "sentence_structure": "bertjax.data.formats.sentence_structure:SentenceStructure",
 }
+LABELLED_KINDS = {
+    "labelled_text": "bertjax.data.labelled.texts:LabelledText",
+}
 
 
 def format_class(kind: str | None) -> type[ExampleFormat]:
@@ -21,7 +27,7 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
       UserError: no such kind, or nothing importable under that name.
     """
     kind = kind or "segment_pairs"
-    found = named_class("examples", kind, KINDS, ExampleFormat)
+    found = named_class("examples", kind, KINDS | LABELLED_KINDS, ExampleFormat)
     if (own := getattr(found, "kind", None)) != kind:
         raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
     return found
@@ -29,4 +35,4 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
 
 def kinds_with(labels: tuple[str, ...]) -> list[str]:
     """The registered kinds whose examples carry all of these labels."""
-    return [kind for kind in KINDS if set(labels) <= set(format_class(kind).labels)]
+    return [kind for kind in KINDS | LABELLED_KINDS if set(labels) <= set(format_class(kind).labels)]

@@ -1,4 +1,4 @@
-"""The contract of an example format: how the documents of a split become examples, block by block."""
+"""The contract of an example format: how data becomes examples; of a token store's documents, block by block."""
 
 import copy
 import dataclasses
@@ -34,7 +34,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleFormat:
-    """How text becomes examples; the fields of a subclass are its choices.
+    """How data becomes examples; the fields of a subclass are its choices.
 
     Attributes:
       kind: the name that a configuration knows the format by; a subclass sets it as its default, nobody else does.
@@ -43,6 +43,11 @@ class ExampleFormat:
 
     kind: str = dataclasses.field(init=False)
     labels: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFormat(ExampleFormat):
+    """How the text of a token store becomes examples."""
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """One pass over the documents of a split; the same examples in the same order, however they are blocked.

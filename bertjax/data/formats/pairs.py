@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, ExampleFormat, document_runs, walk
+from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
 from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
 from bertjax.data.formats.trimming import TRIMS, trimmed
 from bertjax.data.random import uniform
@@ -44,7 +44,7 @@ class Chunks:
 
 
 @dataclasses.dataclass(frozen=True)
-class PairFormat(ExampleFormat):
+class PairFormat(TextFormat):
     """[CLS] A [SEP] B [SEP] with one label: how B relates to A. A subclass says what chunks and relations there are.
 
     Documents are walked from chunk to chunk. Where B is random, the chunk's second run is left for the next chunk.

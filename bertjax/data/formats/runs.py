@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, ExampleFormat, document_runs, walk
+from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
 from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
@@ -19,7 +19,7 @@ _DELIMITERS = 2  # [CLS] text [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
-class RunFormat(ExampleFormat):
+class RunFormat(TextFormat):
     """[CLS] text [SEP]: consecutive sentences, as many as fit. A subclass says whether documents may share a row.
 
     Attributes:

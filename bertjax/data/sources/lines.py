@@ -8,6 +8,8 @@ import lzma
 import zlib
 from collections.abc import Iterator
 
+from etils import epath
+
 from bertjax.data.sources.access import MIB, extra, open_file, reason_of
 from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import UserError
@@ -37,7 +39,7 @@ class JsonLines:
     text_field: str
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        for number, line in _lines(part, progress):
+        for number, line in numbered_lines(part.path, progress):
             if line.isspace() or not line:
                 continue
             try:
@@ -64,7 +66,7 @@ class JsonLines:
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]]]:
     """The runs of lines between blank ones, each with the number of its first line."""
     first, paragraphs = 0, []
-    for number, line in _lines(part, progress):
+    for number, line in numbered_lines(part.path, progress):
         if line.decode("utf-8", "replace").strip():
             first = first or number
             paragraphs.append(line)
@@ -75,21 +77,30 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
         yield first, paragraphs
 
 
-def _lines(part: Part, progress: OnRead) -> Iterator[tuple[int, bytes]]:
-    """Numbers from 1 and lines without their ends (Windows' too) and without a byte-order mark at the beginning."""
-    with open_file(part.path) as file:
+def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> Iterator[tuple[int, bytes]]:
+    """Numbers from 1 and lines without their ends (Windows' too) and without a byte-order mark at the beginning.
+
+    Args:
+      path: a plain or compressed file.
+      progress: called now and then with how many of its bytes are used up so far.
+
+    Raises:
+      Damaged: it cannot be read to its end.
+      UserError: it cannot be opened.
+    """
+    with open_file(path) as file:
         try:
             unsaid = 0
-            for number, line in enumerate(_decompressed(file, part.path.suffix), start=1):
+            for number, line in enumerate(_decompressed(file, path.suffix), start=1):
                 yield number, (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
                 unsaid += len(line)
                 if unsaid >= MIB:
                     progress(file.tell())
                     unsaid = 0
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            kind = part.path.suffix[1:]
+            kind = path.suffix[1:]
             raise Damaged(
-                f"{part.path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again"
+                f"{path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again"
             ) from None
 
 

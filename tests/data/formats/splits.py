@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.examples import Examples
 from bertjax.data.formats import base
-from bertjax.data.formats.base import Block, ExampleFormat
+from bertjax.data.formats.base import Block, TextFormat
 
 CLS, SEP = 1, 2
 FIRST_TOKEN = 10
@@ -39,7 +39,7 @@ def document_of(split: SimpleNamespace, tokens: np.ndarray) -> np.ndarray:
     return np.searchsorted(split.sentences[split.documents], tokens, side="right") - 1
 
 
-def made(examples: ExampleFormat, split: SimpleNamespace, seq_len: int, seed: int = 0, at_once: int = 1 << 20) -> Block:
+def made(examples: TextFormat, split: SimpleNamespace, seq_len: int, seed: int = 0, at_once: int = 1 << 20) -> Block:
     """All blocks of a split as one, made from blocks of about `at_once` sentences."""
     size, base.BLOCK_SENTENCES = base.BLOCK_SENTENCES, at_once
     try:
@@ -55,7 +55,7 @@ def assert_same(one: Block, other: Block) -> None:
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
 
 
-def opened(examples: ExampleFormat, split: SimpleNamespace, ranges: np.ndarray, path: Path) -> Examples:
+def opened(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray, path: Path) -> Examples:
     """The examples with these ranges."""
     np.save(path, ranges)
     special = {"pad_id": 0, "cls_id": CLS, "sep_id": SEP, "mask_id": 3}

@@ -2,21 +2,21 @@ import dataclasses
 
 import pytest
 
-from bertjax.data.formats import KINDS, format_class, kinds_with
-from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats import KINDS, LABELLED_KINDS, format_class, kinds_with
+from bertjax.data.formats.base import TextFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Elsewhere(ExampleFormat):
+class Elsewhere(TextFormat):
     """A format of someone else's module."""
 
     kind: str = dataclasses.field(init=False, default=f"{__name__}:Elsewhere")
 
 
 @dataclasses.dataclass(frozen=True)
-class Nameless(ExampleFormat):
+class Nameless(TextFormat):
     """A format that does not say its kind."""
 
 
@@ -30,7 +30,7 @@ def test_formats_are_found_by_their_labels():
     assert kinds_with(("is_random",)) == ["segment_pairs", "sentence_pairs"]
     assert kinds_with(("is_swapped",)) == ["sentence_order"]
     assert kinds_with(("order",)) == ["sentence_structure"]
-    assert kinds_with(()) == list(KINDS)
+    assert kinds_with(()) == [*KINDS, *LABELLED_KINDS]
     assert kinds_with(("answer",)) == []
 
 

@@ -1,0 +1,80 @@
+"""What fine-tuning objectives on whole examples share: a linear layer on the pooled [CLS] (Devlin et al., 2019)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.labelled.base import WHERE, Record
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.layers import Dense, dropout
+from bertjax.models.random import split
+from bertjax.objectives.base import Arrays, Objective
+
+
+class _Heads(nn.Module):
+    config: EncoderConfig
+    term: str
+    width: int
+
+    def setup(self):
+        setattr(self, self.term, Dense(self.config, self.width))
+
+
+class PooledModule(nn.Module):
+    """Encoder, and a linear head on each example's pooled [CLS], with dropout before it."""
+
+    config: EncoderConfig
+    term: str
+    width: int
+
+    def setup(self):
+        self.encoder = Encoder(self.config)
+        self.heads = _Heads(self.config, self.term, self.width)
+
+    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Returns float32 [B, N, width]."""
+        encoder_key, head_key = (None, None) if key is None else split(key, 2)
+        pooled_BND = encode(self.encoder, batch, encoder_key).pooled_BND
+        pooled_BND = dropout(pooled_BND, self.config.dropout, head_key)
+        return getattr(self.heads, self.term)(pooled_BND).astype(jnp.float32)
+
+
+def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None) -> Encoded:
+    """Runs the encoder on a core batch, every position of it."""
+    return encoder(
+        batch["tokens_BT"],
+        batch["segments_BT"],
+        batch["positions_BT"],
+        batch["examples_BT"],
+        batch["summary_positions_BN"],
+        key=key,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleObjective(Objective):
+    """Predicts the `label` of each example. A subclass says how wide its head is, and what its terms are."""
+
+    labels: ClassVar[tuple[str, ...]] = ("label",)
+    term: ClassVar[str]
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        labels = examples.ragged.labels["label"]
+        return {
+            "labels_BN": examples.examples_to_rows(labels),
+            "weights_BN": examples.examples_to_rows(np.ones(len(labels), np.float32)),
+        }
+
+    def weights(self, batch: Arrays) -> Arrays:
+        return {self.term: jnp.sum(batch["weights_BN"])}
+
+
+def shown(record: Record) -> Record:
+    """A record without the place where it stood."""
+    return {key: value for key, value in record.items() if key != WHERE}

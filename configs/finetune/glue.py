@@ -1,0 +1,55 @@
+"""GLUE (Wang et al., 2019, arXiv 1804.07461) as BERT was fine-tuned on it (Devlin et al., 2019, section 4.1).
+
+    python -m bertjax.train --config=configs/finetune/glue.py:MRPC --config.init_from=EXPORT \
+        --config.tasks.MRPC.examples.train=glue/MRPC/train.tsv --config.tasks.MRPC.examples.heldout=glue/MRPC/dev.tsv
+
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/huggingface.md). Variants are CoLA,
+SST-2, MRPC, STS-B, RTE, QQP, MNLI, QNLI and WNLI, with the columns of the original files.
+
+| setting | paper | where | here |
+|---|---|---|---|
+| batch | 32 examples | section 4.1 | 32 on average: short examples share rows |
+| epochs | 3 | section 4.1 | the same |
+| learning rate | best of 5e-5, 4e-5, 3e-5, 2e-5 on dev | section 4.1 | 3e-5 |
+| warm-up | a tenth of the steps | the published run_classifier.py | the same |
+| optimizer | Adam with bias correction, weight decay 0.01 | Mosbach et al. (2021), arXiv 2006.04884 | the same |
+| dropout on the pooled [CLS] | 0.1 | section 4.1 | that of the model |
+"""
+
+import ml_collections
+
+# Columns of the original files: text, second text, label; a number is a column of a file without a header.
+COLUMNS = {
+    "CoLA": ("3", "", "1"),
+    "SST-2": ("sentence", "", "label"),
+    "MRPC": ("#1 String", "#2 String", "Quality"),
+    "STS-B": ("sentence1", "sentence2", "score"),
+    "RTE": ("sentence1", "sentence2", "label"),
+    "QQP": ("question1", "question2", "is_duplicate"),
+    "MNLI": ("sentence1", "sentence2", "gold_label"),
+    "QNLI": ("question", "sentence", "label"),
+    "WNLI": ("sentence1", "sentence2", "label"),
+}
+METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1"}
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    if variant not in COLUMNS:
+        raise ValueError(f"name a task: {', '.join(COLUMNS)}")
+    text, pair, label = COLUMNS[variant]
+    objective = {"kind": "classification", "metric": METRICS.get(variant, "accuracy")}
+    if variant == "STS-B":
+        objective = {"kind": "regression"}
+    config = ml_collections.ConfigDict()
+    config.model = {"preset": "init_from"}
+    config.tasks = {
+        variant: {
+            "objective": objective,
+            "examples": {"kind": "labelled_text", "text": text, "pair": pair, "label": label},
+        }
+    }
+    config.optimizer = {"learning_rate": 3e-5, "warmup_share": 0.1}
+    config.stages = [{"epochs": 3.0, "seq_len": 128, "examples": 32}]
+    config.eval = {"every": 0, "rows": 0, "samples": 0}
+    config.runtime = {"keep_best": 1}
+    return config
