@@ -30,6 +30,7 @@ from bertjax.training.feeds import Feeds, open_feeds
 from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
 from bertjax.training.loop import Loop
 from bertjax.training.program import Program
+from bertjax.training.seeds import over_seeds, print_seeds
 from bertjax.training.starts import start_record
 
 
@@ -94,6 +95,29 @@ def run(
         made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
         distributed.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
         return Summary(trained.step, True, figures, Path(files.root))
+
+
+def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
+    """Trains with the seeds 0, 1, ..., each in a workdir of its own, and says how their figures are spread.
+
+    Args:
+      config: of all of them, but for the seed.
+      workdir: holds `seed=0`, `seed=1`, ... and `seeds.json`; the same call on it resumes.
+      seeds: how many.
+      options: as in `run`.
+
+    Returns:
+      The summary of the last run, and what `over_seeds` gives; that is empty where a run was stopped.
+    """
+    figures = []
+    for seed in range(seeds):
+        summary = run(dataclasses.replace(config, seed=seed), f"{workdir}/seed={seed}", **options)
+        if not summary.finished:
+            return summary, {}
+        figures.append(summary.figures)
+    spread = over_seeds(figures)
+    distributed.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
+    return summary, spread
 
 
 def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
@@ -175,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = errors.ArgumentParser(
         prog="python -m bertjax.train",
-        description="Pretrains an encoder: text in, checkpoints and an exported encoder out. The same command resumes.",
+        description="Trains from one configuration: checkpoints and an exported model out. The same command resumes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -189,7 +213,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--profile", type=parse_steps, metavar="FIRST:LAST", help="write an xprof trace of these steps to profile/"
     )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="train with the seeds 0 to N-1 and report how scores are spread",
+    )
     args, overrides = configuration.parse(parser, argv)
+    if args.seeds < 0:
+        raise UserError(f"--seeds={args.seeds} must be 1 or more")
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = configuration.load(args.config, overrides)
@@ -205,18 +238,24 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.ExitStack() as silenced:
         if not distributed.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
-        summary = run(config, workdir, name=name, extend=args.extend, should_stop=should_stop, profile=args.profile)
-        return _report(summary, argv)
+        options = {"name": name, "extend": args.extend, "should_stop": should_stop, "profile": args.profile}
+        if args.seeds:
+            return _report(*run_seeds(config, workdir, args.seeds, **options), argv)
+        return _report(run(config, workdir, **options), None, argv)
 
 
-def _report(summary: Summary, argv: list[str] | None) -> int:
-    """Prints what a run came to; its exit code."""
+def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | None) -> int:
+    """Prints what a run, or several with different seeds, came to; its exit code."""
     if not summary.finished:
         again = command("train", *(sys.argv[1:] if argv is None else argv))
         print(f"stopped and saved at step {summary.step}; to go on: {again}")
         return STOPPED
-    report.print_summary(summary.figures)
     root = summary.workdir
+    if spread is not None:
+        print_seeds(spread)
+        print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
+        return 0
+    report.print_summary(summary.figures)
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
     print(f"next      {command('evaluate', str(root / 'export'))}")
     return 0

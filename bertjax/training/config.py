@@ -77,7 +77,9 @@ class OptimizerConfig:
       epsilon: added to the root of the second moment.
       weight_decay: decoupled; none on biases and layer norms.
       clip_norm: the gradient's global norm is clipped to this; 0 does not clip.
-      multipliers: of the learning rate; the first whose path is found counts.
+      layer_decay: the learning rate falls by this factor with every layer from the heads down to the embeddings (Howard
+        & Ruder, 2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
+      multipliers: of the learning rate, besides; the first whose path is found counts.
       frozen: regular expressions; parameters whose path holds one never change and have no moments.
     """
 
@@ -91,6 +93,7 @@ class OptimizerConfig:
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     clip_norm: float = 1.0
+    layer_decay: float = 1.0
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
 
@@ -100,6 +103,8 @@ class OptimizerConfig:
         for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
         for field in ("b1", "b2", "warmup_share"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must lie in [0, 1)")

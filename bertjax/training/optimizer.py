@@ -18,6 +18,7 @@ from bertjax.training.paths import map_with_path, matches, path_of
 
 _IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
 _IS_STACKED = matches(r"(^|/)layers/")
+_IS_EMBEDDING = matches(r"(^|/)embeddings/")
 
 
 def decay_mask(params: dict) -> dict:
@@ -40,6 +41,8 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.kind == "lamb":
         steps.append(_by_trust_ratio())
+    if config.layer_decay < 1.0:
+        steps.append(_by_depth(config.layer_decay))
     if config.multipliers:
         steps.append(_multiplied(config.multipliers))
     chain = optax.chain(*steps)
@@ -78,6 +81,23 @@ def _by_trust_ratio() -> optax.GradientTransformation:
         return direction * trust_ratio(path, param, direction)
 
     return _stateless(lambda params: None, update)
+
+
+def _by_depth(decay: float) -> optax.GradientTransformation:
+    """decay^(L + 1 - depth) for the embeddings (depth 0), the layers (1 to L) and what lies above (L + 1)."""
+
+    def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
+        layers = max(leaf.shape[0] for path, leaf in _leaves(params).items() if _IS_STACKED(path))
+
+        def scaled(path: str, direction: jax.Array) -> jax.Array:
+            if _IS_STACKED(path):
+                factors = decay ** jnp.arange(layers, 0, -1)
+                return direction * factors.reshape(-1, *[1] * (direction.ndim - 1))
+            return direction * decay ** (layers + 1) if _IS_EMBEDDING(path) else direction
+
+        return map_with_path(scaled, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def _multiplied(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:

@@ -220,3 +220,19 @@ def test_patterns_that_cannot_be(choices, message):
     with pytest.raises(UserError) as error:
         make_optimizer(dataclasses.replace(CONFIG, **choices)).init(stacked_params())
     assert str(error.value).startswith(message)
+
+
+def test_the_rate_falls_from_the_heads_down():
+    """After one step of the same direction everywhere, each part has moved by its share."""
+    decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
+    params = stacked_params()
+    plain, slowed = (
+        train(make_optimizer(config), params)[0]
+        for config in (dataclasses.replace(decaying, layer_decay=1.0), decaying)
+    )
+    moved, slow = (jax.tree.map(lambda a, b: a - b, after, params) for after in (plain, slowed))
+    shares = jax.tree.map(lambda a, b: np.asarray(b / a), moved, slow)
+    np.testing.assert_allclose(shares["encoder"]["embeddings"]["word"], 0.5**4, rtol=1e-3)
+    for index, share in enumerate((0.5**3, 0.5**2, 0.5)):
+        np.testing.assert_allclose(shares["encoder"]["layers"]["dense"]["kernel"][index], share, rtol=1e-3)
+    np.testing.assert_allclose(shares["heads"]["kernel"], 1.0, rtol=1e-3)

@@ -1,0 +1,127 @@
+"""Fine-tuning from the command line: it learns, resumes, says what it predicts, and refuses what cannot be."""
+
+import json
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests import labelled, runs
+
+CONFIG = """
+def get_config():
+    return {
+        "model": {"preset": "init_from"},
+        "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}}},
+        "optimizer": {"learning_rate": 3e-3, "warmup_share": 0.1},
+        "stages": [{"epochs": 6.0, "seq_len": 32, "examples": 16}],
+        "eval": {"every": 0, "rows": 0, "samples": 0},
+        "runtime": {"log_every": 1, "save_every": 10, "keep_best": 1},
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def finetune(undisturbed, tmp_path_factory):
+    """The command line of a fine-tuning, without its workdir."""
+    folder = tmp_path_factory.mktemp("finetune")
+    (folder / "good.py").write_text(CONFIG)
+    train, dev = labelled.write(folder)
+    examples = "--config.tasks.good.examples"
+    return [
+        f"--config={folder / 'good.py'}",
+        f"--config.init_from={undisturbed / 'export'}",
+        f"{examples}.train={train}",
+        f"{examples}.heldout={dev}",
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(finetune, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    assert runs.call(*finetune, f"--workdir={workdir}") == 0
+    return workdir
+
+
+def test_it_learns_and_says_what_it_predicts(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"] + 0.2
+    predictions = runs.records(finished / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 40
+    right = sum(record["prediction"] == record["label"] for record in predictions)
+    assert right / 40 == pytest.approx(summary["eval"]["accuracy"])
+    assert sorted(record["sentence"] for record in predictions) == sorted(
+        record["sentence"] for record in labelled.sentences(40, seed=1)
+    )
+
+
+def test_what_was_left_to_the_data_is_filled_in(finished):
+    config = json.loads((finished / "config.json").read_text())["config"]
+    assert config["tasks"]["good"]["objective"]["classes"] == ["no", "yes"]
+    (stage,) = config["stages"]
+    assert 2 <= stage["batch"] < 16 and config["optimizer"]["warmup_steps"] == stage["steps"] // 10
+    metrics = runs.records(finished / "metrics.jsonl")
+    evaluated = [record["step"] for record in metrics if "eval/heldout/accuracy" in record]
+    assert len(evaluated) == 6 and evaluated[-1] == stage["steps"]
+    rows = metrics[-1]["rows"]
+    assert abs(160 * 6 / stage["steps"] - 16) < 3 and rows == stage["steps"] * stage["batch"]
+    assert config["model"]["width"] == 32, "that of the model it begins with"
+
+
+def test_stopped_and_gone_on_is_equal_bit_for_bit(finetune, finished, tmp_path):
+    steps = json.loads((finished / "config.json").read_text())["config"]["stages"][0]["steps"]
+    from bertjax import config, train
+
+    first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
+    asked = iter(range(1, steps + 1))
+    stopped = train.run(config.load(first, overrides), tmp_path, should_stop=lambda: next(asked) == steps // 2)
+    assert stopped.step == steps // 2 and not stopped.finished
+    assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
+    assert runs.weights(tmp_path) == runs.weights(finished)
+
+
+def test_the_best_checkpoint_is_that_of_the_highest_accuracy(finished):
+    metrics = runs.records(finished / "metrics.jsonl")
+    accuracies = {r["step"]: r["eval/heldout/accuracy"] for r in metrics if "eval/heldout/accuracy" in r}
+    kept = {int(path.name) for path in (finished / "checkpoints").iterdir() if path.name.isdecimal()}
+    assert any(accuracies[step] == max(accuracies.values()) for step in kept & accuracies.keys())
+
+
+def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undisturbed, tmp_path):
+    still = ["--config.optimizer.learning_rate=1e-12", "--config.stages.0.epochs=0.2"]
+    assert runs.call(*finetune, *still, f"--workdir={tmp_path}") == 0
+    before, after = (load_file(root / "export" / "model.safetensors") for root in (undisturbed, tmp_path))
+    for path, values in before.items():
+        if path.startswith("encoder/"):
+            assert abs(after[path] - values).max() < 1e-8
+    assert after["heads/classification/kernel"].shape == (32, 2)
+
+
+@pytest.mark.parametrize(
+    "more, complaint",
+    [
+        (["--config.init_from="], "model.preset=init_from has no model to be like; set --config.init_from=EXPORT"),
+        (["--config.init_from=nowhere"], "'nowhere' holds neither an export (bertjax.json) nor a run (config.json)"),
+        (["--config.tasks.good.examples.label=stars"], "has no field 'stars'; it has 'sentence'"),
+        (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
+        (["--config.tasks.good.examples.limit=-1"], "examples.limit=-1 must not be negative"),
+        (["--config.tasks.good.objective.metric=fame"], "objective.metric='fame' is unknown; choose one of accuracy"),
+        (["--config.stages.0.seq_len=64"], "stages.0.seq_len=64 is longer than the position table"),
+        (["--config.tasks.good.objective.kind=regression"], "has the label 'yes', which is no number"),
+    ],
+)
+def test_bad_input(finetune, tmp_path, capsys, more, complaint):
+    assert runs.call(*finetune, *more, f"--workdir={tmp_path}") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and complaint in said, said
+
+
+def test_seeds(finetune, tmp_path, capsys):
+    brief = ["--config.stages.0.epochs=2", f"--workdir={tmp_path}"]
+    assert runs.call(*finetune, *brief, "--seeds=2") == 0
+    said = capsys.readouterr().out
+    assert "held out, 2 seeds" in said and f"figures   {tmp_path}/seeds.json" in said
+    spread = json.loads((tmp_path / "seeds.json").read_text())["metrics"]["accuracy"]
+    alone = [json.loads((tmp_path / f"seed={seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    assert spread["values"] == [each["eval"]["accuracy"] for each in alone]
+    assert runs.weights(tmp_path / "seed=0") != runs.weights(tmp_path / "seed=1")
+    assert runs.call(*finetune, *brief, "--seeds=-1") == 2
