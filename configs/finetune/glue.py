@@ -1,10 +1,15 @@
 """GLUE (Wang et al., 2019, arXiv 1804.07461) as BERT was fine-tuned on it (Devlin et al., 2019, section 4.1).
 
-    python -m bertjax.train --config=configs/finetune/glue.py:MRPC --config.init_from=EXPORT \
-        --config.tasks.MRPC.examples.train=glue/MRPC/train.tsv --config.tasks.MRPC.examples.heldout=glue/MRPC/dev.tsv
+    python -m bertjax.train --config=configs/finetune/glue.py:MRPC --config.init_from=EXPORT --seeds=5 \
+        --workdir=runs/glue/MRPC
 
 EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/huggingface.md). Variants are CoLA,
-SST-2, MRPC, STS-B, RTE, QQP, MNLI, QNLI and WNLI, with the columns of the original files.
+SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The original files are looked for as glue/MRPC/train.tsv and
+glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When runs/glue holds the tasks,
+
+    python -m bertjax.evaluate --suite=glue runs/glue
+
+prints the line of the paper's table 1.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -27,9 +32,13 @@ COLUMNS = {
     "RTE": ("sentence1", "sentence2", "label"),
     "QQP": ("question1", "question2", "is_duplicate"),
     "MNLI": ("sentence1", "sentence2", "gold_label"),
+    "MNLI-mm": ("sentence1", "sentence2", "gold_label"),
     "QNLI": ("question", "sentence", "label"),
     "WNLI": ("sentence1", "sentence2", "label"),
 }
+# Development sets of another name than dev.tsv, and folders of another name than the task.
+HELDOUT = {"MNLI": "dev_matched.tsv", "MNLI-mm": "dev_mismatched.tsv"}
+FOLDERS = {"MNLI-mm": "MNLI"}
 METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1"}
 
 
@@ -40,12 +49,20 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     objective = {"kind": "classification", "metric": METRICS.get(variant, "accuracy")}
     if variant == "STS-B":
         objective = {"kind": "regression"}
+    folder = f"glue/{FOLDERS.get(variant, variant)}"
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
     config.tasks = {
         variant: {
             "objective": objective,
-            "examples": {"kind": "labelled_text", "text": text, "pair": pair, "label": label},
+            "examples": {
+                "kind": "labelled_text",
+                "train": f"{folder}/train.tsv",
+                "heldout": f"{folder}/{HELDOUT.get(variant, 'dev.tsv')}",
+                "text": text,
+                "pair": pair,
+                "label": label,
+            },
         }
     }
     config.optimizer = {"learning_rate": 3e-5, "warmup_share": 0.1}
