@@ -1,5 +1,6 @@
 """Every command that the documentation shows is one that the command lines understand."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from bertjax import config
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").glob("*.py")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").rglob("*.py")))
 SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
 COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text().replace("\\\n", " "))})
 
@@ -21,8 +22,10 @@ def test_there_are_commands():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_configuration_of_a_shown_command_loads(command, monkeypatch):
+def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
+    (tmp_path / "bertjax.json").write_text(json.dumps({"config": {}}))  # a model of BERT's size
+    command = re.sub(r"init_from=\S+", f"init_from={tmp_path}", command)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
     config.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
