@@ -1,6 +1,7 @@
 """How a split of a token store becomes rows: made once, written beside the store, opened as memory maps."""
 
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -8,7 +9,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +122,7 @@ class Plan:
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     """The plan of a split, from `<store>/plans/` if it is there and unharmed, else made and written there.
 
-    Processes that make the same plan at the same time end up with one of the copies, which are equal.
+    Of processes that want the same plan at the same time one makes it and the others wait.
 
     Raises:
       UserError: the split gives no row, or the plan cannot be written.
@@ -129,24 +130,29 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     identity = spec.identity(store)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     path = store.path / "plans" / fingerprint[:12]
-    was_there = path.exists()
     counts = _read(path, identity)
-    if was_there and counts is None:
-        log.warning("the plan in %s is damaged and is made again", path)
-        _attempt(path, lambda: shutil.rmtree(path))
     if counts is None:
-        _attempt(path, lambda: _make(store, spec, path, identity))
-        counts = _read(path, identity)
+        try:
+            counts = _make_alone(store, spec, path, identity)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the plan {path} ({error.strerror}); make the store writable or choose another data.store"
+            ) from error
     return Plan(path, fingerprint, spec.examples.open(store, spec.split, path / _RANGES), counts)
 
 
-def _attempt(path: Path, action: Callable[[], None]) -> None:
-    try:
-        action()
-    except OSError as error:
-        raise UserError(
-            f"cannot write the plan {path} ({error.strerror}); make the store writable or choose another data.store"
-        ) from error
+def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Counts:
+    """Makes a plan, or waits for the process that makes it: none takes away what another has just made."""
+    path.parent.mkdir(exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (counts := _read(path, identity)) is not None:
+            return counts
+        if path.exists():
+            log.warning("the plan in %s is damaged and is made again", path)
+            shutil.rmtree(path)
+        _make(store, spec, path, identity)
+        return _read(path, identity)
 
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
@@ -170,9 +176,6 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
         (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
         flush_folder(draft)
         os.rename(draft, path)
-    except OSError:
-        if not path.exists():  # otherwise another process was faster with the same plan
-            raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

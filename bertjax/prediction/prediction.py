@@ -5,7 +5,6 @@ import math
 import re
 import time
 import warnings
-from importlib import metadata
 from typing import Any
 
 import jax
@@ -16,7 +15,7 @@ from bertjax.prediction import hlo, roofline, work
 from bertjax.prediction.collectives import Collective, collectives
 from bertjax.prediction.kernels import calls, flops_of_call, kernel_flops
 from bertjax.prediction.roofline import Floor
-from bertjax.prediction.topologies import Topology, usable_memory
+from bertjax.prediction.topologies import Topology, libtpu_version, usable_memory
 from bertjax.training.flops import training_flops
 from bertjax.training.program import Program
 from bertjax.training.stages import micro_batches
@@ -164,7 +163,7 @@ def predict(program: Program, topology: Topology, stage: int = 0) -> Prediction:
         memory=memory,
         compile_seconds=time.monotonic() - started,
         steps_per_call=steps,
-        libtpu=metadata.version("libtpu"),
+        libtpu=libtpu_version(),
     )
     if compiled is None:
         return prediction

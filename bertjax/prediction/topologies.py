@@ -5,6 +5,7 @@ import importlib.util
 import math
 import os
 import re
+from importlib import metadata
 
 import jax
 import jax.numpy as jnp
@@ -111,6 +112,14 @@ def parse(name: str) -> Topology:
         remedy = f"slices of {chip.name} cannot be combined, leave out {slices}x"
         raise UserError(f"--topology={name} does not exist; {remedy}")
     return Topology(chip, shape, slices)
+
+
+def libtpu_version() -> str:
+    """That of the package, or the library that the environment names in its place."""
+    try:
+        return metadata.version("libtpu")
+    except metadata.PackageNotFoundError:
+        return os.environ["TPU_LIBRARY_PATH"]
 
 
 def usable_memory(device: jax.Device) -> int:

@@ -88,7 +88,7 @@ class Spikes:
         A jump is averaged in as if it went no further than is allowed: one hardly moves the mean, a new level does.
         """
         found = {}
-        for name, loss in losses.items():
+        for name, loss in ((name, float(loss)) for name, loss in losses.items()):
             steps, mean, variance = self._means.get(name, (0, loss, 0.0))
             deviation = max(variance, 1e-12) ** 0.5
             above = (loss - mean) / deviation

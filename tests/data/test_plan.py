@@ -80,7 +80,16 @@ def test_processes_that_make_it_at_the_same_time_agree(own_store):
     with ThreadPoolExecutor(4) as pool:
         plans = list(pool.map(lambda _: open_or_make(own_store, TRAIN), range(4)))
     assert len({plan.fingerprint for plan in plans}) == 1
-    assert [folder.name for folder in (own_store.path / "plans").iterdir()] == [plans[0].path.name]
+    name = plans[0].path.name
+    assert sorted(path.name for path in (own_store.path / "plans").iterdir()) == [f".{name}.lock", name]
+
+
+def test_processes_that_find_it_damaged_make_it_again_once(own_store, caplog):
+    made = open_or_make(own_store, TRAIN)
+    flip(made.path / "rows.npy")
+    with ThreadPoolExecutor(4) as pool:
+        plans = list(pool.map(lambda _: open_or_make(own_store, TRAIN), range(4)))
+    assert len(caplog.messages) == 1 and all(len(plan.rows_RN) == len(made.rows_RN) for plan in plans)
 
 
 def test_a_store_that_takes_no_plan(own_store):
@@ -122,7 +131,7 @@ class Stretches:
 def test_no_row_is_an_error(own_store):
     with pytest.raises(UserError, match="heldout split of .* is too small to fill a row; use a larger corpus"):
         open_or_make(own_store, Spec("heldout", WholeRows(), 10**7, 0))
-    assert list((own_store.path / "plans").iterdir()) == []
+    assert [path.suffix for path in (own_store.path / "plans").iterdir()] == [".lock"]
 
 
 def test_blocks_are_joined_and_their_counts_added(own_store):
