@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
@@ -24,7 +25,8 @@ RECORD_FILE = "tokenizer.json"
 class Tokenizer(abc.ABC):
     """Text to token ids and back.
 
-    The spelling of a special symbol in a text is ordinary text and never becomes its id. Picklable.
+    The spelling of a special symbol in a text is ordinary text and never becomes its id; only `encode_masked` reads
+    [MASK] as the symbol. Picklable.
 
     Attributes:
       model: all that the library inside needs to know.
@@ -80,6 +82,34 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode(self, sentences: list[str]) -> list[list[int]]:
         """Token ids of each sentence, without [CLS] and [SEP]."""
+
+    def encode_masked(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text, as `encode` gives them, where `[MASK]` (or the symbol's own spelling) is the symbol.
+
+        What stands around it is encoded as in a text whose piece there was masked: a space before it belongs to the
+        piece, and what follows it without a space goes on with its word.
+        """
+        symbol = re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
+        parts = [symbol.split(text) for text in texts]
+        return [
+            list(
+                itertools.chain(self._encode_part(first), *([self.mask_id, *self._after_mask(part)] for part in others))
+            )
+            for first, *others in parts
+        ]
+
+    def _encode_part(self, text: str) -> list[int]:
+        text = text.strip()
+        return self.encode([text])[0] if text else []
+
+    def _after_mask(self, text: str) -> list[int]:
+        if not text or text[0].isspace():
+            return self._encode_part(text)
+        return self._encode_continued(text.rstrip())
+
+    @abc.abstractmethod
+    def _encode_continued(self, text: str) -> list[int]:
+        """Token ids of text (without white space at its ends) that stands directly after something else."""
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """What `encode` gives, without an object for every token.

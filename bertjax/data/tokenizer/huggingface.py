@@ -92,6 +92,33 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 
+    def _encode_continued(self, text: str) -> list[int]:
+        if self._is_byte_level:
+            return self._without_prefix_space.encode([text])[0]
+        letter = "a"  # in front of the text, it shows how much of that belongs to the same word
+        normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
+        normalized = normalizer.normalize_str(letter + text) if normalizer else letter + text
+        words = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, len(normalized)))]
+        (word, (_, end)), *_ = words
+        if word == letter:
+            return self.encode([text])[0]
+        return self._continuing_pieces(word.removeprefix(letter)) + self.encode([normalized[end:]])[0]
+
+    @functools.cached_property
+    def _without_prefix_space(self) -> "HuggingFaceTokenizer":
+        return HuggingFaceTokenizer(_with_prefix_space(self.model, False))
+
+    def _continuing_pieces(self, word: str) -> list[int]:
+        """WordPiece for the rest of a word: the longest piece that fits, from left to right."""
+        prefix, ids, start = self.description["model"]["continuing_subword_prefix"], [], 0
+        while start < len(word):
+            fitting = (stop for stop in range(len(word), start, -1) if prefix + word[start:stop] in self._ids)
+            if (stop := next(fitting, None)) is None:
+                return [self.unk_id]
+            ids.append(self._ids[prefix + word[start:stop]])
+            start = stop
+        return ids
+
     def piece(self, token_id: int) -> str:
         piece = self._processor.id_to_token(int(token_id)) or ""
         if not self._is_byte_level:
@@ -180,7 +207,7 @@ def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
       UserError: it is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
     """
     try:
-        tokenizer = HuggingFaceTokenizer(_with_prefix_space(model))
+        tokenizer = HuggingFaceTokenizer(_with_prefix_space(model, True))
         kind = tokenizer.description["model"]["type"]
         steps = json.dumps([tokenizer.description[step] for step in ("pre_tokenizer", "decoder")])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -191,15 +218,15 @@ def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
     return checked(tokenizer, refused)
 
 
-def _with_prefix_space(model: bytes) -> bytes:
-    """The description, `add_prefix_space` set where it has a byte-level pre-tokenizer without; else unchanged."""
+def _with_prefix_space(model: bytes, wanted: bool) -> bytes:
+    """The description, `add_prefix_space` of its byte-level pre-tokenizers as wanted; the same bytes if it is so."""
     description = json.loads(model)
     outer = description.get("pre_tokenizer")
     steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
-    without = [step for step in steps if step["type"] == "ByteLevel" and not step["add_prefix_space"]]
-    for step in without:
-        step["add_prefix_space"] = True
-    return json.dumps(description, ensure_ascii=False).encode() if without else model
+    others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"] != wanted]
+    for step in others:
+        step["add_prefix_space"] = wanted
+    return json.dumps(description, ensure_ascii=False).encode() if others else model
 
 
 def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokenizer:

@@ -1,5 +1,6 @@
 """SentencePiece tokenizers: trained on a corpus or taken as they are (Kudo & Richardson 2018, arXiv 1808.06226)."""
 
+import copy
 import dataclasses
 import functools
 import io
@@ -40,6 +41,15 @@ class SentencePieceTokenizer(Tokenizer):
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     @functools.cached_property
+    def _continued_processor(self):
+        """The same model without the space that it puts before every text."""
+        import sentencepiece
+
+        description = copy.deepcopy(self.description)
+        description.normalizer_spec.add_dummy_prefix = False
+        return sentencepiece.SentencePieceProcessor(model_proto=description.SerializeToString())
+
+    @functools.cached_property
     def description(self):
         """The model as its protocol buffer, a `ModelProto`."""
         from sentencepiece import sentencepiece_model_pb2
@@ -74,6 +84,9 @@ class SentencePieceTokenizer(Tokenizer):
         encoded = self._processor.encode(self._normalized(sentences), num_threads=1, return_type="numpy")
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
+
+    def _encode_continued(self, text: str) -> list[int]:
+        return self._continued_processor.encode(self._normalized([text])[0])
 
     def piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(int(token_id))
