@@ -9,6 +9,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a clone runs without pip having 
     raise SystemExit(2)
 
 if TYPE_CHECKING:
+    from bertjax.inference.predictor import Predictor
     from bertjax.opening import Model
 
 __version__ = "0.1.0"
@@ -26,3 +27,18 @@ def load(name: str | os.PathLike) -> "Model":
     from bertjax import opening
 
     return opening.load(name)
+
+
+def predictor(name: str | os.PathLike) -> "Predictor":
+    """Opens a model to be used: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
+
+    Args:
+      name: as for `load`.
+
+    Raises:
+      UserError: nothing readable is there.
+    """
+    from bertjax import opening
+    from bertjax.inference.predictor import Predictor
+
+    return Predictor(opening.open_model(name))

@@ -1,5 +1,6 @@
 """python -m bertjax.evaluate: scores a run, a checkpoint or an export on held-out text."""
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -11,6 +12,9 @@ from bertjax import errors, opening
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
+from bertjax.inference import minimal_pairs
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.progress import bar
 from bertjax.training import platform, report
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
@@ -56,6 +60,28 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 
+def run_pairs(name: str, path: str) -> dict[str, Any]:
+    """Scores a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
+
+    Args:
+      name: as for `run`.
+      path: a .jsonl file with BLiMP's fields `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
+
+    Returns:
+      {`minimal_pairs`: {`accuracy`, `pairs`, `UID`: {name: {`accuracy`, `pairs`}}}}.
+
+    Raises:
+      UserError: no such model or file, a line that is no pair, or a model without a masked-LM head.
+    """
+    pairs, predictor = minimal_pairs.read(path), Predictor(opening.open_model(name))
+    question = minimal_pairs.question(predictor, pairs)
+    with bar(question.tokens) as progress:
+        figures = minimal_pairs.score(predictor, pairs, question, progress.update)
+    for note, count in question.notes.items():
+        print(f"{count:,} of {question.records:,} sentences were {note}", file=sys.stderr)
+    return {"minimal_pairs": figures}
+
+
 def _tokenizer_folder(name: str) -> Path:
     return Path(opening.split_name(name)[0]) / "tokenizer"
 
@@ -64,24 +90,39 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = errors.ArgumentParser(
         prog="python -m bertjax.evaluate",
-        description="Scores a run, a checkpoint or an export on the held-out documents of a corpus.",
-        epilog="examples: python -m bertjax.evaluate runs/tiny/export    python -m bertjax.evaluate runs/tiny@3500 "
-        "--corpus=my/texts --json",
+        description="Scores a run, a checkpoint or an export on held-out documents, or on minimal pairs.",
+        epilog="examples:\n"
+        "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny/export\n"
+        "  those of other texts, as JSON:     python -m bertjax.evaluate runs/tiny@3500 --corpus=my/texts --json\n"
+        "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n\n"
+        'A line of such a file: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
+        '"agreement"};\na pair is right where the good sentence has the higher pseudo-log-likelihood.',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
     parser.add_argument("--corpus", default="", help="what to score on (default: the corpus of the run)")
+    parser.add_argument(
+        "--minimal-pairs",
+        default="",
+        metavar="F",
+        help="score on the pairs of this .jsonl file (BLiMP's fields) instead",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     platform.add_flag(parser)
     args = parser.parse_args(argv)
+    if args.corpus and args.minimal_pairs:
+        raise UserError("--corpus and --minimal-pairs are two things to score on; give one of them")
     platform.configure_logging()
     platform.configure(args.platform)
     with contextlib.redirect_stdout(
         sys.stderr
     ):  # a corpus that is prepared on the way says so; --json prints JSON alone
-        figures = run(args.model, args.corpus)
+        figures = run_pairs(args.model, args.minimal_pairs) if args.minimal_pairs else run(args.model, args.corpus)
     if args.json:
-        print(json.dumps(figures, indent=2))
+        print(json.dumps(figures, indent=2, ensure_ascii=False))
+    elif args.minimal_pairs:
+        print(minimal_pairs.table(figures["minimal_pairs"]))
     else:
         report.print_summary(figures)
     return 0

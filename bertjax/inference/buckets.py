@@ -1,0 +1,105 @@
+"""Examples of any length through a jitted function of batches: a few shapes, one compilation each.
+
+Examples are sorted into buckets of lengths that double. A bucket's batches have one shape, and what they give is put
+back in the order of the examples.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+from bertjax.data.batch import PlacedExamples, core, place
+from bertjax.data.examples import Examples, Vocabulary
+from bertjax.inference.base import Arrays
+
+SHORTEST = 32
+# Positions of a full batch. Larger ones are hardly faster on a CPU, and an activation of BERT-base is 24 MiB then.
+POSITIONS = 1 << 13
+
+Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """Examples that are computed in batches of one shape.
+
+    Attributes:
+      seq_len: T.
+      rows: B.
+      members: int64, which examples, ascending; the last batch may have empty rows.
+    """
+
+    seq_len: int
+    rows: int
+    members: np.ndarray
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """The members of each batch, at most B."""
+        for first in range(0, len(self.members), self.rows):
+            yield self.members[first : first + self.rows]
+
+
+def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
+    """The buckets that examples fall into, each example into the shortest that holds it.
+
+    A bucket that fills no batch has fewer rows, a power of two: one sentence must not cost as much as hundreds.
+
+    Args:
+      lengths: int [M], none over `longest`.
+      longest: T of the last bucket.
+    """
+    seq_lens = [SHORTEST]
+    while seq_lens[-1] < longest:
+        seq_lens.append(2 * seq_lens[-1])
+    seq_lens[-1] = longest
+    found, bucket_of = [], np.searchsorted(seq_lens, lengths)
+    for bucket in np.unique(bucket_of):
+        members = np.flatnonzero(bucket_of == bucket)
+        rows = min(1 << (len(members) - 1).bit_length(), max(1, POSITIONS // seq_lens[bucket]))
+        found.append(Bucket(seq_lens[bucket], rows, members))
+    return found
+
+
+def run(
+    function: Callable[[dict, Arrays], Arrays],
+    params: dict,
+    examples: Examples,
+    vocabulary: Vocabulary,
+    longest: int,
+    features: Features,
+    on_tokens: Callable[[int], object],
+) -> dict[str, np.ndarray]:
+    """Applies a function to examples, one in each row.
+
+    Args:
+      function: (params, batch) to arrays named `<name>_BN...` or `<name>_BT...`, jitted.
+      params: its first argument.
+      examples: M of them; their order is that of the results.
+      vocabulary: of their tokens.
+      longest: no example has more tokens.
+      features: gives what the batch holds besides the core.
+      on_tokens: called with the tokens of each batch when it is done.
+
+    Returns:
+      {name: [M, ...]} for `_BN`, whose N = 1 is gone, and [tokens of all examples, ...] for `_BT`.
+    """
+    lengths = examples.lengths().astype(np.int64)
+    starts = np.cumsum(lengths) - lengths
+    results: dict[str, np.ndarray] = {}
+    for bucket in sort(lengths, longest):
+        for members in bucket.batches():
+            ragged = examples.take(members)
+            rows_BN = np.where(np.arange(bucket.rows) < len(members), np.arange(bucket.rows), -1)[:, None]
+            placed = place(ragged, rows_BN, bucket.seq_len, vocabulary)
+            outputs = jax.device_get(function(params, core(placed) | features(placed)))
+            cells = {"BN": members, "BT": ragged.spread(starts[members]) + ragged.token_index}
+            for name, values in outputs.items():
+                axes = name.rsplit("_", 1)[-1][:2]
+                flat = values.reshape(-1, *values.shape[2:])
+                flat = flat[: len(members)] if axes == "BN" else flat[placed.token_cells]
+                size = {"BN": len(lengths), "BT": lengths.sum()}[axes]
+                results.setdefault(name, np.empty((size, *flat.shape[1:]), flat.dtype))[cells[axes]] = flat
+            on_tokens(int(lengths[members].sum()))
+    return results

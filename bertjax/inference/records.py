@@ -1,0 +1,91 @@
+"""Records to predict: from a list of texts, a file or a stream, each knowing where it came from."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bertjax.data.sources.access import reason_of
+from bertjax.data.sources.base import text_of
+from bertjax.data.sources.lines import BYTE_ORDER_MARK
+from bertjax.errors import UserError
+from bertjax.inference.base import WHERE, Record
+
+TEXT = "text"
+
+
+def records_of(texts: Sequence[str]) -> list[Record]:
+    """Texts as records.
+
+    Raises:
+      UserError: one of them is blank or no text.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
+    return [_checked({TEXT: text}, f"text {number}", (TEXT,)) for number, text in enumerate(texts, start=1)]
+
+
+def read_lines(lines: Iterable[bytes], name: str) -> list[Record]:
+    """Texts, one a line.
+
+    Args:
+      lines: with their ends, in UTF-8.
+      name: of their file.
+
+    Raises:
+      UserError: a line that is blank or no text.
+    """
+    return [{TEXT: text_of(line, where), WHERE: where} for where, line in _numbered(lines, name)]
+
+
+def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> list[Record]:
+    """JSON objects, one a line.
+
+    Args:
+      lines: with their ends, in UTF-8.
+      name: of their file.
+      fields: those that must be there and hold text.
+
+    Raises:
+      UserError: a line that is no such object.
+    """
+    found = []
+    for where, line in _numbered(lines, name):
+        try:
+            record = json.loads(text_of(line, where))
+        except (ValueError, RecursionError) as error:
+            raise UserError(
+                f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
+            ) from None
+        if not isinstance(record, dict):
+            raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{fields[0]!r}: ...}}")
+        found.append(_checked(record, where, fields))
+    return found
+
+
+def read_file(path: str, fields: Sequence[str] = (TEXT,)) -> list[Record]:
+    """The records of a file: JSON objects where its name ends with .jsonl, else texts, one a line.
+
+    Raises:
+      UserError: the file cannot be read, or holds a line that is no record.
+    """
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return read_objects(file, path, fields) if path.endswith(".jsonl") else read_lines(file, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason_of(error)}; name a file of text or a .jsonl file") from None
+
+
+def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:
+    for number, line in enumerate(lines, start=1):
+        yield f"{name}:{number}", (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
+
+
+def _checked(record: Record, where: str, fields: Sequence[str]) -> Record:
+    for field in fields:
+        if field not in record:
+            held = ", ".join(map(repr, record)) or "none"
+            raise UserError(f"{where} has no field {field!r} (it has {held}); rename the one that holds it")
+        if not isinstance(record[field], str):
+            raise UserError(f"{where}: {field!r} is {str(record[field])[:40]!r}, no string; write it in quotes")
+        text_of(record[field], where)
+    return record | {WHERE: where}

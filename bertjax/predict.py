@@ -1,0 +1,141 @@
+"""python -m bertjax.predict: uses a model, from the command line; `bertjax.predictor` does the same in Python."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from bertjax import errors, opening
+from bertjax.errors import UserError
+from bertjax.inference.base import Record
+from bertjax.inference.embed import Embed
+from bertjax.inference.predictor import USES, Predictor, Question
+from bertjax.inference.progress import bar
+from bertjax.inference.records import read_file, read_lines, records_of
+from bertjax.training import platform
+
+_ARRAY = ".npy"
+_HELP = """
+What is done follows from the model: one with a masked-LM head fills masks, any other one embeds.
+
+fill     every [MASK], spelled so, gets the likeliest pieces of the vocabulary with their probabilities;
+         "filled" is the text with the best of each
+embed    the mean of a text's last hidden states, [CLS] and [SEP] included
+
+examples:
+  words for the masks of a sentence:
+      python -m bertjax.predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
+  the ten best for each, of all lines of a file, from a certain checkpoint:
+      python -m bertjax.predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
+  from a stream, the best sentence alone:
+      echo "Long live the [MASK]!" | python -m bertjax.predict runs/tiny | jq -r .filled
+  vectors as a numpy array of shape [sentences, width], of length 1:
+      python -m bertjax.predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
+
+Each record becomes one line of JSON, in the order of the input, with the fields that it came with.
+A text that is longer than the model reads is cut at its end, and said so when all is done.
+"""
+
+
+def run(predictor: Predictor, question: Question, out: str = "") -> None:
+    """Answers a question on stdout or in a file, with progress and what was cut on stderr.
+
+    Args:
+      predictor: the model.
+      question: what its `question` gave.
+      out: a file of JSON lines, or a .npy file of embeddings; stdout where empty. It is there when it is complete.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with _target(out) as file, bar(question.tokens) as progress:
+        if out.endswith(_ARRAY):
+            parts = predictor.outputs(question, progress.update)
+            np.save(file, np.concatenate([outputs["embedding_BND"] for outputs in parts]))
+        else:
+            for answer in predictor.answers(question, progress.update):
+                file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+    for note, count in question.notes.items():
+        print(f"{count:,} of {question.records:,} texts were {note}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _target(out: str) -> Iterator[IO[bytes]]:
+    """stdout, or a draft that becomes the file when all is written."""
+    if not out:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(out).expanduser()
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        file = draft.open("wb")
+    except OSError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in a folder of yours") from None
+    try:
+        with file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _records(texts: list[str], file: str) -> list[Record]:
+    if texts and file:
+        raise UserError(f"there are sentences on the command line and --file={file}; give one of the two")
+    if texts:
+        return records_of(texts)
+    if file:
+        return read_file(file)
+    if sys.stdin.isatty():
+        print("one sentence a line, Ctrl-D after the last:", file=sys.stderr)
+    return read_lines(sys.stdin.buffer, "stdin")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = errors.ArgumentParser(
+        prog="python -m bertjax.predict",
+        description="Uses a model: words for [MASK], or texts as vectors.",
+        epilog=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences; without any, --file or stdin is read")
+    parser.add_argument("--file", default="", metavar="F", help="a sentence a line, or .jsonl with a field 'text'")
+    parser.add_argument("--out", default="", metavar="F", help="write there and not to stdout; embeddings also as .npy")
+    parser.add_argument("--do", choices=tuple(USES), help="what to do (default: what the model was trained for)")
+    parser.add_argument("--top", type=int, metavar="K", help="fill: pieces for each mask (5)")
+    parser.add_argument("--normalize", action="store_true", default=None, help="embed: vectors of length 1")
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    platform.configure_logging()
+    platform.configure(args.platform)
+
+    predictor = Predictor(opening.open_model(args.model))
+    do = args.do or predictor.default
+    kind = USES[do]
+    options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}
+    if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
+        raise UserError(f"--{stray.pop()} says nothing to --do={do}; leave it out")
+    if args.out.endswith(_ARRAY) and kind is not Embed:
+        raise UserError(f"--out={args.out} holds embeddings alone; add --do=embed, or name a .jsonl file")
+    use = predictor.use(kind, **options)
+    question = predictor.question(use, _records(args.texts, args.file))
+    try:
+        run(predictor, question, args.out)
+    except BrokenPipeError:  # whoever reads stdout has enough; nothing shall fail when it is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.exit_code_of(main))

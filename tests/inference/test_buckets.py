@@ -1,0 +1,81 @@
+"""Buckets: every example once, in few shapes, and results in the order of the examples."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.inference import buckets
+from tests import ragged
+
+
+@given(st.lists(st.integers(2, 200), min_size=1, max_size=400), st.integers(200, 600))
+def test_every_example_is_in_the_shortest_bucket_that_holds_it(lengths, longest):
+    lengths = np.array(lengths)
+    found = buckets.sort(lengths, longest)
+    assert sorted(np.concatenate([bucket.members for bucket in found])) == list(range(len(lengths)))
+    shapes = [bucket.seq_len for bucket in found]
+    assert shapes == sorted(set(shapes)) and max(shapes) <= longest
+    for bucket in found:
+        inside = lengths[bucket.members]
+        assert inside.max() <= bucket.seq_len
+        assert bucket.seq_len == buckets.SHORTEST or 2 * inside.min() > min(bucket.seq_len, 2 * inside.min() - 1)
+        assert bucket.rows & (bucket.rows - 1) == 0 or bucket.rows == buckets.POSITIONS // bucket.seq_len
+        assert [len(members) for members in bucket.batches()][:-1] == [bucket.rows] * (
+            -(-len(bucket.members) // bucket.rows) - 1
+        )
+
+
+def test_lengths_of_buckets_double_up_to_the_longest():
+    of_each = buckets.sort(np.arange(1, 101), longest=100)
+    assert [bucket.seq_len for bucket in of_each] == [32, 64, 100]
+    assert [(bucket.members[0] + 1, bucket.members[-1] + 1) for bucket in of_each] == [(1, 32), (33, 64), (65, 100)]
+    assert [bucket.seq_len for bucket in buckets.sort(np.array([20]), longest=20)] == [20]
+
+
+class InMemory:
+    """`Examples` of a `Ragged`."""
+
+    def __init__(self, whole):
+        self._whole = whole
+
+    def __len__(self):
+        return len(self._whole.ids)
+
+    def lengths(self, start=0, stop=None):
+        return self._whole.lengths[start:stop].astype(np.int32)
+
+    def take(self, indices):
+        offsets = self._whole.offsets
+        texts = [self._whole.tokens[offsets[index] : offsets[index + 1]] for index in indices]
+        return ragged.of(texts, self._whole.ids[indices])
+
+
+@pytest.mark.parametrize("positions", [32, 256, buckets.POSITIONS])
+def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
+    """Per example and per token, whatever the batches; each bucket is traced for one shape."""
+    monkeypatch.setattr(buckets, "POSITIONS", positions)
+    lengths = np.random.default_rng(0).integers(2, 91, 50)
+    whole = ragged.random(lengths, np.arange(50))
+    shapes, done = set(), []
+
+    def function(params, batch):
+        shapes.add(batch["tokens_BT"].shape)
+        is_token_BT = batch["examples_BT"] > 0
+        return {
+            "last_BN": (batch["tokens_BT"] * is_token_BT).sum(axis=1)[:, None] * params,
+            "square_BT": batch["tokens_BT"] ** 2,
+            "pair_BTC": jax.numpy.stack([batch["tokens_BT"], batch["positions_BT"]], axis=-1),
+            "added_BN": batch["added_BN"],
+        }
+
+    def features(placed):
+        return {"added_BN": placed.examples_to_rows(placed.ragged.lengths)}
+
+    results = buckets.run(jax.jit(function), np.int32(2), InMemory(whole), ragged.VOCABULARY, 90, features, done.append)
+    np.testing.assert_array_equal(results["last_BN"], 2 * np.add.reduceat(whole.tokens, whole.offsets[:-1]))
+    np.testing.assert_array_equal(results["square_BT"], whole.tokens**2)
+    np.testing.assert_array_equal(results["pair_BTC"], np.stack([whole.tokens, whole.token_index], axis=-1))
+    np.testing.assert_array_equal(results["added_BN"], lengths)
+    assert sum(done) == len(whole.tokens) and len(shapes) == 3

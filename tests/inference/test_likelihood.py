@@ -1,0 +1,97 @@
+"""Pseudo-log-likelihoods against a slow loop, and minimal pairs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.inference import minimal_pairs
+from tests.inference.conftest import LONGEST, WORDS, sentences
+from tests.inference.test_predictor import framed, probabilities
+
+
+def direct(model, text: str, hide: bool = True) -> float:
+    """One forward pass for each token, without padding."""
+    tokens, total = model.tokenizer, 0.0
+    ids = framed(model, tokens.encode([text])[0])
+    for place in range(1, len(ids) - 1):
+        shown = [tokens.mask_id if hide and at == place else token for at, token in enumerate(ids)]
+        total += float(np.log(probabilities(model, shown)[place, ids[place]]))
+    return total
+
+
+def test_it_is_the_sum_over_tokens_each_masked_alone(model, predictor):
+    texts = sentences(8, most_words=12, seed=3)
+    found = predictor.pseudo_log_likelihoods(texts)
+    np.testing.assert_allclose(found, [direct(model, text) for text in texts], atol=1e-4)
+    in_view = np.array([direct(model, text, hide=False) for text in texts])
+    assert np.abs(found - in_view).min() > 1e-2, "these texts cannot tell whether a token is masked"
+
+
+def test_sentences_do_not_change_each_other(predictor):
+    texts = sentences(8, most_words=12, seed=3)
+    alone = [predictor.pseudo_log_likelihoods([text])[0] for text in texts]
+    np.testing.assert_allclose(predictor.pseudo_log_likelihoods(texts[::-1])[::-1], alone, atol=1e-4)
+
+
+def test_what_stands_for_a_mask_in_a_sentence_is_text(model, predictor):
+    text = f"{WORDS[0]} [MASK] {WORDS[1]}"
+    np.testing.assert_allclose(predictor.pseudo_log_likelihoods([text]), direct(model, text), atol=1e-4)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A file of pairs of two kinds, and a pair of none."""
+    records = [
+        {"sentence_good": good, "sentence_bad": bad, "UID": uid, "pair_id": number}
+        for number, (good, bad, uid) in enumerate(zip(sentences(9, 6), sentences(9, 6, seed=7), "aababbabb"))
+    ]
+    del records[-1]["UID"]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def score(predictor, path):
+    pairs = minimal_pairs.read(str(path))
+    return minimal_pairs.score(predictor, pairs, minimal_pairs.question(predictor, pairs))
+
+
+def test_a_pair_is_right_where_the_good_sentence_scores_higher(model, predictor, pairs):
+    records = [json.loads(line) for line in pairs.read_text().splitlines()]
+    right = [direct(model, r["sentence_good"]) > direct(model, r["sentence_bad"]) for r in records]
+    found = score(predictor, pairs)
+    assert 0 < sum(right) < len(right) and found["accuracy"] == np.mean(right) and found["pairs"] == 9
+    assert list(found["UID"]) == ["a", "b"]
+    for name, of in found["UID"].items():
+        chosen = [is_right for is_right, record in zip(right, records) if record.get("UID") == name]
+        assert of == {"accuracy": np.mean(chosen), "pairs": len(chosen)}
+
+
+def test_the_other_way_round_the_others_are_right(predictor, pairs, tmp_path):
+    swapped = tmp_path / "swapped.jsonl"
+    text = pairs.read_text().replace("sentence_good", "_").replace("sentence_bad", "sentence_good")
+    swapped.write_text(text.replace('"_"', '"sentence_bad"'))
+    assert score(predictor, swapped)["accuracy"] == pytest.approx(1 - score(predictor, pairs)["accuracy"])
+
+
+def test_the_same_sentence_twice_is_no_success(predictor, tmp_path):
+    path = tmp_path / "same.jsonl"
+    path.write_text(json.dumps({"sentence_good": WORDS[0], "sentence_bad": WORDS[0]}) + "\n")
+    assert score(predictor, path) == {"accuracy": 0.0, "pairs": 1, "UID": {}}
+
+
+def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"sentence_good": "abc " * LONGEST, "sentence_bad": "abc"}) + "\n")
+    pairs = minimal_pairs.read(str(path))
+    assert list(minimal_pairs.question(predictor, pairs).notes.values()) == [1]
+
+
+def test_a_table_says_each_kind_and_all():
+    figures = {"accuracy": 0.75, "pairs": 2000, "UID": {"agreement": {"accuracy": 0.5, "pairs": 1000}}}
+    assert minimal_pairs.table(figures).splitlines() == [
+        "           accuracy    pairs",
+        "agreement     50.0%    1,000",
+        "all           75.0%    2,000",
+    ]

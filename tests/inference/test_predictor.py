@@ -1,0 +1,159 @@
+"""What a model says of texts, against direct computations, and the order and composition of what is asked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import export
+from bertjax.errors import UserError
+from bertjax.inference import buckets
+from bertjax.inference import predictor as predictor_module
+from bertjax.inference.predictor import Predictor
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
+from tests.inference.conftest import LONGEST, WORDS, sentences
+from tests.models import reference
+
+TEXTS = sentences(40, most_words=50)
+
+
+def masked(count: int) -> list[str]:
+    """Sentences of very different lengths with one to nine masks."""
+    draw, found = np.random.default_rng(1), []
+    for text in sentences(count, most_words=30, seed=1):
+        words = text.split()
+        for place in draw.integers(0, len(words), draw.integers(1, 10)):
+            words[place] = "[MASK]"
+        found.append(" ".join(words))
+    return found
+
+
+def probabilities(model, ids: list[int]) -> np.ndarray:
+    """[tokens, V] of one text by the encoder and the head, one text at a time and without padding."""
+    encoder, heads = model.params["encoder"], model.params["heads"]
+    hidden_BTD = Encoder(model.encoder).apply({"params": encoder}, np.array([ids])).hidden
+    logits_BTV = MaskedLMHead(model.encoder).apply({"params": heads["mlm"]}, hidden_BTD, encoder["embeddings"]["word"])
+    return np.asarray(jax.nn.softmax(logits_BTV[0, :, : model.encoder.vocab_size]))
+
+
+def framed(model, ids: list[int]) -> list[int]:
+    return [model.tokenizer.cls_id, *ids, model.tokenizer.sep_id]
+
+
+def test_fill_is_what_encoder_and_head_compute(model, predictor):
+    texts = masked(12)
+    tokens, most = model.tokenizer, 0
+    for text, answer in zip(texts, predictor.fill(texts, top=3), strict=True):
+        assert answer["text"] == text and answer.keys() == {"text", "masks", "filled"}
+        ids = framed(model, tokens.encode_masked([text])[0])
+        places = np.flatnonzero(np.array(ids) == tokens.mask_id)
+        expected_TV = probabilities(model, ids)
+        assert len(answer["masks"]) == len(places) == text.count("[MASK]")
+        for place, guesses in zip(places, answer["masks"], strict=True):
+            best = np.argsort(-expected_TV[place], kind="stable")[:3]
+            assert [guess["piece"] for guess in guesses] == [tokens.piece(token) for token in best]
+            np.testing.assert_allclose([guess["probability"] for guess in guesses], expected_TV[place, best], atol=1e-5)
+            ids[place] = int(best[0])
+        assert answer["filled"] == tokens.decode(ids)
+        most = max(most, len(places))
+    assert most > 4, "no text was read twice"
+
+
+def test_probabilities_of_the_whole_vocabulary_add_up(model, predictor):
+    [answer] = predictor.fill([f"{WORDS[0]} [MASK]"], top=model.encoder.vocab_size)
+    assert sum(guess["probability"] for guess in answer["masks"][0]) == pytest.approx(1.0, abs=1e-5)
+    assert len({guess["piece"] for guess in answer["masks"][0]}) == model.encoder.vocab_size
+
+
+def test_embeddings_are_means_of_the_hidden_states(model, predictor):
+    for text, vector in zip(TEXTS[:6], predictor.embed(TEXTS[:6]), strict=True):
+        ids = framed(model, model.tokenizer.encode([text])[0])
+        params = reference._float64(model.params["encoder"])
+        hidden_TD = reference.encode(params, model.encoder, ids, np.zeros_like(ids))
+        np.testing.assert_allclose(vector, hidden_TD.mean(axis=0), atol=1e-5)
+
+
+def test_normalized_embeddings_have_the_length_one(predictor):
+    raw, unit = predictor.embed(TEXTS[:6]), predictor.embed(TEXTS[:6], normalize=True)
+    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
+    assert raw.dtype == unit.dtype == np.float32 and raw.shape == (6, 16)
+
+
+@pytest.mark.parametrize("positions, part", [(64, 7), (1 << 9, 16), (1 << 13, 1 << 13)])
+def test_neither_batches_nor_parts_nor_order_change_a_result(model, monkeypatch, positions, part):
+    alone = np.concatenate([Predictor(model).embed([text]) for text in TEXTS[:10]])
+    order = np.random.default_rng(2).permutation(len(TEXTS))
+    monkeypatch.setattr(buckets, "POSITIONS", positions)
+    monkeypatch.setattr(predictor_module, "PART", part)
+    shuffled = Predictor(model).embed([TEXTS[index] for index in order])
+    np.testing.assert_allclose(shuffled[np.argsort(order)][:10], alone, atol=1e-5)
+    answers = Predictor(model).fill(masked(20))
+    assert [answer["text"] for answer in answers] == masked(20)
+
+
+def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
+    long = " ".join(WORDS)
+    ids = model.tokenizer.encode([long])[0]
+    assert len(ids) > LONGEST - 2
+    use = predictor.use(predictor_module.Embed, normalize=False)
+    question = predictor.question(use, predictor_module.records_of([long, WORDS[0], long]))
+    assert question.notes == {f"cut to the {LONGEST} tokens that the model reads": 2}
+    [outputs] = predictor.outputs(question)
+    hidden = (
+        Encoder(model.encoder)
+        .apply({"params": model.params["encoder"]}, np.array([framed(model, ids[: LONGEST - 2])]))
+        .hidden
+    )
+    np.testing.assert_allclose(outputs["embedding_BND"][2], hidden[0].mean(axis=0), atol=1e-5)
+
+
+def test_what_was_compiled_is_kept(model):
+    predictor = Predictor(model)
+    assert predictor.use(predictor_module.Fill, top=2) is predictor.use(predictor_module.Fill, top=2)
+    assert predictor.use(predictor_module.Fill, top=2) is not predictor.use(predictor_module.Fill, top=3)
+
+
+@pytest.mark.parametrize(
+    "ask, complaint",
+    [
+        (lambda p: p.fill(["a [MASK]", "abc"]), "text 2 has no [MASK]"),
+        (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] beyond the {LONGEST} tokens"),
+        (lambda p: p.fill(["[MASK]"], top=0), "top=0 must lie between 1 and the 60"),
+        (lambda p: p.fill(["[MASK]"], top=61), "top=61"),
+        (lambda p: p.embed(["abc", " \n"]), "text 2 is blank"),
+        (lambda p: p.embed(["abc", 3]), "text 2: 'text' is '3', no string"),
+        (lambda p: p.embed("abc"), "'abc' is one text; give a list"),
+        (lambda p: p.embed([]), "at least one sentence"),
+        (lambda p: p.embed(["a\ud800"]), "lone surrogate"),
+    ],
+)
+def test_bad_input_is_one_line(predictor, ask, complaint):
+    with pytest.raises(UserError) as said:
+        ask(predictor)
+    assert complaint in str(said.value) and "\n" not in str(said.value)
+
+
+def test_a_model_without_a_head_embeds_and_fills_nothing(model, predictor, encoder_alone):
+    assert (predictor.default, encoder_alone.default) == ("fill", "embed")
+    np.testing.assert_array_equal(encoder_alone.embed(TEXTS[:3]), predictor.embed(TEXTS[:3]))
+    for ask in (encoder_alone.fill, encoder_alone.pseudo_log_likelihoods):
+        with pytest.raises(UserError, match="no masked-LM head"):
+            ask(["[MASK]"])
+
+
+def test_three_lines_of_python_and_nothing_heavy(model, tmp_path):
+    export.write(tmp_path / "export", model)
+    code = (
+        "import sys, bertjax; assert 'jax' not in sys.modules\n"
+        f"predictor = bertjax.predictor({str(tmp_path / 'export')!r})\n"
+        "print(len(predictor.fill(['abc [MASK]'])[0]['masks'][0]), predictor.embed(['abc']).shape)\n"
+        "print([name for name in ('grain', 'orbax', 'tensorflow_datasets') if name in sys.modules])"
+    )
+    root = Path(bertjax.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
+    assert done.stdout.splitlines() == ["5 (1, 16)", "[]"], done.stderr
