@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,8 +13,6 @@ from bertjax.errors import UserError
 from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
 from bertjax.inference.predictor import Predictor
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.models import reference
 
@@ -33,12 +30,17 @@ def masked(count: int) -> list[str]:
     return found
 
 
+def hidden(model, ids: list[int]) -> np.ndarray:
+    """[tokens, D] of one text by plain numpy in float64, without padding."""
+    return reference.encode(reference.float64(model.params["encoder"]), model.encoder, ids, np.zeros_like(ids))
+
+
 def probabilities(model, ids: list[int]) -> np.ndarray:
-    """[tokens, V] of one text by the encoder and the head, one text at a time and without padding."""
-    encoder, heads = model.params["encoder"], model.params["heads"]
-    hidden_BTD = Encoder(model.encoder).apply({"params": encoder}, np.array([ids])).hidden
-    logits_BTV = MaskedLMHead(model.encoder).apply({"params": heads["mlm"]}, hidden_BTD, encoder["embeddings"]["word"])
-    return np.asarray(jax.nn.softmax(logits_BTV[0, :, : model.encoder.vocab_size]))
+    """[tokens, V] of one text, computed likewise."""
+    head, word_VD = reference.float64(model.params["heads"]["mlm"]), model.params["encoder"]["embeddings"]["word"]
+    activated_TD = reference.gelu(reference.dense(hidden(model, ids), head["transform"]))
+    logits_TV = reference.norm(activated_TD, head["norm"], model.encoder.norm_epsilon) @ word_VD.T + head["word_bias"]
+    return reference.softmax(logits_TV[:, : model.encoder.vocab_size])
 
 
 def framed(model, ids: list[int]) -> list[int]:
@@ -73,9 +75,7 @@ def test_probabilities_of_the_whole_vocabulary_add_up(model, predictor):
 def test_embeddings_are_means_of_the_hidden_states(model, predictor):
     for text, vector in zip(TEXTS[:6], predictor.embed(TEXTS[:6]), strict=True):
         ids = framed(model, model.tokenizer.encode([text])[0])
-        params = reference._float64(model.params["encoder"])
-        hidden_TD = reference.encode(params, model.encoder, ids, np.zeros_like(ids))
-        np.testing.assert_allclose(vector, hidden_TD.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(vector, hidden(model, ids).mean(axis=0), atol=1e-5)
 
 
 def test_normalized_embeddings_have_the_length_one(predictor):
@@ -86,13 +86,14 @@ def test_normalized_embeddings_have_the_length_one(predictor):
 
 @pytest.mark.parametrize("positions, part", [(64, 7), (1 << 9, 16), (1 << 13, 1 << 13)])
 def test_neither_batches_nor_parts_nor_order_change_a_result(model, monkeypatch, positions, part):
-    alone = np.concatenate([Predictor(model).embed([text]) for text in TEXTS[:10]])
+    predictor = Predictor(model)
+    alone = np.concatenate([predictor.embed([text]) for text in TEXTS[:10]])
     order = np.random.default_rng(2).permutation(len(TEXTS))
     monkeypatch.setattr(buckets, "POSITIONS", positions)
     monkeypatch.setattr(predictor_module, "PART", part)
-    shuffled = Predictor(model).embed([TEXTS[index] for index in order])
+    shuffled = predictor.embed([TEXTS[index] for index in order])
     np.testing.assert_allclose(shuffled[np.argsort(order)][:10], alone, atol=1e-5)
-    answers = Predictor(model).fill(masked(20))
+    answers = predictor.fill(masked(20))
     assert [answer["text"] for answer in answers] == masked(20)
 
 
@@ -104,12 +105,8 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     question = predictor.question(use, predictor_module.records_of([long, WORDS[0], long]))
     assert question.notes == {f"cut to the {LONGEST} tokens that the model reads": 2}
     [outputs] = predictor.outputs(question)
-    hidden = (
-        Encoder(model.encoder)
-        .apply({"params": model.params["encoder"]}, np.array([framed(model, ids[: LONGEST - 2])]))
-        .hidden
-    )
-    np.testing.assert_allclose(outputs["embedding_BND"][2], hidden[0].mean(axis=0), atol=1e-5)
+    expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
+    np.testing.assert_allclose(outputs["embedding_BND"][2], expected, atol=1e-5)
 
 
 def test_what_was_compiled_is_kept(model):

@@ -52,7 +52,7 @@ def encode(params, config, tokens_T, segments_T):
 
 def bert(params, config, batch):
     """Masked-LM logits [B, K, V] and next-sentence logits [B, 2] of a batch with one example a row."""
-    encoder, heads = _float64(params["encoder"]), _float64(params["heads"])
+    encoder, heads = float64(params["encoder"]), float64(params["heads"])
     mlm_BKV, nsp_B2 = [], []
     for row in range(len(batch["tokens_BT"])):
         length = int(batch["examples_BT"][row].sum())
@@ -67,8 +67,8 @@ def bert(params, config, batch):
     return np.array(mlm_BKV), np.array(nsp_B2)
 
 
-def _float64(tree):
-    return {key: _float64(value) if isinstance(value, dict) else np.float64(value) for key, value in tree.items()}
+def float64(tree):
+    return {key: float64(value) if isinstance(value, dict) else np.float64(value) for key, value in tree.items()}
 
 
 def _at(tree, index):
