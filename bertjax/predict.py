@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--top", type=int, metavar="K", help="fill: pieces for each mask (5)")
     parser.add_argument("--normalize", action="store_true", default=None, help="embed: vectors of length 1")
     platform.add_flag(parser)
-    args = parser.parse_args(argv)
+    args = parser.parse_intermixed_args(argv)  # sentences may stand behind flags
     platform.configure_logging()
     platform.configure(args.platform)
 

@@ -33,6 +33,11 @@ def within(path: Path, *prefixes: str) -> list[str]:
         ("data", ["bertjax.models", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
         ("objectives", ["bertjax.training", "bertjax.config", "bertjax.export"]),
         ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.prediction"]),
+        (
+            "inference",
+            ["bertjax.training", "bertjax.prediction", "bertjax.train", "bertjax.evaluate", "bertjax.predict"],
+        ),
+        ("training", ["bertjax.inference", "bertjax.predict"]),
         ("interop", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.convert"]),
         ("prediction", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile"]),
     ],

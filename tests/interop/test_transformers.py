@@ -163,6 +163,36 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, architecture, au
     assert_close(found["hidden"], said_by_flax.hidden_states[-1], 1e-5, inputs["attention_mask"])
 
 
+def test_embeddings_are_transformers_hidden_states_under_mean_pooling(tokens, tmp_path):
+    """As Sentence-BERT pools: over the attention mask, [CLS] and [SEP] included."""
+    model = published("BertModel", tokens)
+    convert.run(save(model, tokens, tmp_path / "theirs"), tmp_path / "ours")
+    texts = ["adabc bce", "cde", " ".join(["adf"] * 12)]
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden_BTD = model(**inputs).last_hidden_state
+    mask_BT1 = inputs["attention_mask"][..., None]
+    expected = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
+    predictor = bertjax.predictor(tmp_path / "ours")
+    assert_close(predictor.embed(texts), expected, 1e-5)
+    assert_close(predictor.embed(texts, normalize=True), torch.nn.functional.normalize(expected), 1e-5)
+
+
+def test_the_words_for_a_mask_are_those_of_transformers(tokens, tmp_path):
+    model = published("BertForMaskedLM", tokens)
+    convert.run(save(model, tokens, tmp_path / "theirs"), tmp_path / "ours")
+    text = "ad [MASK] bce [MASK]"
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    inputs = theirs(text, return_tensors="pt")
+    with torch.no_grad():
+        expected_TV = model(**inputs).logits[0].softmax(-1)
+    expected = expected_TV[inputs["input_ids"][0] == theirs.mask_token_id].topk(4)
+    [answer] = bertjax.predictor(tmp_path / "ours").fill([text], top=4)
+    for guesses, ids, probabilities in zip(answer["masks"], expected.indices, expected.values, strict=True):
+        assert [guess["piece"] for guess in guesses] == theirs.convert_ids_to_tokens(ids)
+        assert_close([guess["probability"] for guess in guesses], probabilities, 1e-5)
+
+
 def test_half_precision_is_widened(tokens, tmp_path):
     model = published("BertForMaskedLM", tokens)
     for dtype in (torch.float16, torch.bfloat16):

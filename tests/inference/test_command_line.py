@@ -1,0 +1,190 @@
+"""The command line of predict, and of evaluate on minimal pairs."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bertjax import errors, evaluate, export, predict
+from tests.inference.conftest import LONGEST, sentences
+
+TEXTS = [f"{text} [MASK]" for text in sentences(5, most_words=6)]
+LINES = "".join(f"{text}\n" for text in TEXTS)
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> str:
+    """An export."""
+    folder = tmp_path_factory.mktemp("models") / "export"
+    export.write(folder, model)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def bare(encoder_alone, tmp_path_factory) -> str:
+    """An export without heads."""
+    folder = tmp_path_factory.mktemp("models") / "bare"
+    export.write(folder, encoder_alone.model)
+    return str(folder)
+
+
+def call(*flags: str, main=predict.main) -> int:
+    return errors.exit_code_of(lambda: main([*flags, "--platform=cpu"]))
+
+
+def answers(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_sentences_files_and_streams_say_what_python_says(folder, predictor, tmp_path, capsys, monkeypatch):
+    expected = predictor.fill(TEXTS, top=2)
+    (tmp_path / "texts.txt").write_text("\ufeff" + LINES.replace("\n", "\r\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
+    for source in (TEXTS, [f"--file={tmp_path / 'texts.txt'}"], []):
+        assert call(folder, "--top=2", *source) == 0
+        assert answers(capsys.readouterr().out) == expected
+
+
+def test_records_keep_their_fields(folder, predictor, tmp_path):
+    records = [{"id": number, "text": text, "masks": "was here"} for number, text in enumerate(TEXTS)]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert call(folder, f"--file={tmp_path / 'records.jsonl'}", f"--out={tmp_path / 'out.jsonl'}") == 0
+    expected = [record | answer for record, answer in zip(records, predictor.fill(TEXTS), strict=True)]
+    assert answers((tmp_path / "out.jsonl").read_text()) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "records.jsonl"]
+
+
+def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, capsys):
+    expected = predictor.embed(TEXTS, normalize=True)
+    assert call(folder, *TEXTS, "--do=embed", "--normalize", f"--out={tmp_path / 'vectors.npy'}") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), expected)
+    assert call(bare, *TEXTS, "--normalize") == 0
+    found = np.array([answer["embedding"] for answer in answers(capsys.readouterr().out)])
+    np.testing.assert_array_equal(found.astype(np.float32), expected)
+
+
+def test_what_was_cut_is_said_at_the_end(folder, capsys):
+    assert call(folder, "[MASK] " + "abc " * LONGEST, TEXTS[0]) == 0
+    assert capsys.readouterr().err == f"1 of 2 texts were cut to the {LONGEST} tokens that the model reads\n"
+
+
+def test_a_process_of_its_own_whose_reader_has_enough(folder):
+    command = [sys.executable, "-m", "bertjax.predict", folder, "--platform=cpu", "--do=embed"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+    )
+    process.stdin.write(b"abc\n" * 3000)
+    process.stdin.close()
+    first = json.loads(process.stdout.readline())
+    process.stdout.close()
+    assert first["text"] == "abc" and len(first["embedding"]) == 16
+    assert process.wait(timeout=300) == 0 and process.stderr.read() == b""
+
+
+def test_a_run_is_used_as_its_export_is(undisturbed, capsys):
+    said = []
+    for name in (undisturbed, f"{undisturbed}@100", undisturbed / "export"):
+        assert call(str(name), "Bad cafe [MASK].") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2] and len(json.loads(said[0])["masks"][0]) == 5
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ("a [MASK]\n\nb [MASK]\n", "texts.txt:2 is blank"),
+        ("a [MASK]\nabc\n", "texts.txt:2 has no [MASK]; write [MASK]"),
+        (b"a [MASK]\n\xff\n", "texts.txt:2 is not UTF-8"),
+        ("", "nothing to predict"),
+    ],
+)
+def test_a_bad_line(folder, tmp_path, capsys, content, complaint):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    _refused(capsys, complaint, folder, f"--file={path}", f"--out={tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ('{"text": "a [MASK]"}\n{"body": "x"}\n', "records.jsonl:2 has no field 'text' (it has 'body')"),
+        ('{"text": 3}\n', "records.jsonl:1: 'text' is '3', no string"),
+        ('{"text": " "}\n', "records.jsonl:1 is blank"),
+        ('{"text": \n', "records.jsonl:1 is no JSON"),
+        ("[1]\n", "records.jsonl:1 is no JSON object"),
+    ],
+)
+def test_a_bad_record(folder, tmp_path, capsys, content, complaint):
+    (tmp_path / "records.jsonl").write_text(content)
+    _refused(capsys, complaint, folder, f"--file={tmp_path / 'records.jsonl'}")
+
+
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        (["--file=nowhere.txt"], "nowhere.txt cannot be read: No such file"),
+        (["--file=."], ". cannot be read: Is a directory"),
+        (["--file=x.txt", "a [MASK]"], "give one of the two"),
+        (["a [MASK]", "--out=nowhere/out.jsonl"], "--out=nowhere/out.jsonl cannot be written"),
+        (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy holds embeddings alone"),
+        (["a [MASK]", "--do=embed", "--top=3"], "--top says nothing to --do=embed"),
+        (["a [MASK]", "--normalize"], "--normalize says nothing to --do=fill"),
+        (["a [MASK]", "--top=0"], "top=0 must lie between"),
+        (["a [MASK]", "--do=sing"], "invalid choice: 'sing'"),
+        ([" "], "text 1 is blank"),
+    ],
+)
+def test_a_bad_flag(folder, capsys, monkeypatch, tmp_path, flags, complaint):
+    monkeypatch.chdir(tmp_path)
+    _refused(capsys, complaint, folder, *flags)
+
+
+def test_a_model_that_is_not_there_or_has_no_head(bare, capsys):
+    _refused(capsys, "does not exist", "nowhere", "a [MASK]")
+    _refused(capsys, "no masked-LM head", bare, "a [MASK]", "--do=fill")
+
+
+def _pairs(path, *pairs) -> str:
+    lines = (json.dumps({"sentence_good": good, "sentence_bad": bad, "UID": "one"}) for good, bad in pairs)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return f"--minimal-pairs={path}"
+
+
+def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsys):
+    good, bad = sentences(2, most_words=6)
+    flag = _pairs(tmp_path / "pairs.jsonl", (good, bad), (bad, good), ("abc " * LONGEST, good))
+    assert call(folder, flag, "--json", main=evaluate.main) == 0
+    said = capsys.readouterr()
+    figures = json.loads(said.out)["minimal_pairs"]
+    assert figures["pairs"] == 3 and figures["UID"] == {"one": {name: figures[name] for name in ("accuracy", "pairs")}}
+    assert said.err == f"1 of 6 sentences were cut to the {LONGEST} tokens that the model reads\n"
+    assert call(folder, flag, main=evaluate.main) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]
+
+
+def test_bad_minimal_pairs(folder, bare, tmp_path, capsys):
+    fine, path = _pairs(tmp_path / "fine.jsonl", ("abc", "abf")), tmp_path / "pairs.jsonl"
+    flag = f"--minimal-pairs={path}"
+    _refused(capsys, "cannot be read", folder, flag, main=evaluate.main)
+    for content, complaint in (
+        ("", "is empty"),
+        ('{"sentence_good": "a"}\n', "pairs.jsonl:1 has no field 'sentence_bad'"),
+        ('{"sentence_good": "", "sentence_bad": "a"}\n', "pairs.jsonl:1 is blank"),
+    ):
+        path.write_text(content)
+        _refused(capsys, complaint, folder, flag, main=evaluate.main)
+    _refused(capsys, "is no .jsonl file", folder, "--minimal-pairs=pairs.txt", main=evaluate.main)
+    _refused(capsys, "no masked-LM head", bare, fine, main=evaluate.main)
+    _refused(capsys, "give one of them", folder, fine, "--corpus=x", main=evaluate.main)
+
+
+def _refused(capsys, complaint: str, *flags: str, main=predict.main) -> None:
+    assert call(*flags, main=main) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and complaint in said.err, said.err
+    assert said.out == ""
