@@ -13,18 +13,21 @@ from typing import IO
 import numpy as np
 
 from bertjax import errors, opening
+from bertjax.data.labelled.base import Record
 from bertjax.errors import UserError
-from bertjax.inference.base import Record
+from bertjax.inference.base import Use
 from bertjax.inference.embed import Embed
 from bertjax.inference.predictor import USES, Predictor, Question
 from bertjax.inference.progress import bar
-from bertjax.inference.records import read_file, read_lines, records_of
+from bertjax.inference.records import read_file, read_lines, records_of, the_one
 from bertjax.training import platform
 
 _ARRAY = ".npy"
 _HELP = """
-What is done follows from the model: one with a masked-LM head fills masks, any other one embeds.
+What is done follows from the model: a fine-tuned one predicts what it was trained for, a pretrained one fills
+masks, and one without a head embeds.
 
+task     the class, the number or whatever a fine-tuned model predicts; records need no label
 fill     every [MASK], spelled so, gets the likeliest pieces of the vocabulary with their probabilities;
          "filled" is the text with the best of each
 embed    the mean of a text's last hidden states, [CLS] and [SEP] included
@@ -87,30 +90,35 @@ def _target(out: str) -> Iterator[IO[bytes]]:
         draft.unlink(missing_ok=True)
 
 
-def _records(texts: list[str], file: str) -> list[Record]:
+def _records(texts: list[str], file: str, use: Use) -> list[Record]:
     if texts and file:
         raise UserError(f"there are sentences on the command line and --file={file}; give one of the two")
     if texts:
-        return records_of(texts)
+        return records_of(texts, the_one(use.fields))
     if file:
-        return read_file(file)
+        return read_file(file, use.fields)
     if sys.stdin.isatty():
         print("one sentence a line, Ctrl-D after the last:", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "stdin")
+    return read_lines(sys.stdin.buffer, "stdin", the_one(use.fields))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = errors.ArgumentParser(
         prog="python -m bertjax.predict",
-        description="Uses a model: words for [MASK], or texts as vectors.",
+        description="Uses a model: what it was fine-tuned for, words for [MASK], or texts as vectors.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences; without any, --file or stdin is read")
-    parser.add_argument("--file", default="", metavar="F", help="a sentence a line, or .jsonl with a field 'text'")
+    parser.add_argument(
+        "--file",
+        default="",
+        metavar="F",
+        help="a sentence a line, or .jsonl with a field 'text' (a task's own)",
+    )
     parser.add_argument("--out", default="", metavar="F", help="write there and not to stdout; embeddings also as .npy")
     parser.add_argument("--do", choices=tuple(USES), help="what to do (default: what the model was trained for)")
     parser.add_argument("--top", type=int, metavar="K", help="fill: pieces for each mask (5)")
@@ -129,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.out.endswith(_ARRAY) and kind is not Embed:
         raise UserError(f"--out={args.out} holds embeddings alone; add --do=embed, or name a .jsonl file")
     use = predictor.use(kind, **options)
-    question = predictor.question(use, _records(args.texts, args.file))
+    question = predictor.question(use, _records(args.texts, args.file, use))
     try:
         run(predictor, question, args.out)
     except BrokenPipeError:  # whoever reads stdout has enough; nothing shall fail when it is closed

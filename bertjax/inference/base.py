@@ -9,13 +9,10 @@ import numpy as np
 
 from bertjax.data.batch import PlacedExamples
 from bertjax.data.examples import Examples, Vocabulary
+from bertjax.data.labelled.base import Record
 from bertjax.export import Export
 
 Arrays = dict[str, jax.Array]
-
-# Plain JSON: one input, and under `WHERE` how a person finds it again.
-Record = dict[str, Any]
-WHERE = "_where"
 
 
 class EncodedExamples(Examples, Protocol):
@@ -37,6 +34,11 @@ class Use:
     """
 
     model: Export
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what a record must hold, each a text."""
+        return ("text",)
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:

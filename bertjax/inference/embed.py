@@ -8,7 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from bertjax.inference.base import Record, Use
+from bertjax.data.labelled.base import Record
+from bertjax.inference.base import Use
 from bertjax.inference.texts import TextExamples, framed
 from bertjax.models.encoder import Encoder
 

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.data.labelled.base import WHERE, Record
 from bertjax.errors import UserError
-from bertjax.inference.base import WHERE, Record
 from bertjax.inference.masked import MaskedUse
 from bertjax.inference.texts import Readings, framed, readings
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.data.labelled.base import WHERE, Record
 from bertjax.errors import UserError
-from bertjax.inference.base import WHERE, Record
 from bertjax.inference.likelihood import PseudoLogLikelihood
 from bertjax.inference.predictor import Predictor, Question
-from bertjax.inference.records import TEXT, read_file
+from bertjax.inference.records import read_file
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
 
@@ -38,7 +38,7 @@ def question(predictor: Predictor, pairs: list[Record]) -> Question:
     Raises:
       UserError: the model has no masked-LM head.
     """
-    sentences = [{TEXT: pair[side], WHERE: pair[WHERE]} for pair in pairs for side in (GOOD, BAD)]
+    sentences = [{"text": pair[side], WHERE: pair[WHERE]} for pair in pairs for side in (GOOD, BAD)]
     return predictor.question(predictor.use(PseudoLogLikelihood), sentences)
 
 

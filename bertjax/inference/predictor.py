@@ -8,20 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.data.labelled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference import buckets
-from bertjax.inference.base import WHERE, EncodedExamples, Record, Use
+from bertjax.inference.base import EncodedExamples, Use
 from bertjax.inference.embed import Embed
 from bertjax.inference.fill import Fill
 from bertjax.inference.likelihood import PseudoLogLikelihood
 from bertjax.inference.masked import has_masked_lm
-from bertjax.inference.records import records_of
+from bertjax.inference.records import checked, records_of, the_one
+from bertjax.inference.trained import Trained, has_predictions
 
 # Records whose results are in memory at once.
 PART = 1 << 13
 
-USES: dict[str, type[Use]] = {"fill": Fill, "embed": Embed}
+USES: dict[str, type[Use]] = {"task": Trained, "fill": Fill, "embed": Embed}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Predictor:
 
     @property
     def default(self) -> str:
-        """What the model was trained for: `fill` where it has a masked-LM head, else `embed`."""
+        """What the model was trained for: its `task`, or to `fill`; `embed` where it has no head for either."""
+        if has_predictions(self.model):
+            return "task"
         return "fill" if has_masked_lm(self.model) else "embed"
 
     @functools.cached_property
@@ -105,6 +109,19 @@ class Predictor:
         """
         question = self.question(self.use(Embed, normalize=normalize), records_of(texts))
         return np.concatenate([outputs["embedding_BND"] for outputs in self.outputs(question)])
+
+    def predict(self, records: Sequence[str | Record]) -> list[dict[str, Any]]:
+        """What a fine-tuned model was trained to say of each record.
+
+        Args:
+          records: with the fields that the model was trained on (labels are not read); texts where there is one field.
+
+        Raises:
+          UserError: a record that lacks a field or is blank, or a model that was not fine-tuned.
+        """
+        use = self.use(Trained)
+        whole = [r if isinstance(r, dict) else {the_one(use.fields): r} for r in records]
+        return list(self.answers(self.question(use, checked(whole, use.fields))))
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
         """How likely each text is, in nats (`bertjax.inference.likelihood`); float64 [texts].

@@ -4,37 +4,45 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bertjax.data.labelled.base import WHERE, Record
 from bertjax.data.sources.access import reason_of
 from bertjax.data.sources.base import text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK
 from bertjax.errors import UserError
-from bertjax.inference.base import WHERE, Record
-
-TEXT = "text"
 
 
-def records_of(texts: Sequence[str]) -> list[Record]:
-    """Texts as records.
+def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
+    """Texts as records, each under the name of a field.
 
     Raises:
       UserError: one of them is blank or no text.
     """
     if isinstance(texts, str):
         raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
-    return [_checked({TEXT: text}, f"text {number}", (TEXT,)) for number, text in enumerate(texts, start=1)]
+    return checked([{field: text} for text in texts], (field,))
 
 
-def read_lines(lines: Iterable[bytes], name: str) -> list[Record]:
+def checked(records: Sequence[Record], fields: Sequence[str]) -> list[Record]:
+    """Records with their numbers, from 1, as the places where they stand.
+
+    Raises:
+      UserError: one of them lacks a field, or holds no text there.
+    """
+    return [_checked(record, f"text {number}", fields) for number, record in enumerate(records, start=1)]
+
+
+def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
     """Texts, one a line.
 
     Args:
       lines: with their ends, in UTF-8.
       name: of their file.
+      field: that a text gets in its record.
 
     Raises:
       UserError: a line that is blank or no text.
     """
-    return [{TEXT: text_of(line, where), WHERE: where} for where, line in _numbered(lines, name)]
+    return [{field: text_of(line, where), WHERE: where} for where, line in _numbered(lines, name)]
 
 
 def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> list[Record]:
@@ -62,17 +70,33 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
     return found
 
 
-def read_file(path: str, fields: Sequence[str] = (TEXT,)) -> list[Record]:
+def read_file(path: str, fields: Sequence[str]) -> list[Record]:
     """The records of a file: JSON objects where its name ends with .jsonl, else texts, one a line.
 
     Raises:
-      UserError: the file cannot be read, or holds a line that is no record.
+      UserError: the file cannot be read, holds a line that is no record, or has columns, or lines of text where records
+        have several fields.
     """
+    if path.endswith((".tsv", ".csv")):
+        raise UserError(f"{path} has columns, and each line would be read as one text; write its rows as .jsonl")
     try:
         with Path(path).expanduser().open("rb") as file:
-            return read_objects(file, path, fields) if path.endswith(".jsonl") else read_lines(file, path)
+            return (
+                read_objects(file, path, fields) if path.endswith(".jsonl") else read_lines(file, path, the_one(fields))
+            )
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason_of(error)}; name a file of text or a .jsonl file") from None
+
+
+def the_one(fields: Sequence[str]) -> str:
+    """The field of records that have one alone.
+
+    Raises:
+      UserError: they have several, which a plain text cannot be.
+    """
+    if len(fields) > 1:
+        raise UserError(f"the model reads {' and '.join(map(repr, fields))} together; give a .jsonl file that has both")
+    return fields[0]
 
 
 def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:

@@ -65,6 +65,11 @@ class LabelledFormat(ExampleFormat):
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the columns that hold the text of a record: all that `encode` needs of one without a label."""
+        return ()
+
     def read(self, path: str) -> list[Record]:
         """The records of a file.
 

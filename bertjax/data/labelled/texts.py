@@ -32,6 +32,10 @@ class LabelledText(LabelledFormat):
     quoted: bool = False
     labels: ClassVar[tuple[str, ...]] = ("label",)
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.text, self.pair) if self.pair else (self.text,)
+
     def read(self, path: str) -> list[Record]:
         columns = [column for column in (self.text, self.pair, self.label) if column]
         records = tables.read(path, columns, self.quoted)

@@ -1,0 +1,85 @@
+"""Fine-tuned models say of new records what their objective says, with no label to be read."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import errors, export, predict
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.inference.predictor import Predictor
+from tests import batches
+from tests.inference.conftest import LONGEST, sentences
+from tests.inference.test_predictor import framed, hidden
+from tests.models import reference
+
+
+def fine_tuned(model, objective: dict, pair: str = "") -> export.Export:
+    """A head of values that all differ on the same encoder."""
+    examples = {"kind": "labelled_text", "train": "a.jsonl", "heldout": "b.jsonl", "text": "one", "pair": pair}
+    size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": LONGEST}
+    task = {"objective": objective, "examples": examples}
+    config = from_dict({"model": size, "tasks": {"task": task}, "stages": [{"seq_len": LONGEST}]})
+    width = len(config.task.objective.classes) or 1
+    shapes = {
+        "kernel": jax.ShapeDtypeStruct((16, width), np.float32),
+        "bias": jax.ShapeDtypeStruct((width,), np.float32),
+    }
+    heads = batches.filled({config.task.objective.term: shapes})
+    return model._replace(config=config, params={"encoder": model.params["encoder"], "heads": heads})
+
+
+@pytest.fixture(scope="module")
+def classifier(model) -> export.Export:
+    return fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]})
+
+
+def logits(model, ids: list[int], term: str) -> np.ndarray:
+    params = reference.float64(model.params)
+    pooled_D = np.tanh(reference.dense(hidden(model, ids)[0], params["encoder"]["pooler"]))
+    return reference.dense(pooled_D, params["heads"][term])
+
+
+def test_classes_are_those_of_encoder_and_head(classifier):
+    texts, predictor = sentences(12, most_words=40), Predictor(classifier)
+    assert predictor.default == "task"
+    for text, answer in zip(texts, predictor.predict(texts), strict=True):
+        ids = framed(classifier, classifier.tokenizer.encode([text])[0])
+        expected_C = reference.softmax(logits(classifier, ids, "classification"))
+        assert answer["one"] == text and answer["prediction"] == ["bad", "fine", "good"][expected_C.argmax()]
+        np.testing.assert_allclose(list(answer["probabilities"].values()), expected_C, atol=1e-5)
+
+
+def test_pairs_are_read_from_records(model, tmp_path, capsys):
+    regressor = fine_tuned(model, {"kind": "regression"}, pair="two")
+    export.write(tmp_path / "export", regressor)
+    records = [{"id": 1, "one": "abc", "two": "adf"}, {"id": 2, "one": "bce bce", "two": "cde"}]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    call = [str(tmp_path / "export"), "--platform=cpu"]
+    assert predict.main([*call, f"--file={path}"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == Predictor(regressor).predict(records)
+    assert [{name: answer[name] for name in ("id", "one", "two")} for answer in found] == records
+    assert errors.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
+    assert "the model reads 'one' and 'two' together; give a .jsonl file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "records, complaint",
+    [([{"text": "a"}], "text 1 has no field 'one'"), (["abc", " "], "text 2 is blank"), ([], "at least one")],
+)
+def test_bad_records(classifier, records, complaint):
+    with pytest.raises(UserError, match=complaint):
+        Predictor(classifier).predict(records)
+
+
+def test_a_fine_tuned_model_embeds_and_fills_nothing(classifier, predictor):
+    texts = sentences(3, most_words=6)
+    np.testing.assert_array_equal(Predictor(classifier).embed(texts), predictor.embed(texts))
+    with pytest.raises(UserError, match="no masked-LM head"):
+        Predictor(classifier).fill(["[MASK]"])
+    with pytest.raises(UserError, match="was not fine-tuned"):
+        predictor.predict(texts)
