@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertjax import errors, opening
+from bertjax import errors, export, opening
 from bertjax.data.config import TokenizerConfig
+from bertjax.data.labelled.base import LabelledFormat
+from bertjax.data.labelled.source import LabelledSource
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
@@ -20,16 +22,18 @@ from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
+from bertjax.training.suites import SUITES, as_dict, print_suite, scores_of
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
-    """Scores a model on the held-out documents of a corpus, with fixed masks.
+    """Scores a model on the held-out documents of a corpus, with fixed masks; a fine-tuned one on a labelled file.
 
     Args:
       name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
       corpus: as in `data.corpus`; the model's own by default. Whether a document is held out depends on its content
         alone, so no document that was trained on is scored where the share held out is the same; a run with a file of
-        held-out documents (`data.heldout`) trained on all of its corpus.
+        held-out documents (`data.heldout`) trained on all of its corpus. For a fine-tuned model the labelled file that
+        is scored, by default its development set.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
@@ -39,7 +43,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     """
     model = opening.open_model(name)
     config = model.config
-    if corpus:
+    if corpus and not isinstance(config.task.examples, LabelledFormat):
         tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
@@ -50,7 +54,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(f"{name} has no head {', '.join(sorted(missing))} to be scored; it is an encoder alone")
-    store = open_or_prepare(config.data, may_prepare=True)
+    store = _labelled(model, corpus) or open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
@@ -58,6 +62,19 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     params = program.put(model.params)
     evaluation = Evaluator(program, store, Feeds(config, store).heldout)(params)
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
+
+
+def _labelled(model: export.Export, path: str) -> LabelledSource | None:
+    """The files of a fine-tuned model, None for any other model."""
+    form = model.config.task.examples
+    if not isinstance(form, LabelledFormat):
+        return None
+    source = LabelledSource(dataclasses.replace(form, heldout=path or form.heldout), model.tokenizer)
+    try:
+        _ = source.train  # the baselines are those of the training file
+    except UserError as error:
+        raise UserError(f"{error}; the baselines need it: put it back, or use `predict`, which does not") from error
+    return source
 
 
 def run_pairs(name: str, path: str) -> dict[str, Any]:
@@ -94,14 +111,23 @@ def main(argv: list[str] | None = None) -> int:
         epilog="examples:\n"
         "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny/export\n"
         "  those of other texts, as JSON:     python -m bertjax.evaluate runs/tiny@3500 --corpus=my/texts --json\n"
-        "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n\n"
+        "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
+        "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
         'A line of such a file: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
         '"agreement"};\na pair is right where the good sentence has the higher pseudo-log-likelihood.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
-    parser.add_argument("--corpus", default="", help="what to score on (default: the corpus of the run)")
+    parser.add_argument(
+        "model",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs",
+    )
+    parser.add_argument(
+        "--corpus",
+        default="",
+        help="what to score on (default: that of the run); of a fine-tuned model, a labelled file",
+    )
+    parser.add_argument("--suite", choices=tuple(SUITES), help="print the table of the tasks whose runs MODEL holds")
     parser.add_argument(
         "--minimal-pairs",
         default="",
@@ -111,8 +137,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     platform.add_flag(parser)
     args = parser.parse_args(argv)
-    if args.corpus and args.minimal_pairs:
-        raise UserError("--corpus and --minimal-pairs are two things to score on; give one of them")
+    if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
+        raise UserError("--corpus, --minimal-pairs and --suite are things to score on; give one of them")
+    if args.suite:
+        suite = SUITES[args.suite]
+        scores = scores_of(suite, args.model)
+        print(json.dumps(as_dict(suite, scores), indent=2)) if args.json else print_suite(suite, scores)
+        return 0
     platform.configure_logging()
     platform.configure(args.platform)
     with contextlib.redirect_stdout(

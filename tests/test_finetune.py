@@ -5,6 +5,8 @@ import json
 import pytest
 from safetensors.numpy import load_file
 
+import bertjax
+from bertjax import errors, evaluate
 from tests import labelled, runs
 
 CONFIG = """
@@ -125,3 +127,24 @@ def test_seeds(finetune, tmp_path, capsys):
     assert spread["values"] == [each["eval"]["accuracy"] for each in alone]
     assert runs.weights(tmp_path / "seed=0") != runs.weights(tmp_path / "seed=1")
     assert runs.call(*finetune, *brief, "--seeds=-1") == 2
+
+
+def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
+    figures = json.loads((finished / "summary.json").read_text())
+    found = evaluate.run(str(finished / "export"))
+    assert found["eval"] == pytest.approx(figures["eval"], rel=1e-5) and found["baseline"] == figures["baseline"]
+    other = labelled.write(tmp_path, heldout=10)[1]
+    assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
+    glue = tmp_path / "glue"
+    (glue / "RTE").mkdir(parents=True)
+    (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())
+    capsys.readouterr()
+    assert errors.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
+    assert json.loads(capsys.readouterr().out)["RTE"]["mean"] == pytest.approx(100 * figures["eval"]["accuracy"])
+
+
+def test_a_fine_tuned_model_predicts(finished):
+    asked = ["abc good cab", "jade bad fed"]
+    said = bertjax.predictor(finished / "export").predict(asked)
+    assert [answer["sentence"] for answer in said] == asked
+    assert [answer["prediction"] for answer in said] == ["yes", "no"]

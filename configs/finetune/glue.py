@@ -7,7 +7,7 @@ EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/
 SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The original files are looked for as glue/MRPC/train.tsv and
 glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When runs/glue holds the tasks,
 
-    python -m bertjax.evaluate --suite=glue runs/glue
+    python -m bertjax.evaluate runs/glue --suite=glue
 
 prints the line of the paper's table 1.
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import bertjax
 from bertjax import opening
 from bertjax.config import from_dict, to_dict
 from bertjax.data.preparation import open_or_prepare
@@ -79,3 +80,5 @@ def get_config():
     assert runs.call(*command) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"]
+    said = bertjax.predictor(tmp_path / "run" / "export").predict(["abc good cab"])
+    assert said[0]["prediction"] in ("no", "yes")
