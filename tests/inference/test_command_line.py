@@ -129,6 +129,7 @@ def test_a_bad_record(folder, tmp_path, capsys, content, complaint):
     [
         (["--file=nowhere.txt"], "nowhere.txt cannot be read: No such file"),
         (["--file=."], ". cannot be read: Is a directory"),
+        (["--file=x.tsv"], "x.tsv has columns"),
         (["--file=x.txt", "a [MASK]"], "give one of the two"),
         (["a [MASK]", "--out=nowhere/out.jsonl"], "--out=nowhere/out.jsonl cannot be written"),
         (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy holds embeddings alone"),
