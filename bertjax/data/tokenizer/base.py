@@ -126,7 +126,7 @@ class Tokenizer(abc.ABC):
         """What `encode` gives, and which characters each token stands for.
 
         Returns:
-          (ids, spans) of each text; spans int64 [n, 2]: a token stands for text[start:stop] of the text as it was given,
+          (ids, spans) of each text; spans int64 [n, 2]: a token stands for text[start:stop] of what was given,
           before any normalization. White space at the edges is left out; a token that is a space alone has an empty
           span. Tokens that share a character, as those of its bytes do, all have it.
         """
