@@ -1,4 +1,4 @@
-"""What fine-tuning objectives on tokens share: one linear layer on each hidden state (Devlin et al. 2019, 4.2 and 5.3)."""
+"""What fine-tuning objectives on tokens share: a linear layer on each hidden state (Devlin et al. 2019, 4.2, 5.3)."""
 
 import dataclasses
 
