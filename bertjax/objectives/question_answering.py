@@ -60,20 +60,20 @@ class QuestionAnswering(Objective):
       threshold: of no answer. Where the answers are known, the one that gives the highest F1 is taken in its place and
         reported as `threshold` (Devlin et al., 4.3).
       longest: tokens of an answer.
-      best: answers that are kept for each question.
+      nbest: answers that are kept for each question.
       classes: see `Objective`: whether there are questions without an answer.
     """
 
     threshold: float = 0.0
     longest: int = 30
-    best: int = 20
+    nbest: int = 20
     classes: tuple[str, ...] = ()
-    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "best")
+    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
     best_metric: ClassVar[str] = "f1"
     term: ClassVar[str] = "span"
 
     def __post_init__(self):
-        for field in ("longest", "best"):
+        for field in ("longest", "nbest"):
             if getattr(self, field) < 1:
                 raise UserError(f"objective.{field}={getattr(self, field)} must be at least 1")
 
@@ -97,10 +97,11 @@ class QuestionAnswering(Objective):
         own_BNT = batch["examples_BT"][:, None, :] == 1 + jnp.arange(slots)[:, None]
         columns = (batch["start_columns_BN"], batch["end_columns_BN"])
         losses, rights = zip(*(_span_end(logits_BT2[..., i], columns[i], own_BNT) for i in range(2)))
-        loss, right = (losses[0] + losses[1]) / 2, rights[0] & rights[1]
         weights_BN = batch["weights_BN"]
-        span_accuracy = jnp.sum(weights_BN * right), jnp.sum(weights_BN)
-        return {self.term: jnp.sum(weights_BN * loss)}, {"span_accuracy": span_accuracy}
+        # An empty slot has no token to be certain of, and its loss is no number.
+        loss_BN = jnp.where(weights_BN > 0, losses[0] + losses[1], 0.0) / 2
+        right = jnp.sum(weights_BN * (rights[0] & rights[1]))
+        return {self.term: jnp.sum(weights_BN * loss_BN)}, {"span_accuracy": (right, jnp.sum(weights_BN))}
 
     def outputs(self, module, params, batch):
         """`logits_BT2`, of beginning and of ending an answer."""
@@ -125,7 +126,7 @@ class QuestionAnswering(Objective):
         }
 
     def predictions(self, outputs, examples, records):
-        """Each question with its `prediction`, `begin` and `stop` of that in the context, `score` and `best`.
+        """Each question with its `prediction`, `begin` and `stop` of that in the context, `score` and `nbest`.
 
         Where there may be none, also `no_answer`, its score; the prediction is then empty if that is too high.
         """
@@ -144,7 +145,7 @@ class QuestionAnswering(Objective):
             first["no_answer"] = round(answer.no_answer, 4)
             if answer.margin > threshold:
                 first |= {"prediction": "", "begin": -1, "stop": -1}
-        return question | first | {"best": best}
+        return question | first | {"nbest": best}
 
     def _tuned(self, said: list[_Answer]) -> float:
         """The threshold with the highest F1."""
@@ -160,10 +161,10 @@ class QuestionAnswering(Objective):
                 tokens = slice(*examples.offsets[window : window + 2])
                 logits_T2 = outputs["logits_BT2"][tokens].astype(np.float64)
                 no_answer = min(no_answer, float(logits_T2[0].sum()))
-                spans = {name: examples.token_labels[name][tokens] for name in ("begin", "stop", "best")}
-                found += _best_spans(logits_T2, **spans, longest=self.longest, count=self.best)
+                spans = {name: examples.token_labels[name][tokens] for name in ("begin", "stop", "most_context")}
+                found += _best_spans(logits_T2, **spans, longest=self.longest, count=self.nbest)
             if found:  # `eval.rows` may have left out the windows that can answer
-                said.append(_Answer(record, _without_repeats(found, record["context"])[: self.best], no_answer))
+                said.append(_Answer(record, _without_repeats(found, record["context"])[: self.nbest], no_answer))
         return said
 
 
@@ -175,10 +176,10 @@ def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -
     return jax.nn.logsumexp(logits_BNT, axis=-1) - true_BN, jnp.max(logits_BNT, axis=-1) <= true_BN
 
 
-def _best_spans(logits_T2, begin, stop, best, longest: int, count: int) -> list[tuple[float, int, int]]:
+def _best_spans(logits_T2, begin, stop, most_context, longest: int, count: int) -> list[tuple[float, int, int]]:
     """(score, begin, stop) of the best spans of one window."""
     context = np.flatnonzero(stop > begin)  # a token that is a space alone neither begins nor ends an answer
-    starts = context[best[context]]
+    starts = context[most_context[context]]
     lengths = np.arange(longest)
     ends = np.minimum(starts[:, None] + lengths, len(logits_T2) - 1)
     possible = (starts[:, None] + lengths < len(logits_T2)) & (stop > begin)[ends]

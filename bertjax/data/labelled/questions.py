@@ -25,7 +25,7 @@ class Questions(LabelledFormat):
 
     Labels: `start` and `end`, the places of the first answer's first and last token in the example; both 0, those of
     [CLS], where the window does not hold all of it or there is none; -1 where answers are not known. One a token:
-    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `best`, whether no
+    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `most_context`, whether no
     other window gives it more context.
 
     Attributes:
@@ -38,7 +38,7 @@ class Questions(LabelledFormat):
     stride: int = 128
     max_question: int = 64
     on_bad_answer: str = "stop"
-    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "best")
+    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,8 +97,8 @@ class Questions(LabelledFormat):
         inside[ragged.offsets[1:] - 1] = False
         token_labels = {name: np.full(len(inside), -1, np.int32) for name in ("begin", "stop")}
         token_labels["begin"][inside], token_labels["stop"][inside] = np.concatenate(spans).T
-        token_labels["best"] = np.zeros(len(inside), bool)
-        token_labels["best"][inside] = np.concatenate(best)
+        token_labels["most_context"] = np.zeros(len(inside), bool)
+        token_labels["most_context"][inside] = np.concatenate(best)
         notes = {
             "left out, their answers not in the context": len(records) - len(used),
             f"cut to {self.max_question} tokens": sum(len(ids) > self.max_question for ids in asked),
