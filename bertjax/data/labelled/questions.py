@@ -25,8 +25,8 @@ class Questions(LabelledFormat):
 
     Labels: `start` and `end`, the places of the first answer's first and last token in the example; both 0, those of
     [CLS], where the window does not hold all of it or there is none; -1 where answers are not known. One a token:
-    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `most_context`, whether no
-    other window gives it more context.
+    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `most_context`, whether
+    no other window gives it more context.
 
     Attributes:
       stride: tokens from the beginning of one window to that of the next.
