@@ -72,7 +72,7 @@ def outputs_of(objective: Objective, module, params, labelled: Labelled) -> dict
     """What a model says of every token of the examples, in the order of the examples."""
     batch, ragged = labelled.batch, labelled.examples.ragged
     found = {}
-    for name, values in objective.outputs(module, params, batch).items():
+    for name, values in jax.jit(lambda batch: objective.outputs(module, params, batch))(batch).items():
         values = np.asarray(values)
         of_tokens = np.zeros((len(ragged.tokens), *values.shape[2:]), values.dtype)
         for row, slots in enumerate(batch["example_ids_BN"]):
