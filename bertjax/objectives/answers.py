@@ -40,6 +40,8 @@ def _f1(answer: list[str], gold: list[str]) -> float:
 def best_threshold(margins: np.ndarray, answered: np.ndarray, refused: np.ndarray) -> float:
     """The threshold with the highest sum of scores, where a question is answered if its margin is not above it.
 
+    It lies halfway between the margins that it separates, or 1 beyond the outermost.
+
     Args:
       margins: [Q], by how much the score of no answer exceeds that of the best answer.
       answered: [Q], what giving that answer scores.
@@ -47,7 +49,7 @@ def best_threshold(margins: np.ndarray, answered: np.ndarray, refused: np.ndarra
     """
     order = np.argsort(margins, kind="stable")
     margins = margins[order]
-    gains = np.cumsum((answered - refused)[order])
-    gains[:-1][margins[:-1] == margins[1:]] = -np.inf  # equal margins cannot be told apart
-    best = int(np.argmax(gains))
-    return float(margins[best]) if gains[best] > 0 else float(margins[0]) - 1.0
+    between = np.concatenate([[margins[0] - 1.0], (margins[:-1] + margins[1:]) / 2, [margins[-1] + 1.0]])
+    gains = np.concatenate([[0.0], np.cumsum((answered - refused)[order])])
+    gains[1:-1][margins[:-1] == margins[1:]] = -np.inf  # equal margins cannot be told apart
+    return float(between[np.argmax(gains)])

@@ -54,5 +54,6 @@ def test_no_threshold_is_better(questions):
 
 def test_thresholds_as_literals():
     margins, answered, refused = np.array([-2.0, 1.0, 3.0]), np.array([1.0, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
-    assert answers.best_threshold(margins, answered, refused) == 1.0
+    assert answers.best_threshold(margins, answered, refused) == 2.0
     assert answers.best_threshold(margins, np.zeros(3), np.ones(3)) == -3.0
+    assert answers.best_threshold(margins, np.ones(3), np.zeros(3)) == 4.0

@@ -170,7 +170,7 @@ def test_the_threshold_is_that_with_the_highest_f1(spelling):
     logits_T2[examples.ragged.offsets[:-1] + 3, 0] = logits_T2[examples.ragged.offsets[:-1] + 4, 1] = 0.01
     logits_T2[examples.ragged.offsets[:-1], 0] += 0.02
     scores = QuestionAnswering(classes=BOTH).score({"logits_BT2": logits_T2}, examples.ragged, records)
-    assert scores["threshold"] == pytest.approx(3.0)
+    assert scores["threshold"] == pytest.approx(4.0)
     assert scores["f1"] == scores["exact_match"] == 100.0
     always = QuestionAnswering(classes=(ANSWER,)).score({"logits_BT2": logits_T2}, examples.ragged, records)
     assert always == {"exact_match": pytest.approx(200 / 3), "f1": pytest.approx(200 / 3)}
