@@ -75,6 +75,23 @@ def test_answers_are_found(tmp_path, recipe, impossible):
     assert 100 * right / len(predictions) == pytest.approx(figures["exact_match"])
 
 
+def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
+    files = [labelled.squad(tmp_path / f"{name}.json", 12, seed) for seed, name in enumerate(("train", "dev"))]
+    for path, wrong in zip(files, (3, 2)):
+        path.write_text(path.read_text().replace('"answer_start": ', '"answer_start": 9', wrong))
+    short = ["--config.stages.0.epochs=0.5"]
+    assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in said
+    assert "so are 3 of 24 questions: correct them, or set examples.on_bad_answer=skip" in said
+    skip = "--config.tasks.qa.examples.on_bad_answer=skip"
+    assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
+    said = capsys.readouterr().out
+    assert "real tokens (3 questions left out, their answers not in the context)" in said
+    assert "rows, 22 examples (2 questions left out, their answers not in the context)" in said
+    assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
+
+
 def test_bad_input_is_one_line(tmp_path, capsys):
     train, dev = labelled.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
     dev.write_text("ada X B-PER\njed X B-ORG\n")

@@ -100,9 +100,11 @@ class Questions(LabelledFormat):
         token_labels["most_context"] = np.zeros(len(inside), bool)
         token_labels["most_context"][inside] = np.concatenate(best)
         notes = {
-            "left out, their answers not in the context": len(records) - len(used),
-            f"cut to {self.max_question} tokens": sum(len(ids) > self.max_question for ids in asked),
-            f"in windows of {seq_len} tokens": len(set(np.array(record_of)[1:][np.diff(record_of) == 0].tolist())),
+            "questions left out, their answers not in the context": len(records) - len(used),
+            f"questions cut to {self.max_question} tokens": sum(len(ids) > self.max_question for ids in asked),
+            f"contexts in windows of {seq_len} tokens": len(
+                set(np.array(record_of)[1:][np.diff(record_of) == 0].tolist())
+            ),
         }
         return LabelledExamples(
             ragged=dataclasses.replace(ragged, token_labels=token_labels),

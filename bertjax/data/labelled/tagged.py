@@ -105,7 +105,7 @@ class Tagged(LabelledFormat):
             ragged=dataclasses.replace(ragged, token_labels=token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),
-            notes={f"in windows of {seq_len} tokens": cut} if cut else {},
+            notes={f"sentences in windows of {seq_len} tokens": cut} if cut else {},
         )
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:

@@ -87,7 +87,7 @@ def test_windows_have_every_word_once(spelling, words, seq_len, stride):
         assert spelling.piece(ragged.tokens[place]) == word[0]
         assert CLASSES[ragged.token_labels["tag"][place]] == CLASSES[len(word) % 4]
     assert np.all((ragged.token_labels["tag"] >= 0) == (ragged.token_labels["word"] >= 0))
-    assert examples.notes == ({f"in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
+    assert examples.notes == ({f"sentences in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
 
 
 @pytest.mark.parametrize(
