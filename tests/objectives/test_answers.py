@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.objectives import answers
@@ -32,6 +32,7 @@ def test_scores_as_literals(answer, gold, exact, f1):
     assert answers.f1(answer, gold) == pytest.approx(f1)
 
 
+@settings(deadline=None)
 @given(st.text(), st.lists(st.text(), max_size=3))
 def test_scores_lie_between_0_and_1_and_a_gold_answer_has_1(answer, gold):
     assert 0.0 <= answers.exact_match(answer, gold) <= answers.f1(answer, gold) <= 1.0
@@ -41,6 +42,7 @@ def test_scores_lie_between_0_and_1_and_a_gold_answer_has_1(answer, gold):
 scores = st.floats(0, 1, allow_subnormal=False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), scores, scores), min_size=1, max_size=12))
 def test_no_threshold_is_better(questions):
     margins, answered, refused = np.array(questions, float).T

@@ -7,6 +7,8 @@ import random
 import jax
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bertjax.config import Task
 from bertjax.data.labelled.questions import ANSWER, NO_ANSWER, Questions
@@ -136,6 +138,24 @@ def test_spans_neither_run_backwards_nor_leave_the_context_nor_are_too_long(spel
     assert {each["text"] for each in predicted(spelling, logits, nbest=99)["nbest"]} == {
         *("a", "ab", "ab c", "ab cd", "b", "b c", "b cd", "c", "cd", "d")
     }
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.text("ab ", min_size=1, max_size=12).filter(str.strip), st.integers(1, 5))
+def test_the_best_spans_are_those_of_all_spans(spelling, seed, context, longest):
+    examples = Questions(max_question=2).encode([{"question": "w", "context": context}], spelling, 32, ())
+    logits_T2 = np.random.default_rng(seed).normal(size=(len(examples.ragged.tokens), 2))
+    begin, stop = (examples.ragged.token_labels[name] for name in ("begin", "stop"))
+    tokens = np.flatnonzero(begin >= 0)
+    scores = {}
+    for first, last in itertools.product(tokens, tokens):
+        if first <= last < first + longest:
+            text = context[begin[first] : stop[last]]
+            scores[text] = max(scores.get(text, -np.inf), logits_T2[first, 0] + logits_T2[last, 1])
+    objective = QuestionAnswering(longest=longest, nbest=100)
+    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, examples.records)
+    found = {each["text"]: each["score"] for each in said["nbest"]}
+    assert found == pytest.approx(scores, abs=1e-4) and list(found.values()) == sorted(found.values(), reverse=True)
 
 
 def test_a_text_is_said_once(spelling):

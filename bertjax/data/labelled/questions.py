@@ -72,6 +72,8 @@ class Questions(LabelledFormat):
                 f"{self.max_question} tokens; raise stages.0.seq_len, or lower it"
             )
         used = [number for number, record in enumerate(records) if not _bad_answer(record)]
+        if not used:
+            raise UserError(f"none of {len(records)} questions has its answer in its context; correct answer_start")
         asked = tokenizer.encode([records[number]["question"] for number in used])
         distinct = list(dict.fromkeys(records[number]["context"] for number in used))
         contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
@@ -102,9 +104,7 @@ class Questions(LabelledFormat):
         notes = {
             "questions left out, their answers not in the context": len(records) - len(used),
             f"questions cut to {self.max_question} tokens": sum(len(ids) > self.max_question for ids in asked),
-            f"contexts in windows of {seq_len} tokens": len(
-                set(np.array(record_of)[1:][np.diff(record_of) == 0].tolist())
-            ),
+            f"contexts in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabelledExamples(
             ragged=dataclasses.replace(ragged, token_labels=token_labels),

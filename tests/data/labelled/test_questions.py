@@ -5,7 +5,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.labelled.base import WHERE
@@ -74,6 +74,7 @@ def test_an_example_is_the_question_and_its_context(spelling):
     assert ragged.token_labels["most_context"].tolist() == [False] * 5 + [True] * 8 + [False]
 
 
+@settings(deadline=None)
 @given(
     before=st.text("ab \u00e9", max_size=60),
     answer=st.text("cd", min_size=1, max_size=8),
@@ -130,6 +131,8 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
     examples = skipping.encode(skipping.read(path), spelling, 32, (ANSWER,))
     assert len(examples.records) == 3 and examples.record_of.tolist() == [0]
     assert examples.notes == {"questions left out, their answers not in the context": 2}
+    with pytest.raises(UserError, match="none of 2 questions has its answer in its context; correct answer_start"):
+        skipping.encode(examples.records[1:], spelling, 32, (ANSWER,))
 
 
 def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):

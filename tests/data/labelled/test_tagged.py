@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.labelled.base import WHERE
@@ -70,6 +70,7 @@ def test_without_tags_there_are_words_to_predict(spelling):
     assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
 
 
+@settings(deadline=None)
 @given(
     words=st.lists(st.text("abc", min_size=1, max_size=9), min_size=1, max_size=40),
     seq_len=st.integers(3, 24),

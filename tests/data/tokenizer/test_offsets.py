@@ -4,7 +4,7 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
@@ -52,6 +52,7 @@ def test_a_token_spells_its_characters(aligned, sentences, korean, form):
     assert compared > 2000
 
 
+@settings(deadline=None)
 @given(text=ANY_TEXT)
 def test_spans_of_any_text(trained, text):
     parts, composed = alignment.stretches(text)
