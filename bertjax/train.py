@@ -149,6 +149,7 @@ def _begin_together(
     distributed.together(lambda: restoring.check_shared(files, identity))
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print("\n".join(report.plan_line(feed) for feed in feeds.train.values()))
+    print(report.heldout_line(feeds.heldout))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
     print(report.layout_line(program), flush=True)
     return {

@@ -29,3 +29,42 @@ def write(folder: Path, train: int = 160, heldout: int = 40) -> tuple[Path, Path
     for seed, (path, count) in enumerate(zip(paths, (train, heldout))):
         path.write_text("".join(json.dumps(record) + "\n" for record in sentences(count, seed)))
     return paths
+
+
+PEOPLE, PLACES, QUESTIONS = ["ada", "jed", "gia"], ["cadiz", "gabia", "hebei"], ["bid", "cage", "jig"]
+
+
+def vocabulary(path: Path) -> Path:
+    """A vocab.txt whose pieces are these words."""
+    words = [*WORDS, *PEOPLE, *PLACES, *QUESTIONS, "."]
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##a", *words]) + "\n")
+    return path
+
+
+def conll(path: Path, sentences: int, seed: int = 0) -> Path:
+    """Words in the first column, in the last `B-PER`, `B-LOC` or `O`, which follow from the word."""
+    draw, lines = random.Random(seed), []
+    for _ in range(sentences):
+        words = draw.choices(WORDS + 2 * PEOPLE + PLACES, k=draw.randint(2, 7))
+        tags = ["B-PER" if word in PEOPLE else "B-LOC" if word in PLACES else "O" for word in words]
+        lines += [*(f"{word} X {tag}" for word, tag in zip(words, tags)), ""]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def squad(path: Path, contexts: int, seed: int = 0, impossible: bool = False) -> Path:
+    """`bid` asks for the one person of a context, `cage` for the one place, and `jig` for what is in none."""
+    draw, paragraphs = random.Random(seed), []
+    for number in range(contexts):
+        person, place = draw.choice(PEOPLE), draw.choice(PLACES)
+        words = draw.sample([person, place, *draw.sample(WORDS, 3)], 5)
+        context, asked = " ".join(words) + ".", {"bid": person, "cage": place}
+        questions = [
+            {"id": f"{number} {ask}", "question": ask, "answers": [{"text": text, "answer_start": context.index(text)}]}
+            for ask, text in asked.items()
+        ]
+        if impossible:
+            questions.append({"id": f"{number} jig", "question": "jig", "answers": [], "is_impossible": True})
+        paragraphs.append({"context": context, "qas": questions})
+    path.write_text(json.dumps({"version": "2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return path

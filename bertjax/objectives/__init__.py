@@ -10,6 +10,8 @@ KINDS = {
     "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",
     "classification": "bertjax.objectives.classification:Classification",
     "regression": "bertjax.objectives.regression:Regression",
+    "tagging": "bertjax.objectives.tagging:Tagging",
+    "question_answering": "bertjax.objectives.question_answering:QuestionAnswering",
 }
 
 

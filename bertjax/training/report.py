@@ -6,6 +6,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from bertjax.data.labelled.base import LabelledExamples
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import path_at
@@ -119,14 +120,30 @@ def stage_line(index: int, program: Program) -> str:
 
 def plan_line(feed: Feed) -> str:
     """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost."""
-    plans = [source.plans[0].counts for source in feed.sources]
+    plans = [source.plans[0] for source in feed.sources]
 
     def total(name: str) -> int:
-        return sum(getattr(counts, name) for counts in plans)
+        return sum(getattr(plan.counts, name) for plan in plans)
 
-    rows, text = total("rows"), total("split_tokens")
+    rows, examples = total("rows"), plans[0].examples
+    if isinstance(examples, LabelledExamples):
+        cost = notes_of(examples)
+    else:
+        lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
+        cost = f"{lost:.1%} of the text cut away, {repeated:.1%} repeated"
     return (
         f"{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
-        f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens "
-        f"({total('lost_tokens') / text:.1%} of the text cut away, {total('repeated_tokens') / text:.1%} repeated)"
+        f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
     )
+
+
+def heldout_line(feed: Feed) -> str:
+    """What is scored."""
+    (plan,) = feed.plans
+    cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabelledExamples) else ""
+    return f"held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
+
+
+def notes_of(examples: LabelledExamples) -> str:
+    """What became of the records that are not simply an example each."""
+    return ", ".join(f"{count:,} {what}" for what, count in examples.notes.items()) or "nothing cut or left out"

@@ -29,7 +29,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
 
 
 def _one_example(task: Task) -> Ragged:
-    """[CLS] x [SEP], with a label of every kind that the examples carry."""
+    """[CLS] x [SEP], with every label that the examples carry, of the example and of its tokens."""
     return Ragged(
         tokens=np.array([1, 4, 2], np.int32),
         segments=np.zeros(3, np.int32),
@@ -37,4 +37,5 @@ def _one_example(task: Task) -> Ragged:
         offsets=np.array([0, 3]),
         labels={name: np.zeros(1, np.int32) for name in task.examples.labels},
         ids=np.zeros(1, np.int64),
+        token_labels={name: np.zeros(3, np.int32) for name in task.examples.labels},
     )

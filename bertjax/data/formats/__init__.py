@@ -17,6 +17,8 @@ KINDS = {
 }
 LABELLED_KINDS = {
     "labelled_text": "bertjax.data.labelled.texts:LabelledText",
+    "tagged": "bertjax.data.labelled.tagged:Tagged",
+    "questions": "bertjax.data.labelled.questions:Questions",
 }
 
 

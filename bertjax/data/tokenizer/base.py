@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from bertjax.data.tokenizer import alignment
 from bertjax.errors import UserError
 
 FORMAT_VERSION = 1
@@ -120,6 +121,21 @@ class Tokenizer(abc.ABC):
         encoded = self.encode(sentences)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
+
+    def encode_with_offsets(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+        """What `encode` gives, and which characters each token stands for.
+
+        Returns:
+          (ids, spans) of each text; spans int64 [n, 2]: a token stands for text[start:stop] of what was given,
+          before any normalization. White space at the edges is left out; a token that is a space alone has an empty
+          span. Tokens that share a character, as those of its bytes do, all have it.
+        """
+        aligned = zip(texts, self._aligned(texts), strict=True)
+        return [(ids, alignment.trimmed(spans, text)) for text, (ids, spans) in aligned]
+
+    @abc.abstractmethod
+    def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+        """`encode_with_offsets`, with the white space that the library counts to a token."""
 
     @abc.abstractmethod
     def piece(self, token_id: int) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.errors import UserError
 
@@ -118,6 +121,14 @@ class HuggingFaceTokenizer(Tokenizer):
             ids.append(self._ids[prefix + word[start:stop]])
             start = stop
         return ids
+
+    def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+        aligned = []
+        for text, encoding in zip(texts, self._processor.encode_batch(texts, add_special_tokens=False), strict=True):
+            parts, _ = alignment.stretches(text)  # the library counts a composed character as its first part
+            spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+            aligned.append((encoding.ids, alignment.whole(spans, parts, parts)))
+        return aligned
 
     def piece(self, token_id: int) -> str:
         piece = self._processor.id_to_token(int(token_id)) or ""

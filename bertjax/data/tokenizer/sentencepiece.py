@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
 
@@ -87,6 +88,20 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _encode_continued(self, text: str) -> list[int]:
         return self._continued_processor.encode(self._normalized([text])[0])
+
+    def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+        encoded = self._processor.encode(self._normalized(texts), num_threads=1, return_type="offset_mapping")
+        aligned = []
+        for text, mapping in zip(texts, encoded, strict=True):
+            parts, composed = alignment.stretches(text)
+            seen = composed if self.normalizer == "nfc" else parts
+            spans = np.array(mapping["offsets"], np.int64).reshape(-1, 2)
+            # Of the pieces that one character became, the library gives it to the last alone.
+            is_text = np.array([piece != WORD_START for piece in mapping["pieces"]], bool)
+            spans[(spans[:, 0] == spans[:, 1]) & is_text, 1] += 1
+            spans = np.minimum(spans, sum(map(len, seen)))
+            aligned.append((mapping["ids"], alignment.whole(spans, parts, seen)))
+        return aligned
 
     def piece(self, token_id: int) -> str:
         return self._processor.id_to_piece(int(token_id))

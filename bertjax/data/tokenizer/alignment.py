@@ -1,0 +1,51 @@
+"""Which characters of a text as it was given a token stands for, whatever was normalized on the way to the token."""
+
+import unicodedata
+
+import numpy as np
+
+
+def stretches(text: str) -> tuple[list[str], list[str]]:
+    """The shortest parts of a text that NFC normalizes each by itself, and what each becomes.
+
+    A base character and what composes with it (an accent, the vowel of a Hangul syllable) are in one part.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return list(text), list(text)
+    parts, composed = [], []
+    for character in text:
+        alone = unicodedata.normalize("NFC", character)
+        together = unicodedata.normalize("NFC", parts[-1] + character) if parts else alone
+        if parts and (unicodedata.combining(character) or together != composed[-1] + alone):
+            parts[-1], composed[-1] = parts[-1] + character, together
+        else:
+            parts.append(character)
+            composed.append(alone)
+    return parts, composed
+
+
+def whole(spans: np.ndarray, parts: list[str], seen: list[str]) -> np.ndarray:
+    """Spans of characters of the parts as they were seen, as spans of the text that takes in whole parts.
+
+    Args:
+      spans: int64 [n, 2], of the characters of `"".join(seen)`.
+      parts: of the text, see `stretches`.
+      seen: what the tokenizer's library saw of each part.
+    """
+    bounds = np.cumsum([0, *map(len, parts)])
+    lengths = [len(part) for part in seen]
+    starts, stops = np.repeat(bounds[:-1], lengths), np.repeat(bounds[1:], lengths)
+    starts_at = np.append(starts, bounds[-1])[spans[:, 0]]
+    ends_at = np.where(spans[:, 1] > spans[:, 0], np.append(0, stops)[spans[:, 1]], starts_at)
+    return np.stack([starts_at, ends_at], axis=1)
+
+
+def trimmed(spans: np.ndarray, text: str) -> np.ndarray:
+    """Spans without the white space at their edges; one of white space alone is empty, at its end."""
+    for row, (start, stop) in enumerate(spans.tolist()):
+        while start < stop and text[start].isspace():
+            start += 1
+        while start < stop and text[stop - 1].isspace():
+            stop -= 1
+        spans[row] = start, stop
+    return spans

@@ -1,0 +1,119 @@
+"""Tagging and question answering from the command line, by their recipes made small."""
+
+import json
+
+import pytest
+
+from bertjax.config import load
+from tests import labelled, runs
+
+CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
+
+
+# No export is fine-tuned here: with larger weights to begin with, a new model learns as much in fewer steps.
+MODEL = {
+    "preset": "google_tiny",
+    "width": 32,
+    "feedforward": 64,
+    "max_positions": 32,
+    "init_stddev": 0.2,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}
+
+
+def finetune(recipe, task, train, heldout, workdir, *more):
+    """Trains a new model by a recipe on made-up files; returns the exit code."""
+    vocabulary = labelled.vocabulary(train.parent / "vocab.txt")
+    return runs.call(
+        f"--config={CONFIGS / recipe}",
+        f"--config.tasks.{task}.examples.train={train}",
+        f"--config.tasks.{task}.examples.heldout={heldout}",
+        f"--config.data.tokenizer.model={vocabulary}",
+        *(f"--config.model.{field}={value}" for field, value in MODEL.items()),
+        "--config.runtime.log_every=1",
+        f"--workdir={workdir}",
+        *more,
+    )
+
+
+def course(workdir, name):
+    """A metric as it was logged, from the first to the last time."""
+    return [record[name] for record in runs.records(workdir / "metrics.jsonl") if name in record]
+
+
+def test_names_are_learned(tmp_path):
+    files = labelled.conll(tmp_path / "train.txt", 160), labelled.conll(tmp_path / "dev.txt", 60, seed=1)
+    assert finetune("ner.py:smoke", "ner", *files, tmp_path / "run") == 0
+    figures = json.loads((tmp_path / "run" / "summary.json").read_text())
+    losses = course(tmp_path / "run", "train/tagging_loss")
+    scores = course(tmp_path / "run", "eval/heldout/f1")
+    assert losses[-1] < losses[0] / 5 and scores == sorted(scores) and scores[0] < scores[-1] > 0.95
+    assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.3
+    predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 60 and all(len(said["prediction"]) == len(said["words"]) for said in predictions)
+
+
+@pytest.mark.parametrize(
+    "recipe, impossible", [pytest.param("qa.py:smoke", False, marks=pytest.mark.slow), ("qa.py:v2-smoke", True)]
+)
+def test_answers_are_found(tmp_path, recipe, impossible):
+    files = (
+        labelled.squad(tmp_path / "train.json", 150, impossible=impossible),
+        labelled.squad(tmp_path / "dev.json", 30, seed=1, impossible=impossible),
+    )
+    more = ["--config.stages.0.epochs=2", "--config.eval.every=6"]
+    assert finetune(recipe, "qa", *files, tmp_path / "run", *more) == 0
+    figures = json.loads((tmp_path / "run" / "summary.json").read_text())["eval"]
+    losses = course(tmp_path / "run", "train/span_loss")
+    scores = course(tmp_path / "run", "eval/heldout/f1")
+    assert losses[-1] < losses[0] / 5 and scores[0] + 10 < scores[-1] > 95
+    assert ("threshold" in figures) == impossible
+    predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
+    assert len(predictions) == (90 if impossible else 60)
+    right = sum(said["prediction"] in ([a["text"] for a in said["answers"]] or [""]) for said in predictions)
+    assert 100 * right / len(predictions) == pytest.approx(figures["exact_match"])
+
+
+def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
+    files = [labelled.squad(tmp_path / f"{name}.json", 12, seed) for seed, name in enumerate(("train", "dev"))]
+    for path, wrong in zip(files, (3, 2)):
+        path.write_text(path.read_text().replace('"answer_start": ', '"answer_start": 9', wrong))
+    short = ["--config.stages.0.epochs=0.5"]
+    assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in said
+    assert "so are 3 of 24 questions: correct them, or set examples.on_bad_answer=skip" in said
+    skip = "--config.tasks.qa.examples.on_bad_answer=skip"
+    assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
+    said = capsys.readouterr().out
+    assert "real tokens (3 questions left out, their answers not in the context)" in said
+    assert "rows, 22 examples (2 questions left out, their answers not in the context)" in said
+    assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
+
+
+def test_bad_input_is_one_line(tmp_path, capsys):
+    train, dev = labelled.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
+    dev.write_text("ada X B-PER\njed X B-ORG\n")
+    assert finetune("ner.py:smoke", "ner", train, dev, tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "dev.txt:2 has the tag 'B-ORG', which the training file lacks" in said
+
+
+@pytest.mark.parametrize(
+    "recipe, steps_rows_rate",
+    [
+        ("ner.py", (3.0, 128, 32, 5e-5)),
+        ("qa.py", (3.0, 384, 32, 5e-5)),
+        ("qa.py:v2", (2.0, 384, 48, 5e-5)),
+    ],
+)
+def test_the_settings_are_those_of_the_paper(recipe, steps_rows_rate):
+    path, _, variant = recipe.partition(":")
+    smoke = f"{path}:{'-'.join(filter(None, (variant, 'smoke')))}"
+    config, small = (load(f"{CONFIGS / name}", ["model.preset=base"]) for name in (recipe, smoke))
+    (stage,) = config.stages
+    assert (stage.epochs, stage.seq_len, stage.examples, config.optimizer.learning_rate) == steps_rows_rate
+    assert config.optimizer.warmup_share == 0.1 and config.optimizer.kind == "adamw"
+    assert small.stages[0].epochs == stage.epochs and small.task.objective == config.task.objective
+    assert f"--config=configs/finetune/{recipe} --config.init_from=EXPORT" in (CONFIGS / path).read_text()
