@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import bertjax
 from bertjax.config import load
 from tests import labelled, runs
 
@@ -52,6 +53,14 @@ def test_names_are_learned(tmp_path):
     assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.3
     predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
     assert len(predictions) == 60 and all(len(said["prediction"]) == len(said["words"]) for said in predictions)
+    long = "ada fed " * 40  # more than the model reads at once
+    said = bertjax.predictor(tmp_path / "run" / "export").predict([long, "jed abc cadiz"])
+    assert said[0]["words"] == long.split() and len(said[0]["prediction"]) == 80
+    assert said[1] == {
+        "text": "jed abc cadiz",
+        "words": ["jed", "abc", "cadiz"],
+        "prediction": ["B-PER", "O", "B-LOC"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,6 +82,14 @@ def test_answers_are_found(tmp_path, recipe, impossible):
     assert len(predictions) == (90 if impossible else 60)
     right = sum(said["prediction"] in ([a["text"] for a in said["answers"]] or [""]) for said in predictions)
     assert 100 * right / len(predictions) == pytest.approx(figures["exact_match"])
+    contexts = ["abc ada cab gabia fed.", "gig hid " * 30 + "hebei jed gig."]
+    asked = [{"question": ask, "context": context, "answers": 7} for context in contexts for ask in ("bid", "cage")]
+    said = bertjax.predictor(tmp_path / "run" / "export").predict(asked)
+    assert [each["prediction"] for each in said[:2]] == ["ada", "gabia"] and len(said) == 4
+    for each in said:
+        begin, stop = each["begin"], each["stop"]
+        assert each["prediction"] == (each["context"][begin:stop] if begin >= 0 else "")
+        assert all(each["context"][best["begin"] : best["stop"]] == best["text"] for best in each["nbest"])
 
 
 def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
@@ -87,8 +104,8 @@ def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
     skip = "--config.tasks.qa.examples.on_bad_answer=skip"
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
     said = capsys.readouterr().out
-    assert "real tokens (3 questions left out, their answers not in the context)" in said
-    assert "rows, 22 examples (2 questions left out, their answers not in the context)" in said
+    assert "real tokens (3 left out, their answers not in the context)" in said
+    assert "rows, 22 examples (2 left out, their answers not in the context)" in said
     assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
 
 

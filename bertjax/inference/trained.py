@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from bertjax.data.labelled.base import LabelledExamples, LabelledFormat, Record
+from bertjax.data.labelled.base import WHERE, LabelledExamples, LabelledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Use
@@ -31,12 +31,17 @@ class Trained(Use):
 
     def encode(self, records: list[Record]) -> LabelledExamples:
         task = self.model.config.task
-        return task.examples.encode(records, self.model.tokenizer, self.seq_len, task.objective.classes)
+        return task.examples.encode(self._asked(records), self.model.tokenizer, self.seq_len, task.objective.classes)
 
     def outputs(self, params, batch):
         objective = self.model.config.task.objective
         return objective.outputs(objective.module(self.model.encoder), params, batch)
 
     def predictions(self, outputs, examples: LabelledExamples, records) -> list[dict[str, Any]]:
-        of_each = [records[number] for number in examples.record_of]
+        asked = self._asked(records)
+        of_each = [asked[number] for number in examples.record_of]
         return self.model.config.task.objective.predictions(outputs, examples.ragged, of_each)
+
+    def _asked(self, records: list[Record]) -> list[Record]:
+        """The records without labels and whatever else they came with."""
+        return [{name: record[name] for name in (*self.fields, WHERE)} for record in records]

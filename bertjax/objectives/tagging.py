@@ -11,6 +11,7 @@ from flax import linen as nn
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labelled.base import Record
+from bertjax.data.labelled.tagged import words_of
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning import shown
@@ -78,15 +79,15 @@ class Tagging(Objective):
         return {name: float(score(*pair, zero_division=0)) for name, score in scores.items()}
 
     def predictions(self, outputs, examples, records):
-        """Each record with `prediction`, a tag for each word."""
+        """Each record with its `words` and `prediction`, a tag for each of them."""
         tagged = self._tagged(outputs, examples, records)
-        return [shown(record) | {"prediction": guesses} for record, guesses in tagged]
+        return [shown(record) | {"words": words_of(record), "prediction": guesses} for record, guesses in tagged]
 
     def _tagged(self, outputs, examples: Ragged, records: list[Record]) -> list[tuple[Record, list[str]]]:
         """Each record with the tag of every word; not those of which `eval.rows` left a window out."""
         tagged = []
         for record, windows in by_record(examples, records):
-            guesses = [-1] * len(record["words"])
+            guesses = [-1] * len(words_of(record))
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])
                 for word, guess in zip(examples.token_labels["word"][tokens], outputs["guesses_BT"][tokens]):

@@ -49,6 +49,10 @@ class Questions(LabelledFormat):
             known = ", ".join(ON_BAD_ANSWER)
             raise UserError(f"examples.on_bad_answer={self.on_bad_answer!r} is unknown; choose one of {known}")
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("question", "context")
+
     def read(self, path: str) -> list[Record]:
         records = squad.read(path)
         bad = [record for record in records if _bad_answer(record)]
@@ -102,9 +106,9 @@ class Questions(LabelledFormat):
         token_labels["most_context"] = np.zeros(len(inside), bool)
         token_labels["most_context"][inside] = np.concatenate(best)
         notes = {
-            "questions left out, their answers not in the context": len(records) - len(used),
-            f"questions cut to {self.max_question} tokens": sum(len(ids) > self.max_question for ids in asked),
-            f"contexts in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
+            "left out, their answers not in the context": len(records) - len(used),
+            f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in asked),
+            f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabelledExamples(
             ragged=dataclasses.replace(ragged, token_labels=token_labels),

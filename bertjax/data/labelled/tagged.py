@@ -24,7 +24,8 @@ _DELIMITERS = 2  # [CLS] text [SEP]
 class Tagged(LabelledFormat):
     """A line for each word, its columns between tabs (or white space, if it has no tab), a blank line after a sentence.
 
-    A record is {`words`: [...], `tags`: [...]}; tags are kept as the file has them (IOB1, IOB2, parts of speech).
+    A record is {`words`: [...], `tags`: [...]}; tags are kept as the file has them (IOB1, IOB2, parts of speech). What
+    is to be tagged may also come as {`text`: ...}, whose words lie between white space.
     An example is `[CLS] sentence [SEP]`, or a window of it where that is longer than a row. Labels, one a token:
     `tag`, the class of the word that begins there, in the one window where it has most context (Devlin et al. 2019,
     5.3: the first piece of a word stands for it), -1 elsewhere; `word`, the number of that word in its sentence, -1
@@ -46,6 +47,10 @@ class Tagged(LabelledFormat):
         super().__post_init__()
         if self.stride < 1:
             raise UserError(f"examples.stride={self.stride} must be at least 1 token")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("text",)
 
     def read(self, path: str) -> list[Record]:
         if not path:
@@ -76,12 +81,13 @@ class Tagged(LabelledFormat):
         room = seq_len - _DELIMITERS
         if room < 1:
             raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
-        distinct = list(dict.fromkeys(word for record in records for word in record["words"]))
+        sentences = [words_of(record) for record in records]
+        distinct = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
         # A word that is nothing to the tokenizer still has its tag.
         pieces = {word: ids or [tokenizer.unk_id] for word, ids in zip(distinct, tokenizer.encode(distinct))}
         texts, tags, words, record_of, cut = [], [], [], [], 0
         for number, record in enumerate(records):
-            of_words = [pieces[word] for word in record["words"]]
+            of_words = [pieces[word] for word in sentences[number]]
             ids = list(itertools.chain.from_iterable(of_words))
             word = np.full(len(ids), -1, np.int32)
             word[np.cumsum([0, *map(len, of_words[:-1])])] = np.arange(len(of_words))
@@ -105,7 +111,7 @@ class Tagged(LabelledFormat):
             ragged=dataclasses.replace(ragged, token_labels=token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),
-            notes={f"sentences in windows of {seq_len} tokens": cut} if cut else {},
+            notes={f"read in windows of {seq_len} tokens": cut} if cut else {},
         )
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
@@ -119,7 +125,12 @@ class Tagged(LabelledFormat):
                     f"{path}:{int(first) + index} has the tag {tag!r}, which the training file lacks "
                     f"({', '.join(classes)}); correct it, or examples.tag={self.tag}"
                 )
-        return np.array([known[tag] for tag in tags] or [-1] * len(record["words"]), np.int32)
+        return np.array([known[tag] for tag in tags] or [-1] * len(words_of(record)), np.int32)
+
+
+def words_of(record: Record) -> list[str]:
+    """What is tagged."""
+    return record["words"] if "words" in record else record["text"].split()
 
 
 def _sentences(path: str) -> Iterator[list[tuple[int, list[str]]]]:

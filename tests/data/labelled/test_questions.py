@@ -130,7 +130,7 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
     skipping = Questions(on_bad_answer="skip", max_question=4)
     examples = skipping.encode(skipping.read(path), spelling, 32, (ANSWER,))
     assert len(examples.records) == 3 and examples.record_of.tolist() == [0]
-    assert examples.notes == {"questions left out, their answers not in the context": 2}
+    assert examples.notes == {"left out, their answers not in the context": 2}
     with pytest.raises(UserError, match="none of 2 questions has its answer in its context; correct answer_start"):
         skipping.encode(examples.records[1:], spelling, 32, (ANSWER,))
 
@@ -138,7 +138,7 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
 def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):
     records = [question("a" * 30, "a"), question("a" * 30, "a", asked="a" * 9), question("a", "a")]
     examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
-    assert examples.notes == {"questions cut to 4 tokens": 1, "contexts in windows of 24 tokens": 2}
+    assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
     assert examples.record_of.tolist() == [0, 0, 0, 1, 1, 1, 2]
 
 

@@ -64,8 +64,9 @@ def test_the_first_piece_of_a_word_has_its_tag(spelling):
     assert examples.notes == {}
 
 
-def test_without_tags_there_are_words_to_predict(spelling):
-    ragged = encoded(spelling, ["ann", "li"], 16).ragged
+@pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
+def test_without_tags_there_are_words_to_predict(spelling, record):
+    ragged = Tagged().encode([record], spelling, 16, CLASSES).ragged
     assert set(ragged.token_labels["tag"]) == {-1}
     assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
 
@@ -88,7 +89,7 @@ def test_windows_have_every_word_once(spelling, words, seq_len, stride):
         assert spelling.piece(ragged.tokens[place]) == word[0]
         assert CLASSES[ragged.token_labels["tag"][place]] == CLASSES[len(word) % 4]
     assert np.all((ragged.token_labels["tag"] >= 0) == (ragged.token_labels["word"] >= 0))
-    assert examples.notes == ({f"sentences in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
+    assert examples.notes == ({f"read in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
 
 
 @pytest.mark.parametrize(
