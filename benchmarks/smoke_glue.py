@@ -1,4 +1,4 @@
-"""For `benchmarks/finetuning.py --smoke`: made-up examples in GLUE's columns, and a very small BERT of random weights."""
+"""For `benchmarks/finetuning.py --smoke`: made-up examples in GLUE's columns, and a very small random BERT."""
 
 import random
 from pathlib import Path
