@@ -142,9 +142,10 @@ def _check_peer(python: str) -> None:
     except OSError as error:
         raise UserError(f"--torch-python={python} cannot be started ({error.strerror}); name a Python") from error
     if found.returncode:
+        said = "".join(f" ({line})" for line in found.stderr.splitlines()[-1:])
         raise UserError(
-            f"--torch-python={python} does not import {', '.join(PACKAGES)} "
-            f"({found.stderr.strip().splitlines()[-1]}); see benchmarks/README.md, or give --arms=bertjax"
+            f"--torch-python={python} does not import {', '.join(PACKAGES)}{said}; install them there as "
+            "benchmarks/README.md says, or give --arms=bertjax"
         )
 
 
@@ -165,6 +166,8 @@ def _run_all(args: argparse.Namespace, overrides: Sequence[str]) -> None:
 
 
 def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
+    # Compiles fast rather than well.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
     with tempfile.TemporaryDirectory() as folder:
         args.tasks, args.seeds, args.limit = list(smoke_glue.TASKS), 1, 0
         args.model, args.glue = smoke_glue.write(Path(folder))
