@@ -40,19 +40,21 @@ class PooledModule(nn.Module):
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Returns float32 [B, N, width]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        pooled_BND = encode(self.encoder, batch, encoder_key).pooled_BND
+        nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
+        pooled_BND = encode(self.encoder, batch, encoder_key, nothing_more_BK).pooled_BND
         pooled_BND = dropout(pooled_BND, self.config.dropout, head_key)
         return getattr(self.heads, self.term)(pooled_BND).astype(jnp.float32)
 
 
-def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None) -> Encoded:
-    """Runs the encoder on a core batch, every position of it."""
+def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.Array | None = None) -> Encoded:
+    """Runs the encoder on a core batch: every position of it, or, in the last layer, [CLS] and `read_BK` alone."""
     return encoder(
         batch["tokens_BT"],
         batch["segments_BT"],
         batch["positions_BT"],
         batch["examples_BT"],
         batch["summary_positions_BN"],
+        read_BK=read_BK,
         key=key,
     )
 

@@ -11,8 +11,10 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Vocabulary
 from bertjax.data.labelled.layout import lay_out
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
 from bertjax.objectives.classification import Classification
+from bertjax.objectives.finetuning import encode
 from bertjax.objectives.regression import Regression
 
 T = 32
@@ -48,6 +50,25 @@ def test_packed_rows_give_the_terms_of_single_ones(asked, store):
         np.testing.assert_allclose(terms[objective.term], found[0][0][objective.term], rtol=1e-5)
         for name, (total, weight) in metrics.items():
             np.testing.assert_allclose((total, weight), found[0][1][name], rtol=1e-6)
+
+
+def test_the_last_layer_is_computed_at_the_summaries_alone(asked, store):
+    """The result is that of every position, for less work."""
+    objective, module, params, ragged = asked
+    batch = batch_of(objective, ragged, [[0, 1], [2, 3]], store)
+    unrolled = dataclasses.replace(module.config, execution=Execution(unroll=True))  # or XLA counts one layer of a loop
+
+    def of_summaries(params):
+        return objective.module(unrolled).apply({"params": params}, batch)
+
+    def of_every_position(params):
+        pooled_BND = encode(Encoder(unrolled).bind({"params": params["encoder"]}), batch, None).pooled_BND
+        head = params["heads"][objective.term]
+        return pooled_BND @ head["kernel"] + head["bias"]
+
+    np.testing.assert_allclose(of_summaries(params), of_every_position(params), rtol=1e-4, atol=1e-5)
+    flops = [jax.jit(f).lower(params).compile().cost_analysis()["flops"] for f in (of_summaries, of_every_position)]
+    assert flops[0] < 0.8 * flops[1]
 
 
 def test_terms_are_those_of_the_definition(asked, store):

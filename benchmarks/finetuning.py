@@ -1,0 +1,225 @@
+"""Fine-tuning with bertjax beside the same recipe with transformers' `Trainer` on PyTorch: scores and seconds, on CPU.
+
+    python -m benchmarks.finetuning --model=HF_FOLDER --glue=GLUE --tasks=MRPC,STS-B,CoLA --seeds=5 \
+        --out=finetuning.jsonl --torch-python=OTHER_VENV/bin/python
+    python -m benchmarks.finetuning --model=HF_FOLDER --glue=GLUE --tasks=RTE,SST-2 --limit=2000 ...
+    python -m benchmarks.finetuning --out=finetuning.jsonl --markdown
+    python -m benchmarks.finetuning --smoke --torch-python=OTHER_VENV/bin/python
+
+Both arms begin with the weights of one folder of transformers, which is converted for bertjax. The recipe is that of
+`configs/finetune/glue.py`; `--config.a.b=value` changes it for both. bertjax's arm is the command that its users give;
+`benchmarks/arms/trainer.py` is the other. Each run is a process of its own and a line of the file; the arms take turns
+seed by seed, and a restarted call goes on with what is missing. Scores are those after the last step, computed here
+from the predictions of either arm: nothing is chosen by looking at the development set.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks import finetuning_table, smoke_glue
+from benchmarks.arms.trainer import PACKAGES
+from benchmarks.finetuning_cell import CONFIG, Cell, job_of, majority, open_cell, scores_of
+from benchmarks.train_step import machine
+from bertjax import config as configuration
+from bertjax import convert, errors
+from bertjax.errors import RunFailed, UserError
+from bertjax.training import platform
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+TASKS = ("MRPC", "STS-B", "CoLA", "RTE", "SST-2")
+ARMS = ("bertjax", "trainer")
+_NEVER = 10**9
+
+
+def run_bertjax(cell: Cell, seed: int, folder: Path) -> tuple[list, dict[str, Any]]:
+    """Trains by the command that users give. Evaluates and saves at the end alone, as the other arm.
+
+    Returns:
+      [(label, prediction)] of the held-out records, and `updates`, `train_seconds`, `versions`.
+    """
+    once = ("eval.every", "runtime.save_every", "runtime.log_every")
+    overrides = [*cell.overrides, f"seed={seed}", "runtime.keep_best=0", *(f"{name}={_NEVER}" for name in once)]
+    _call(
+        [sys.executable, "-m", "bertjax.train", f"--config={CONFIG}:{cell.task}", "--platform=cpu"]
+        + [f"--workdir={folder / 'run'}", *(f"--config.{override}" for override in overrides)]
+    )
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    lines = (folder / "run" / "predictions" / "heldout.jsonl").read_text().splitlines()
+    accounts = summary["accounts"]
+    return [(record[cell.label], record["prediction"]) for record in map(json.loads, lines)], {
+        "updates": summary["steps"],
+        "train_seconds": accounts["step"] + accounts["data_wait"],
+        "versions": {package: metadata.version(package) for package in ("jax", "jaxlib", "flax", "optax")},
+    }
+
+
+def run_trainer(
+    cell: Cell, seed: int, folder: Path, model: Path, python: str, threads: int
+) -> tuple[list, dict[str, Any]]:
+    """Trains with transformers; returns what `run_bertjax` does."""
+    job = folder / "job.json"
+    job.write_text(json.dumps(job_of(cell, model, seed, threads)))
+    _call([python, "-m", "benchmarks.arms.trainer", str(job)])
+    predictions = json.loads((folder / "predictions.json").read_text())
+    if cell.classes:
+        predictions = [cell.classes[index] for index in predictions]
+    pairs = [(record[cell.label], prediction) for record, prediction in zip(cell.heldout, predictions, strict=True)]
+    return pairs, json.loads((folder / "figures.json").read_text())
+
+
+def _call(command: list[str]) -> None:
+    if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.stderr).returncode:
+        raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; the same call goes on with what is missing")
+
+
+def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[dict]) -> list[tuple[int, str]]:
+    """(seed, arm) of the runs of a task that are not in the file; another arm is the first with every seed.
+
+    Raises:
+      UserError: the file has the task with another recipe.
+    """
+    of_task = [line for line in lines if line["task"] == cell.task]
+    for line in of_task:
+        for name, value in cell.recipe.items():
+            if line["recipe"][name] != value:
+                raise UserError(
+                    f"--out has {cell.task} with {name}={line['recipe'][name]}, and this call has {value}; name "
+                    "another file, or give the same flags"
+                )
+    done = {(line["seed"], line["arm"]) for line in of_task}
+    turns = [(seed, arm) for seed in range(seeds) for arm in (arms if seed % 2 == 0 else reversed(arms))]
+    return [turn for turn in turns if turn not in done]
+
+
+def finished(path: Path) -> list[dict]:
+    """The lines of a file that may have been cut off in the middle of one."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines if line]
+
+
+def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[str, Any]:
+    """One run: a line of the file."""
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        if arm == "bertjax":
+            pairs, figures = run_bertjax(cell, seed, Path(folder))
+        else:
+            pairs, figures = run_trainer(cell, seed, Path(folder), model, python, threads)
+        wall_seconds = time.monotonic() - began
+    metric = cell.config.task.objective.best_metric
+    scores = scores_of(cell, pairs)
+    return {
+        "task": cell.task,
+        "arm": arm,
+        "seed": seed,
+        "metric": metric,
+        "score": scores[metric],
+        "majority": majority(cell).get(metric),
+        "wall_seconds": wall_seconds,
+        **figures,
+        "scores": scores,
+        "recipe": cell.recipe,
+        "train_examples": len(cell.train),
+        "threads": threads,
+        "machine": machine(),
+    }
+
+
+def _check_peer(python: str) -> None:
+    command = [python, "-c", f"import {', '.join(PACKAGES)}"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise UserError(f"--torch-python={python} cannot be started ({error.strerror}); name a Python") from error
+    if found.returncode:
+        said = "".join(f" ({line})" for line in found.stderr.splitlines()[-1:])
+        raise UserError(
+            f"--torch-python={python} does not import {', '.join(PACKAGES)}{said}; install them there as "
+            "benchmarks/README.md says, or give --arms=bertjax"
+        )
+
+
+def _run_all(args: argparse.Namespace, overrides: Sequence[str]) -> None:
+    if "trainer" in args.arms:
+        _check_peer(args.torch_python)
+    platform.configure_logging()
+    platform.configure("cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        convert.run(args.model, Path(folder) / "export")
+        cells = [open_cell(task, args.glue, Path(folder) / "export", args.limit, overrides) for task in args.tasks]
+        turns = [(cell, *turn) for cell in cells for turn in missing(cell, args.arms, args.seeds, finished(args.out))]
+        for number, (cell, seed, arm) in enumerate(turns, 1):
+            print(f"run {number} of {len(turns)}: {cell.task}, seed {seed}, {arm}", file=sys.stderr)
+            line = measure(cell, seed, arm, args.model, args.torch_python)
+            with open(args.out, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
+    # Compiles fast rather than well.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+    with tempfile.TemporaryDirectory() as folder:
+        args.tasks, args.seeds, args.limit = list(smoke_glue.TASKS), 1, 0
+        args.model, args.glue = smoke_glue.write(Path(folder))
+        args.out = args.out or Path(folder) / "smoke.jsonl"
+        _run_all(args, overrides)
+        print(finetuning_table.markdown(finished(args.out)))
+    print("\nA smoke run shows that all of it runs; its figures mean nothing.")
+
+
+def _names(known: Sequence[str]):
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise UserError(f"{unknown[0]!r} is not among {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = errors.ArgumentParser(
+        prog="python -m benchmarks.finetuning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", type=Path, help="a folder of transformers with a BERT and its tokenizer")
+    parser.add_argument("--glue", type=Path, help="folder of TASK/train.tsv and TASK/dev.tsv, or .tsv.gz")
+    parser.add_argument("--tasks", type=_names(TASKS), default=list(TASKS), help=f"some of {', '.join(TASKS)}")
+    parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), help=f"some of {', '.join(ARMS)}")
+    parser.add_argument("--seeds", type=int, default=5, help="0 to N-1")
+    parser.add_argument("--limit", type=int, default=0, help="training examples of each task, the first ones")
+    parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
+    parser.add_argument("--out", type=Path, help="one JSON line for each finished run")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
+    parser.add_argument("--smoke", action="store_true", help="two tasks of 64 made-up examples on a very small BERT")
+    args, overrides = configuration.parse(parser, argv)
+    if args.seeds < 1:
+        raise UserError(f"--seeds={args.seeds} must be at least 1")
+    if args.smoke:
+        _smoke(args, overrides)
+        return 0
+    for name in ("out",) if args.markdown else ("out", "model", "glue"):
+        if getattr(args, name) is None:
+            raise UserError(f"--{name} is missing; see python -m benchmarks.finetuning --help")
+    if args.markdown:
+        print(finetuning_table.markdown(finished(args.out)))
+    else:
+        _run_all(args, overrides)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(errors.exit_code_of(main))
