@@ -12,6 +12,7 @@ import numpy as np
 from bertjax import opening
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
 from bertjax.training.checkpoint import Checkpoints, fingerprints
 from bertjax.training.files import Workdir
 from bertjax.training.paths import map_with_path, path_of
@@ -21,6 +22,8 @@ from bertjax.training.state import State
 
 _ENCODER = "encoder/"
 _NAMED = 4
+# What an encoder may be given anew: its parameters and what they compute do not follow from it.
+_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         named = "; ".join(f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder[:_NAMED])
         more = f"; and {len(of_encoder) - _NAMED} more" if len(of_encoder) > _NAMED else ""
         raise UserError(f"init_from={name} has another encoder ({named}{more}); set model as it was set there")
+    if other := _computes_otherwise(opened.encoder, program.encoder):
+        raise UserError(f"init_from={name} computes something else with the same weights; set {' and '.join(other)}")
     if new := [path for path in differs if path in wanted]:
         log.warning("init_from=%s gives no %s: they begin anew", name, ", ".join(new))
     params = {path: leaf for path, leaf in _leaves(opened.params) if path in wanted and path not in new}
@@ -102,6 +107,16 @@ def _leaves(params: dict) -> list[tuple[str, Any]]:
 
 def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
     return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
+
+
+def _computes_otherwise(source: EncoderConfig, ours: EncoderConfig) -> list[str]:
+    """The settings of the source that are others here, though every array may have the same shape."""
+    fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE)
+    return [
+        f"model.{field}={getattr(source, field)} (not {getattr(ours, field)})"
+        for field in fields
+        if getattr(source, field) != getattr(ours, field)
+    ]
 
 
 def _said(shapes: dict[str, tuple[int, ...]], path: str) -> str:

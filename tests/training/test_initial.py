@@ -69,6 +69,17 @@ def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.parametrize(
+    "change, wanted", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
+)
+def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
+    source = f"--config.init_from={undisturbed / 'export'}"
+    assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"computes something else with the same weights; set model.{wanted}" in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
 def test_a_source_that_is_not_there(flags, tmp_path, capsys):
     assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
     assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]
