@@ -20,7 +20,7 @@ from bertjax.training.program import Program
 from bertjax.training.restoring import read_record
 from bertjax.training.state import State
 
-_ENCODER = "encoder/"
+_ENCODER, _POOLER = "encoder/", "encoder/pooler/"
 _NAMED = 4
 # What an encoder may be given anew: its parameters and what they compute do not follow from it.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
@@ -59,7 +59,8 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """The weights that `init_from` names, as far as the run has them.
 
-    The encoder must be the same. A head that the source lacks, or has in another shape, begins anew, and that is said.
+    The encoder must be the same. A head that the source lacks, or has in another shape, begins anew, and that is said;
+    so does a pooler that it lacks, as a checkpoint with the MLM head alone.
 
     Raises:
       UserError: nothing readable is there, or it has another encoder or tokenizer.
@@ -73,7 +74,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         )
     found, wanted = _shapes(opened.params), _shapes(program.abstract_state["params"])
     differs = [path for path in sorted(found | wanted) if found.get(path) != wanted.get(path)]
-    if of_encoder := [path for path in differs if path.startswith(_ENCODER)]:
+    lacking = {path for path in differs if path.startswith(_POOLER) and path not in found}
+    if of_encoder := [path for path in differs if path.startswith(_ENCODER) and path not in lacking]:
         named = "; ".join(f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder[:_NAMED])
         more = f"; and {len(of_encoder) - _NAMED} more" if len(of_encoder) > _NAMED else ""
         raise UserError(f"init_from={name} has another encoder ({named}{more}); set model as it was set there")
