@@ -3,10 +3,8 @@
 Reading it needs neither Grain nor Orbax and starts no backend.
 """
 
-import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +20,7 @@ from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 
 FORMAT_VERSION = 1
-_WEIGHTS, RECORD, TOKENIZER = "model.safetensors", "bertjax.json", "tokenizer"
+_WEIGHTS, RECORD, _TOKENIZER = "model.safetensors", "bertjax.json", "tokenizer"
 
 
 class Export(NamedTuple):
@@ -46,11 +44,11 @@ class Export(NamedTuple):
 def write(folder: os.PathLike, export: Export) -> None:
     """Writes a folder that `read` and `bertjax.load` open; an interrupted write leaves no record to open it by."""
     folder = Path(folder)
-    (folder / TOKENIZER).mkdir(parents=True, exist_ok=True)
+    (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
     (folder / RECORD).unlink(missing_ok=True)
     params = vocabulary.cut(export.params, export.encoder)
     save_file({path: np.ascontiguousarray(leaf) for path, leaf in _flatten(params)}, folder / _WEIGHTS)
-    export.tokenizer.save(folder / TOKENIZER)
+    export.tokenizer.save(folder / _TOKENIZER)
     record = {
         "format_version": FORMAT_VERSION,
         "config": to_dict(export.config),
@@ -69,41 +67,24 @@ def read(folder: os.PathLike) -> Export:
       UserError: no export, a damaged one, or one of a newer format.
     """
     folder = Path(folder)
-    config, vocab_size, numbers = _read_record(folder)
-    with _reading(folder):
-        flat = load_file(folder / _WEIGHTS)
-    encoder = config.encoder(vocab_size, backend="cpu")
-    params = vocabulary.pad(_nest(flat), encoder)
-    return Export(config, encoder, params, tokenizer.load(folder / TOKENIZER), numbers)
-
-
-def read_config(folder: os.PathLike) -> Config:
-    """The configuration of the run that made an export, without its weights; raises as `read` does."""
-    return _read_record(Path(folder))[0]
-
-
-def _read_record(folder: Path) -> tuple[Config, int, dict[str, Any]]:
-    """Configuration, size of the vocabulary, and numbers."""
-    with _reading(folder):
+    try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         version, settings, vocab_size, numbers = (
             record[key] for key in ("format_version", "config", "vocab_size", "numbers")
         )
-    if version > FORMAT_VERSION:
-        raise UserError(
-            f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
-        )
-    return from_dict(settings), vocab_size, numbers
-
-
-@contextlib.contextmanager
-def _reading(folder: Path) -> Iterator[None]:
-    try:
-        yield
+        flat = load_file(folder / _WEIGHTS)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no export: {Path(error.filename or _WEIGHTS).name} is missing") from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the export {folder} is damaged ({error}); export it again from its run") from error
+    if version > FORMAT_VERSION:
+        raise UserError(
+            f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
+        )
+    config = from_dict(settings)
+    encoder = config.encoder(vocab_size, backend="cpu")
+    params = vocabulary.pad(_nest(flat), encoder)
+    return Export(config, encoder, params, tokenizer.load(folder / _TOKENIZER), numbers)
 
 
 def _flatten(tree: dict, prefix: str = ""):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import convert, errors, export, extend
+from bertjax import config, convert, errors, export, extend
+from bertjax.config import from_dict, to_dict
 from bertjax.objectives.bert import BERT
 from tests import runs
 from tests.interop import models
@@ -194,8 +195,22 @@ def said(capsys, *arguments) -> str:
     return output.err
 
 
-def test_the_configuration_asks_for_an_export(tmp_path, capsys):
+def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys):
     assert runs.call("--config=configs/adapt.py", f"--workdir={tmp_path}/run") == 2
-    assert "name the export to begin with: configs/adapt.py:models/bert" in capsys.readouterr().err
+    assert "name the model to begin with, such as configs/adapt.py:models/bert" in capsys.readouterr().err
     assert runs.call(f"--config=configs/adapt.py:{tmp_path}", f"--workdir={tmp_path}/run") == 2
-    assert f"error: {tmp_path} is no export: bertjax.json is missing\n" == capsys.readouterr().err
+    assert f"error: '{tmp_path}' holds neither an export (bertjax.json) nor a run" in capsys.readouterr().err
+    found = export.read(source)
+    settings = {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text", "train": "a.tsv"}}
+    tuned = from_dict(to_dict(found.config) | {"tasks": {"a": settings}})
+    export.write(tmp_path / "tuned", found._replace(config=tuned))
+    assert runs.call(f"--config=configs/adapt.py:{tmp_path / 'tuned'}", f"--workdir={tmp_path}/run") == 2
+    assert "tuned was fine-tuned on labelled files; name the model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["{run}", "{run}@100"])
+def test_the_configuration_takes_a_run_too(undisturbed, name):
+    name = name.format(run=undisturbed)
+    found = config.load(f"configs/adapt.py:{name}")
+    assert found.init_from == name and found.data.tokenizer.model == f"{undisturbed}/tokenizer"
+    assert (found.model.width, found.stages[0].seq_len, found.task_name) == (32, 32, "bert")
