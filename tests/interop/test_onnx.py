@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib.util
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from bertjax.errors import RunFailed, UserError
 from bertjax.interop import onnx
 from tests.interop import models
 
+PAGE = Path(__file__).parents[2] / "docs" / "huggingface.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")
@@ -92,6 +95,23 @@ def test_weights_too_large_for_one_file_lie_beside_it(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     inputs = dict.fromkeys(onnx.INPUTS, np.ones((2, 5), np.int64))
     assert np.isfinite(session_of(tmp_path / "model.onnx").run(None, inputs)[0]).all()
+
+
+@slow
+def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_path, monkeypatch):
+    export.write(tmp_path / "ours", made("BertForPreTraining"))
+    for target in ("hf/tiny", "tiny.onnx"):
+        convert.run(tmp_path / "ours", tmp_path / target)
+    [lines] = re.findall(r"```python\n(import numpy as np, onnxruntime\n.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(lines, scope)
+    module, params, tokenizer = bertjax.load(tmp_path / "ours")
+    tokens_BT = tokenizer.rows(["where is the king?", "the king is here."], scope["hidden"].shape[1])
+    assert np.array_equal(scope["inputs"]["input_ids"], tokens_BT) and len(scope["heads"]) == 3
+    real_BT = tokens_BT != tokenizer.pad_id
+    hidden = module.apply({"params": params}, tokens_BT, examples_BT=real_BT).hidden
+    np.testing.assert_allclose(scope["hidden"][real_BT], hidden[real_BT], atol=1e-5)
 
 
 @slow
