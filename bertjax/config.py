@@ -208,6 +208,8 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     try:
         spec.loader.exec_module(module)
         found = module.get_config(variant) if variant else module.get_config()
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(f"configuration {config_path!r}: {error}") from error
     except Exception as error:  # it is the user's program, and may fail in any way

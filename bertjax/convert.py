@@ -1,4 +1,4 @@
-"""python -m bertjax.convert: Hugging Face checkpoints to bertjax and back."""
+"""python -m bertjax.convert: Hugging Face checkpoints to bertjax and back, and either to ONNX."""
 
 import argparse
 import dataclasses
@@ -9,7 +9,7 @@ from pathlib import Path
 from bertjax import errors, export, opening
 from bertjax.commands import command
 from bertjax.errors import UserError
-from bertjax.interop import card, huggingface
+from bertjax.interop import card, huggingface, onnx
 from bertjax.training import platform
 
 
@@ -18,40 +18,47 @@ class Summary:
     """What a conversion came to.
 
     Attributes:
-      target: the folder that was written.
-      to_huggingface: whether transformers opens it, or else bertjax.
+      target: the folder or file that was written.
+      made: what it is: a folder of `transformers`, an `export` or an `onnx` file.
       has_heads: whether it can be evaluated, or only loaded.
       notes: what there is to say of the model, a line each.
     """
 
     target: Path
-    to_huggingface: bool
+    made: str
     has_heads: bool
     notes: tuple[str, ...]
 
 
 def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
-    """Converts a model; the direction follows from what `source` holds.
+    """Converts a model; the direction follows from what `source` holds and from whether `target` ends in `.onnx`.
 
     Args:
       source: a folder of transformers (`config.json` and weights), or an export, a workdir `RUN` or `RUN@STEP`.
-      target: a folder that is empty or not there yet.
+      target: a folder that is empty or not there yet, or a file `MODEL.onnx` that is not there yet.
 
     Raises:
       UserError: nothing readable is there, it is no BERT, a name is left over on either side, or the target is not
         empty.
+      RunFailed: see `onnx.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} is there already and not empty; name another folder, or remove it")
+        raise UserError(f"--to={target} is there already and not empty; name another, or remove it")
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.RECORD).exists()
-    if from_huggingface:
-        found, notes = huggingface.read(path)
+    to_onnx = target.suffix == onnx.SUFFIX
+    if to_onnx:
+        onnx.check_installed()
+    found, notes = huggingface.read(path) if from_huggingface else (opening.open_model(source), [])
+    if to_onnx:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        notes += onnx.write(target, found)
+    elif from_huggingface:
         export.write(target, found)
     else:
-        found = opening.open_model(source)
         notes = huggingface.write(target, found)
-    return Summary(target, not from_huggingface, "heads" in found.params, tuple(notes))
+    made = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
+    return Summary(target, made, "heads" in found.params, tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,11 +66,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = errors.ArgumentParser(
         prog="python -m bertjax.convert",
         description="Converts a BERT of Hugging Face transformers to bertjax, or one of bertjax to transformers. The\n"
-        "direction follows from what the folder holds. PyTorch and transformers need not be installed.",
+        "direction follows from what the folder holds; both become ONNX where --to ends in .onnx. PyTorch and\n"
+        "transformers need not be installed, but for ONNX.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
-        "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n\n"
+        "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n"
+        "  either to ONNX:              python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
         "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, of which nothing is\n"
         "run) and the tokenizer; BertModel, BertForMaskedLM and BertForPreTraining are converted. Every tensor is\n"
         "accounted for: a name that is left over on either side is an error.",
@@ -77,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="DIR",
         help="a folder of transformers, an export, RUN or RUN@STEP",
     )
-    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="the folder to write, not there yet")
+    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="the folder or .onnx file to write")
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure("cpu")  # checkpoints are read through JAX, and nothing is computed
@@ -87,13 +96,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def _told(summary: Summary) -> str:
     target = str(summary.target)
-    if summary.to_huggingface:
-        made, following = "transformers", f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    if summary.made == "transformers":
+        following = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    elif summary.made == "onnx":
+        following = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/huggingface.md"
     elif summary.has_heads:
-        made, following = "export", command("evaluate", target, "--corpus=embedded:en")
+        following = command("evaluate", target, "--corpus=embedded:en")
     else:
-        made, following = "export", f"module, params, tokenizer = bertjax.load({target!r})"
-    return "\n".join([*summary.notes, f"{made:<12}  {target}", f"{'next':<12}  {following}"])
+        following = f"module, params, tokenizer = bertjax.load({target!r})"
+    return "\n".join([*summary.notes, f"{summary.made:<12}  {target}", f"{'next':<12}  {following}"])
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
     [
         ("{tmp}/nowhere", "{tmp}/new", "'{tmp}/nowhere' does not exist; name an export folder, a workdir"),
         ("{tmp}/empty", "{tmp}/new", "'{tmp}/empty' holds neither an export (bertjax.json) nor a run"),
-        ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs is there already and not empty; name another folder"),
+        ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs is there already and not empty; name another,"),
         ("{tmp}/theirs", "{tmp}/theirs/config.json", "is there already and not empty"),
         ("{tmp}/damaged", "{tmp}/new", "{tmp}/damaged/config.json is no readable JSON ("),
         ("{tmp}/albert", "{tmp}/new", "config.json has model_type='albert'; bertjax converts 'bert' alone so far"),

@@ -24,8 +24,9 @@ def test_there_are_commands():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
-    (tmp_path / "bertjax.json").write_text(json.dumps({"config": {}}))  # a model of BERT's size
-    command = re.sub(r"init_from=\S+", f"init_from={tmp_path}", command)
+    # A model of BERT's size, with longer examples.
+    (tmp_path / "bertjax.json").write_text(json.dumps({"config": {"model": {"max_positions": 1024}}}))
+    command = re.sub(r"(--config\.init_from=|adapt\.py:)\S+", rf"\g<1>{tmp_path}", command)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
     config.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])

@@ -8,14 +8,14 @@ import numpy as np
 from bertjax.models.config import EncoderConfig
 
 
-def _has_vocabulary_axis(path: tuple) -> bool:
+def has_vocabulary_axis(path: tuple) -> bool:
     return path[-1].key.startswith("word")
 
 
 def cut(params: dict, config: EncoderConfig) -> dict:
     """Params without the rows that pad the vocabulary."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf[: config.vocab_size] if _has_vocabulary_axis(path) else leaf, params
+        lambda path, leaf: leaf[: config.vocab_size] if has_vocabulary_axis(path) else leaf, params
     )
 
 
@@ -24,7 +24,7 @@ def pad(params: dict, config: EncoderConfig) -> dict:
     rows = config.padded_vocab_size - config.vocab_size
 
     def pad_leaf(path, leaf):
-        if not _has_vocabulary_axis(path):
+        if not has_vocabulary_axis(path):
             return leaf
         return np.pad(leaf, [(0, rows)] + [(0, 0)] * (leaf.ndim - 1))
 
@@ -33,7 +33,7 @@ def pad(params: dict, config: EncoderConfig) -> dict:
 
 def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
     """Number of parameters in a leaf at a key path, the padding of the vocabulary left out."""
-    return math.prod((config.vocab_size, *leaf.shape[1:]) if _has_vocabulary_axis(path) else leaf.shape)
+    return math.prod((config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape)
 
 
 def count_parameters(params: dict, config: EncoderConfig) -> int:

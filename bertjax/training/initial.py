@@ -12,6 +12,7 @@ import numpy as np
 from bertjax import opening
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
 from bertjax.training.checkpoint import Checkpoints, fingerprints
 from bertjax.training.files import Workdir
 from bertjax.training.paths import map_with_path, path_of
@@ -19,8 +20,10 @@ from bertjax.training.program import Program
 from bertjax.training.restoring import read_record
 from bertjax.training.state import State
 
-_ENCODER = "encoder/"
+_ENCODER, _POOLER = "encoder/", "encoder/pooler/"
 _NAMED = 4
+# What an encoder may be given anew: its parameters and what they compute do not follow from it.
+_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,8 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """The weights that `init_from` names, as far as the run has them.
 
-    The encoder must be the same. A head that the source lacks, or has in another shape, begins anew, and that is said.
+    The encoder must be the same. A head that the source lacks, or has in another shape, begins anew, and that is said;
+    so does a pooler that it lacks, as a checkpoint with the MLM head alone.
 
     Raises:
       UserError: nothing readable is there, or it has another encoder or tokenizer.
@@ -70,10 +74,13 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         )
     found, wanted = _shapes(opened.params), _shapes(program.abstract_state["params"])
     differs = [path for path in sorted(found | wanted) if found.get(path) != wanted.get(path)]
-    if of_encoder := [path for path in differs if path.startswith(_ENCODER)]:
+    lacking = {path for path in differs if path.startswith(_POOLER) and path not in found}
+    if of_encoder := [path for path in differs if path.startswith(_ENCODER) and path not in lacking]:
         named = "; ".join(f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder[:_NAMED])
         more = f"; and {len(of_encoder) - _NAMED} more" if len(of_encoder) > _NAMED else ""
         raise UserError(f"init_from={name} has another encoder ({named}{more}); set model as it was set there")
+    if other := _computes_otherwise(opened.encoder, program.encoder):
+        raise UserError(f"init_from={name} computes something else with the same weights; set {' and '.join(other)}")
     if new := [path for path in differs if path in wanted]:
         log.warning("init_from=%s gives no %s: they begin anew", name, ", ".join(new))
     params = {path: leaf for path, leaf in _leaves(opened.params) if path in wanted and path not in new}
@@ -102,6 +109,16 @@ def _leaves(params: dict) -> list[tuple[str, Any]]:
 
 def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
     return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
+
+
+def _computes_otherwise(source: EncoderConfig, ours: EncoderConfig) -> list[str]:
+    """The settings of the source that are others here, though every array may have the same shape."""
+    fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE)
+    return [
+        f"model.{field}={getattr(source, field)} (not {getattr(ours, field)})"
+        for field in fields
+        if getattr(source, field) != getattr(ours, field)
+    ]
 
 
 def _said(shapes: dict[str, tuple[int, ...]], path: str) -> str:

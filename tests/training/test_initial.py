@@ -2,13 +2,20 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax import config, convert, export
+from bertjax.training import initial
+from bertjax.training.program import Program
 from tests import runs
+from tests.interop import models
 
+CONFIGS = Path(__file__).parents[2] / "configs"
+MLM_HEAD = ("transform/kernel", "transform/bias", "norm/scale", "norm/bias", "word_bias")
 SHORT = ["--config.stages.0.steps=5", "--config.optimizer.warmup_steps=2"]
 
 
@@ -66,6 +73,40 @@ def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
     assert runs.call(*flags, source, f"--config.{change}", f"--workdir={tmp_path}/run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: init_from={undisturbed / 'export'} has another encoder (") and named in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "architecture, new",
+    [
+        ("BertForMaskedLM", {"encoder/pooler/bias", "encoder/pooler/kernel"}),
+        ("BertForPreTraining", set()),
+        ("BertModel", {f"heads/mlm/{name}" for name in MLM_HEAD}),
+    ],
+)
+def test_what_a_checkpoint_of_hugging_face_lacks_begins_anew(tmp_path, caplog, architecture, new):
+    """Its pooler, where the MLM head is all that it has; no head reads it."""
+    export.write(tmp_path / "made", models.make(models.PARTS[architecture], models.trained()))
+    convert.run(tmp_path / "made", tmp_path / "theirs")
+    convert.run(tmp_path / "theirs", tmp_path / "bert")
+    loaded = config.load(f"{CONFIGS / 'adapt.py'}:{tmp_path / 'bert'}")
+    tokens = export.read(tmp_path / "bert").tokenizer
+    program = Program(loaded, tokens.vocab_size)
+    source = initial.read(program, tokens)
+    wanted = {path for path, _ in initial._leaves(program.abstract_state["params"])}
+    assert wanted - source.params.keys() == new
+    said = [record.getMessage() for record in caplog.records if "begin anew" in record.getMessage()]
+    assert bool(said) == bool(new) and all(path in said[0] for path in new)
+
+
+@pytest.mark.parametrize(
+    "change, wanted", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
+)
+def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
+    source = f"--config.init_from={undisturbed / 'export'}"
+    assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"computes something else with the same weights; set model.{wanted}" in error
     assert not (tmp_path / "run" / "config.json").exists()
 
 

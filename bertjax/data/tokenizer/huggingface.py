@@ -92,6 +92,16 @@ class HuggingFaceTokenizer(Tokenizer):
             continuing = (i for piece, i in self._ids.items() if piece.startswith(prefix))
         return frozenset(continuing) - self.special_ids
 
+    def words(self, text: str) -> list[str]:
+        """The words of a text as their pieces are looked up: normalized, punctuation apart."""
+        normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
+        normalized = normalizer.normalize_str(text) if normalizer else text
+        return [word for word, _ in splitter.pre_tokenize_str(normalized)]
+
+    def parts(self, word: str) -> list[int]:
+        """Ids of the pieces of one of `words`; what begins with ## is read as the rest of a word."""
+        return [token.id for token in self._processor.model.tokenize(word)]
+
     def encode(self, sentences: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 

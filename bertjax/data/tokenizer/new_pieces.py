@@ -1,0 +1,166 @@
+"""New pieces for a WordPiece tokenizer that is there: whole words of another domain, appended to its vocabulary.
+
+WordPiece takes the longest piece that fits, so a new one changes the words that it begins (or, as ##..., that hold it)
+and no other. A unigram model and BPE have no such rule: there a piece without a score, or without the merges that lead
+to it, is never found, and one with them may change any text.
+"""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.errors import UserError
+
+# A word that a corpus holds less often says too little of its embedding.
+MIN_COUNT = 5
+_NAMED = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Extension:
+    """A tokenizer with new pieces.
+
+    Attributes:
+      tokenizer: the old ids, then the new ones.
+      pieces: the new ones, in the order of their ids.
+      parts: the old ids that stood for each of them: [UNK] where there was no other.
+      known: how many of the pieces asked for were there already.
+      no_continuation: characters that go on with a word, but have no ## piece of their own. A word that was a known one
+        before, begins with a new piece and goes on with such a character, may become [UNK].
+    """
+
+    tokenizer: HuggingFaceTokenizer
+    pieces: tuple[str, ...]
+    parts: tuple[tuple[int, ...], ...]
+    known: int
+    no_continuation: tuple[str, ...]
+
+
+def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
+    """The tokenizer, if it takes new pieces.
+
+    Raises:
+      UserError: it is no WordPiece.
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
+        return tokenizer
+    kind = "byte-level BPE" if isinstance(tokenizer, HuggingFaceTokenizer) else "SentencePiece"
+    raise UserError(
+        f"new pieces need a WordPiece tokenizer, this one is {kind}, whose pieces have scores or merges that a list "
+        "does not give; train a tokenizer on the new corpus and pretrain with it instead"
+    )
+
+
+def read(path: str | Path) -> list[str]:
+    """The pieces of a text file, one a line; white space around them and empty lines do not count.
+
+    Raises:
+      UserError: the file cannot be read, or holds none.
+    """
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--pieces={path} cannot be read ({error}); name a UTF-8 text file with a piece a line"
+        ) from None
+    if pieces := [line.strip() for line in lines if line.strip()]:
+        return pieces
+    raise UserError(f"--pieces={path} is empty; write a piece a line into it")
+
+
+def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collections.Counter:
+    """How often each word occurs in some texts."""
+    counts = collections.Counter()
+    for text in texts:
+        counts.update(tokenizer.words(text))
+    return counts
+
+
+def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, wanted: int) -> list[str]:
+    """The words whose own piece would save the most tokens: (pieces - 1) * count, the best first.
+
+    A word that was [UNK] counts as two pieces. Words without a letter, and those that occur less than MIN_COUNT times,
+    are left out.
+
+    Raises:
+      UserError: there are fewer than `wanted`.
+    """
+    longest, savings = tokenizer.description["model"]["max_input_chars_per_word"], {}
+    for word, count in counts.items():
+        if count < MIN_COUNT or len(word) > longest or not any(map(str.isalpha, word)):
+            continue
+        parts = tokenizer.parts(word)
+        if (len(parts) > 1 or parts == [tokenizer.unk_id]) and tokenizer.words(word) == [word]:
+            savings[word] = count * max(len(parts) - 1, 1)
+    if len(savings) < wanted:
+        raise UserError(
+            f"--new-pieces={wanted} is too many: {len(savings)} words that the tokenizer splits occur at least "
+            f"{MIN_COUNT} times in the corpus; ask for at most {len(savings)}"
+        )
+    return sorted(savings, key=lambda word: (-savings[word], word))[:wanted]
+
+
+def tokens(counts: collections.Counter, tokenizer: HuggingFaceTokenizer) -> int:
+    """How many tokens the counted words are."""
+    return sum(count * len(tokenizer.parts(word)) for word, count in counts.items())
+
+
+def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
+    """Appends pieces to the vocabulary; those that are there already, or come twice, are counted.
+
+    Args:
+      tokenizer: a WordPiece, see `wordpiece`.
+      pieces: whole words, and with ## what goes on with one, as the tokenizer normalizes them.
+
+    Raises:
+      UserError: pieces that no text could become, or none that is new.
+    """
+    description = json.loads(tokenizer.model)
+    vocab = description["model"]["vocab"]
+    known = {tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
+    new = [piece for piece in dict.fromkeys(pieces) if piece not in known]
+    if not new:
+        raise UserError(f"all {len(pieces)} pieces are in the vocabulary already; there is nothing to add")
+    prefix = description["model"]["continuing_subword_prefix"]
+    no_continuation = _without_continuation(tokenizer, prefix)
+    vocab |= {piece: tokenizer.vocab_size + i for i, piece in enumerate(new)}
+    extended = HuggingFaceTokenizer(json.dumps(description, ensure_ascii=False).encode())
+    _check_found(extended, new, prefix)
+    parts = tuple(_old_parts(tokenizer, piece, prefix) for piece in new)
+    return Extension(extended, tuple(new), parts, len(pieces) - len(new), no_continuation)
+
+
+def _old_parts(tokenizer: HuggingFaceTokenizer, piece: str, prefix: str) -> tuple[int, ...]:
+    """The ids that stood for a piece; [UNK] for the rest of a word whose characters are unknown."""
+    parts = tuple(tokenizer.parts(piece))
+    # The library would also read the signs of the prefix as characters.
+    return parts if not piece.startswith(prefix) or parts[0] in tokenizer.continuation_ids else (tokenizer.unk_id,)
+
+
+def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: str) -> None:
+    """Raises UserError for pieces that the tokenizer reads as something else where a text holds them."""
+    lost = []
+    for piece in pieces:
+        whole = f"a{piece.removeprefix(prefix)}" if piece.startswith(prefix) else piece
+        words = extended.words(whole)
+        if words != [whole] or len(extended.parts(piece)) != 1 or extended.parts(piece) == [extended.unk_id]:
+            as_words = f"is read as {' '.join(map(repr, words))}"
+            lost.append(f"{piece!r} {as_words if words != [whole] else 'is too long'}")
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        raise UserError(
+            f"no text could become {len(lost)} of the {len(pieces)} new pieces ({'; '.join(lost[:_NAMED])}{more}); "
+            "a piece is one word or, after ##, the rest of one, in the tokenizer's own spelling"
+        )
+
+
+def _without_continuation(tokenizer: HuggingFaceTokenizer, prefix: str) -> tuple[str, ...]:
+    """Characters within the pieces, but for their first ones, that no ## piece of one character stands for."""
+    pieces = {tokenizer.piece(i) for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids}
+    within = (piece.removeprefix(prefix) if piece.startswith(prefix) else piece[1:] for piece in pieces)
+    missing = (c for c in set("".join(within)) if prefix + c not in pieces)
+    return tuple(sorted(c for c in missing if tokenizer.words(f"a{c}") == [f"a{c}"]))

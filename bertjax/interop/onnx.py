@@ -1,0 +1,166 @@
+"""A model as ONNX: the class of transformers, written by PyTorch's exporter, checked with onnxruntime.
+
+The check compares onnxruntime with bertjax's own encoder and heads, so that all that lies between is in it.
+"""
+
+import dataclasses
+import importlib.util
+import logging
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bertjax.errors import RunFailed, UserError
+from bertjax.export import Export
+from bertjax.interop import bert, huggingface
+from bertjax.models.config import Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead, PairHead
+
+SUFFIX = ".onnx"
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS = "last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"
+TOLERANCE = 1e-4
+# Weights beyond it lie in a file of their own, MODEL.onnx.data: protocol buffers end at 2 GiB.
+LARGEST_FILE = 2**31 - 2**24
+_PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+_CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
+
+
+def write(path: Path, export: Export) -> list[str]:
+    """Writes a model with int64 inputs `INPUTS` of any batch and any length up to `max_positions`, all [B, T].
+
+    Its outputs are float32: `last_hidden_state` [B, T, D], and where the model has the part `pooler_output` [B, D],
+    `mlm_logits` [B, T, V] and `nsp_logits` [B, 2].
+
+    Args:
+      path: the file; its folder exists. It appears when all of it is written and checked.
+      export: an encoder with the heads that transformers has a class of BERT for.
+
+    Returns:
+      What there is to say of it, a line each.
+
+    Raises:
+      UserError: a package is missing, or see `huggingface.write`.
+      RunFailed: onnxruntime computes something else than bertjax.
+    """
+    check_installed()
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
+        _, *notes = huggingface.write(Path(folder) / "transformers", export)
+        draft = Path(folder) / path.name
+        outputs = _export(Path(folder) / "transformers", draft, export)
+        difference = _difference(draft, export, outputs)
+        if not difference <= TOLERANCE:
+            raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
+        for file in sorted(draft.parent.glob(f"{path.name}*"), reverse=True):  # the weights before what names them
+            os.replace(file, path.parent / file.name)
+    return [f"outputs: {', '.join(outputs)}", *notes, f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
+
+
+def check_installed() -> None:
+    """Raises UserError where a package is missing that `write` needs."""
+    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UserError(f"ONNX needs the packages {', '.join(missing)}; pip install '.[onnx]' brings them")
+
+
+def _export(source: Path, path: Path, export: Export) -> list[str]:
+    """Exports the model that a folder of transformers holds; returns the names of its outputs."""
+    import torch
+    import transformers
+
+    class Model(torch.nn.Module):
+        """Encoder and heads, all that they compute as a tuple."""
+
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            encoded = self.model.base_model(**inputs)
+            hidden, pooled = encoded.last_hidden_state, encoded.pooler_output
+            found = (hidden,) if pooled is None else (hidden, pooled)
+            if not hasattr(self.model, "cls"):
+                return found
+            return (*found, self.model.cls(hidden)) if pooled is None else (*found, *self.model.cls(hidden, pooled))
+
+    [architecture] = transformers.AutoConfig.from_pretrained(source).architectures
+    has_pooler = bert.POOLER in export.params["encoder"]
+    choices = {"add_pooling_layer": has_pooler} if architecture == bert.BARE else {}  # or it would make one up
+    # Plain attention: one graph for any number of rows and tokens.
+    model = getattr(transformers, architecture).from_pretrained(source, attn_implementation="eager", **choices).eval()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    outputs = {
+        "BertForPreTraining": [HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS],
+        "BertForMaskedLM": [HIDDEN, MLM_LOGITS],
+        bert.BARE: [HIDDEN, POOLED] if has_pooler else [HIDDEN],
+    }[architecture]
+    longest = export.encoder.max_positions
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=longest)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what the exporter will change in its own later versions
+        level = logging.getLogger("torch.onnx").level
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        torch.onnx.export(
+            Model(model),
+            tuple(torch.ones(2, min(8, longest), dtype=torch.int64) for _ in INPUTS),
+            path,
+            dynamo=True,
+            input_names=INPUTS,
+            output_names=outputs,
+            dynamic_shapes=dict.fromkeys(INPUTS, axes),
+            external_data=size > LARGEST_FILE,
+            verbose=False,
+        )
+        logging.getLogger("torch.onnx").setLevel(level)
+    return outputs
+
+
+def _difference(path: Path, export: Export, outputs: list[str]) -> float:
+    """The largest absolute difference of any output at any position that is no padding."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    largest = 0.0
+    for rows, seq_len in _CHECKED_SHAPES:
+        inputs = _rows(rows, min(seq_len, export.encoder.max_positions), export)
+        mask_BT = inputs["attention_mask"]
+        expected = _outputs(export, inputs)
+        for name, found in zip(outputs, session.run(outputs, inputs), strict=True):
+            difference = np.abs(found - expected[name])
+            if found.ndim == 3:
+                difference = difference[mask_BT > 0]
+            largest = max(largest, difference.max().item())
+    return largest
+
+
+def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
+    """Random tokens in rows of different lengths, with two segments where the encoder has them."""
+    draw, columns = np.random.default_rng(0), np.arange(seq_len)
+    lengths_B1 = draw.integers(max(seq_len // 3, 1), seq_len + 1, (rows, 1))
+    mask_BT = (columns < lengths_B1).astype(np.int64)
+    segments_BT = ((columns >= lengths_B1 // 2) & (export.encoder.segments > 1)) * mask_BT
+    tokens_BT = draw.integers(0, export.encoder.vocab_size, (rows, seq_len))
+    return dict(zip(INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True))
+
+
+def _outputs(export: Export, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What bertjax itself computes, in float32."""
+    config = dataclasses.replace(export.encoder, execution=Execution())
+    encoder, heads = export.params["encoder"], export.params.get("heads", {})
+    tokens_BT, mask_BT, segments_BT = (inputs[name].astype(np.int32) for name in INPUTS)
+    encoded = jax.jit(Encoder(config).apply)({"params": encoder}, tokens_BT, segments_BT, examples_BT=mask_BT)
+    found = {HIDDEN: encoded.hidden}
+    if encoded.pooled_BND is not None:
+        found[POOLED] = encoded.pooled_BND[:, 0]
+    if bert.MLM in heads:
+        word = encoder["embeddings"]["word"]
+        logits_BTV = MaskedLMHead(config).apply({"params": heads[bert.MLM]}, encoded.hidden, word)
+        found[MLM_LOGITS] = logits_BTV[..., : config.vocab_size]
+    if bert.NSP in heads:
+        found[NSP_LOGITS] = PairHead(config).apply({"params": heads[bert.NSP]}, encoded.pooled_BND)[:, 0]
+    return {name: np.asarray(output) for name, output in found.items()}

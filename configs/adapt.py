@@ -1,0 +1,31 @@
+"""Goes on pretraining on your own corpus from an export: domain adaptation, as BioBERT came from BERT.
+
+    python -m bertjax.train --config=configs/adapt.py:models/bert --config.data.corpus=my/papers
+
+What follows the colon is a pretrained model: an export (of a run, of `python -m bertjax.convert` or of
+`python -m bertjax.extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model;
+optimizer and stages are below, to be set for your corpus. See docs/adaptation.md.
+"""
+
+import ml_collections
+
+from bertjax import opening
+from bertjax.config import to_dict
+from bertjax.data.labelled.base import LabelledFormat
+
+
+def get_config(model: str = "") -> ml_collections.ConfigDict:
+    if not model:
+        raise ValueError("name the model to begin with, such as configs/adapt.py:models/bert")
+    source = opening.open_config(model)
+    if isinstance(source.task.examples, LabelledFormat):
+        raise ValueError(f"{model} was fine-tuned on labelled files; name the model that was pretrained")
+    config = ml_collections.ConfigDict()
+    config.init_from = model
+    config.model = {"preset": "init_from"}
+    config.data = {"tokenizer": {"model": f"{opening.split_name(model)[0]}/tokenizer"}}
+    config.tasks = to_dict(source)["tasks"]
+    # What is known is to stay known: a lower peak than from chance, and a short rise to it.
+    config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 500}
+    config.stages = [{"steps": 10_000, "seq_len": min(128, source.model.max_positions), "batch": 64}]
+    return config

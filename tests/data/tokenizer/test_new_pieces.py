@@ -1,0 +1,118 @@
+"""New pieces of a WordPiece vocabulary: what they change, what they leave, and which are refused."""
+
+import collections
+import itertools
+
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer import new_pieces, wordpiece
+from bertjax.errors import UserError
+from tests.interop import models
+
+SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]
+
+
+def of(tmp_path, *pieces: str, lowercase: bool = True):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in [*SYMBOLS, *pieces]))
+    return wordpiece.from_vocab(path, lowercase)
+
+
+def read(tokens, text: str) -> list[str]:
+    return [tokens.piece(i) for i in tokens.encode([text])[0]]
+
+
+def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
+    old = of(tmp_path, "ab", "c", "##c", "##ab")
+    found = new_pieces.extend(old, ["cab", "##cab", "abc", "cab", "ab"])
+    assert [found.tokenizer.piece(i) for i in range(old.vocab_size)] == [old.piece(i) for i in range(old.vocab_size)]
+    assert [found.tokenizer.piece(i) for i in range(9, 12)] == ["cab", "##cab", "abc"] == list(found.pieces)
+    assert found.tokenizer.vocab_size == 12 and found.known == 2
+    names = [[old.piece(i) for i in parts] for parts in found.parts]
+    assert names == [["c", "##ab"], ["##c", "##ab"], ["ab", "##c"]]
+    assert found.tokenizer.special_ids == old.special_ids
+    assert found.tokenizer.continuation_ids == old.continuation_ids | {10}
+
+
+def test_only_words_that_hold_a_new_piece_change(tmp_path):
+    letters = "abcde"
+    old = of(tmp_path, *letters, *(f"##{c}" for c in letters), "de", "##bc")
+    new = new_pieces.extend(old, ["abd", "##ce"]).tokenizer
+    words = ["".join(word) for word in itertools.product(letters, repeat=4)]
+    changed = {word for word in words if read(old, word) != read(new, word)}
+    assert changed and all(word.startswith("abd") or "ce" in word[1:] for word in changed)
+    assert read(new, "abd ABD abde cab") == ["abd", "abd", "abd", "##e", "c", "##a", "##b"]
+    assert old.unk_id not in sum(new.encode(words), [])
+
+
+def test_a_character_without_a_continuation_is_named(tmp_path):
+    """A longer word may be lost then: there is no going back to a shorter piece."""
+    old = of(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
+    assert read(old, "covidx") == ["cov", "##idx"]
+    found = new_pieces.extend(old, ["covid"])
+    assert read(found.tokenizer, "covidx") == ["[UNK]"] and found.no_continuation == ("x",)
+    assert new_pieces.extend(of(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
+
+
+def test_a_word_that_was_unknown_begins_as_unk(tmp_path):
+    old = of(tmp_path, "a", "##b", "#")
+    found = new_pieces.extend(old, ["zab", "##zab", "ab"])
+    assert found.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
+
+
+@pytest.mark.parametrize(
+    "pieces, complaint",
+    [
+        (["COVID"], r"no text could become 1 of the 1 new pieces \('COVID' is read as 'covid'\)"),
+        (["a-b", "ab"], r"1 of the 2 new pieces \('a-b' is read as 'a' '-' 'b'\)"),
+        (["two words"], "'two words' is read as 'two' 'words'"),
+        (["##a-b"], "'##a-b' is read as 'aa' '-' 'b'"),
+        (["a" * 101], f"'{'a' * 101}' is too long"),
+        ([f"A{i}" for i in "bcdefg"], "and 2 more"),
+        (["a", "[CLS]"], "all 2 pieces are in the vocabulary already"),
+    ],
+)
+def test_pieces_that_no_text_could_become_are_refused(tmp_path, pieces, complaint):
+    with pytest.raises(UserError, match=complaint):
+        new_pieces.extend(of(tmp_path, "a", "##a", "##b"), pieces)
+
+
+def test_mining_takes_what_saves_the_most_tokens(tmp_path):
+    letters = "abcde"
+    tokens = of(tmp_path, *letters, *(f"##{c}" for c in letters), "1", "##1", "bad")
+    counts = collections.Counter(abc=6, abcde=5, ab=9, bad=99, zz=7, a=50, eeeeeee=4)
+    counts["11"], counts["b" * 101] = 80, 80
+    # Saved: abcde 4 * 5, abc 2 * 6, ab 1 * 9, zz (one [UNK]) 7; eeeeeee is too rare, 11 no word, the last too long.
+    assert new_pieces.mine(counts, tokens, 4) == ["abcde", "abc", "ab", "zz"]
+    with pytest.raises(UserError, match="--new-pieces=5 is too many: 4 words .* ask for at most 4"):
+        new_pieces.mine(counts, tokens, 5)
+
+
+def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path):
+    tokens = of(tmp_path, "a", "##b")
+    assert new_pieces.count_words(["Ab, ab\nAB-a"], tokens) == {"ab": 3, "a": 1, ",": 1, "-": 1}
+    assert new_pieces.tokens(collections.Counter(ab=3, a=1), tokens) == 7
+
+
+@pytest.mark.parametrize("kind, named", [("unigram", "SentencePiece"), ("byte_bpe", "byte-level BPE")])
+def test_other_tokenizers_are_refused(kind, named):
+    text = ["the cat sat on the mat and the dog ran off with a hat"] * 20
+    config = TokenizerConfig(kind=kind, vocab_size=280, character_coverage=0.9995)
+    with pytest.raises(UserError, match=f"need a WordPiece tokenizer, this one is {named}"):
+        new_pieces.wordpiece(tokenizer.train(text, config))
+    assert new_pieces.wordpiece(models.trained())
+
+
+def test_files_of_pieces(tmp_path):
+    path = tmp_path / "pieces.txt"
+    path.write_bytes("\ufeffone\r\n\n  two \n##three".encode())
+    assert new_pieces.read(path) == ["one", "two", "##three"]
+    path.write_text("\n \n")
+    with pytest.raises(UserError, match="pieces.txt is empty; write a piece a line"):
+        new_pieces.read(path)
+    path.write_bytes(b"\xff\xfe\xfa")
+    for name in (path, tmp_path / "none.txt", tmp_path):
+        with pytest.raises(UserError, match="cannot be read .*; name a UTF-8 text file"):
+            new_pieces.read(name)

@@ -1,0 +1,144 @@
+"""ONNX files: what onnxruntime computes from them is what bertjax computes."""
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import convert, errors, export
+from bertjax.errors import RunFailed, UserError
+from bertjax.interop import onnx
+from tests.interop import models
+
+PAGE = Path(__file__).parents[2] / "docs" / "huggingface.md"
+PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")
+
+
+def slow(test):
+    """Each export takes PyTorch some ten seconds."""
+    return pytest.mark.slow(installed(test))
+
+
+HEADS = {
+    "BertForPreTraining": ["last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"],
+    "BertForMaskedLM": ["last_hidden_state", "mlm_logits"],
+    "BertModel": ["last_hidden_state", "pooler_output"],
+    "no pooler": ["last_hidden_state"],
+}
+
+
+def made(kind: str) -> export.Export:
+    return models.make(models.PARTS.get(kind, frozenset()), models.trained())
+
+
+def session_of(path):
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@slow
+@pytest.mark.parametrize("kind", HEADS)
+def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tmp_path):
+    export.write(tmp_path / "ours", made(kind))
+    summary = convert.run(tmp_path / "ours", tmp_path / "new" / "model.onnx")
+    assert summary.made == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
+    session = session_of(tmp_path / "new" / "model.onnx")
+    assert [(each.name, each.type) for each in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
+    assert [each.name for each in session.get_outputs()] == HEADS[kind]
+    module, params, tokenizer = bertjax.load(tmp_path / "ours")
+    for rows, seq_len in ((1, 1), (1, 20), (5, 3), (7, 20)):
+        draw = np.random.default_rng(rows)
+        tokens_BT = draw.integers(0, tokenizer.vocab_size, (rows, seq_len))
+        segments_BT = draw.integers(0, 3, (rows, seq_len))
+        mask_BT = (np.arange(seq_len) < draw.integers(1, seq_len + 1, (rows, 1))).astype(np.int64)
+        found = session.run(None, dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True)))
+        expected = jax.jit(module.apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
+        assert found[0].shape == (rows, seq_len, 16)
+        np.testing.assert_allclose(found[0][mask_BT > 0], expected.hidden[mask_BT > 0], atol=1e-5)
+        if "pooler_output" in HEADS[kind]:
+            np.testing.assert_allclose(found[1], expected.pooled_BND[:, 0], atol=1e-5)
+
+
+@slow
+def test_the_check_sees_every_output(tmp_path, monkeypatch):
+    found, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx._outputs
+    path = tmp_path / "model.onnx"
+    onnx.write(path, found)
+    assert 0 < onnx._difference(path, found, outputs) < onnx.TOLERANCE
+    for name in outputs:
+        wrong = lambda *given, name=name: (said := real(*given)) | {name: said[name] + 1}  # noqa: E731
+        monkeypatch.setattr(onnx, "_outputs", wrong)
+        assert onnx._difference(path, found, outputs) == pytest.approx(1, abs=1e-4), name
+
+
+@slow
+def test_what_onnxruntime_computes_otherwise_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
+    with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by .*e-0[67] in .*model.onnx; it was not"):
+        onnx.write(tmp_path / "model.onnx", made("BertModel"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@slow
+def test_weights_too_large_for_one_file_lie_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx, "LARGEST_FILE", 0)
+    onnx.write(tmp_path / "model.onnx", made("BertModel"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    inputs = dict.fromkeys(onnx.INPUTS, np.ones((2, 5), np.int64))
+    assert np.isfinite(session_of(tmp_path / "model.onnx").run(None, inputs)[0]).all()
+
+
+@slow
+def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_path, monkeypatch):
+    export.write(tmp_path / "ours", made("BertForPreTraining"))
+    for target in ("hf/tiny", "tiny.onnx"):
+        convert.run(tmp_path / "ours", tmp_path / target)
+    [lines] = re.findall(r"```python\n(import numpy as np, onnxruntime\n.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(lines, scope)
+    module, params, tokenizer = bertjax.load(tmp_path / "ours")
+    tokens_BT = tokenizer.rows(["where is the king?", "the king is here."], scope["hidden"].shape[1])
+    assert np.array_equal(scope["inputs"]["input_ids"], tokens_BT) and len(scope["heads"]) == 3
+    real_BT = tokens_BT != tokenizer.pad_id
+    hidden = module.apply({"params": params}, tokens_BT, examples_BT=real_BT).hidden
+    np.testing.assert_allclose(scope["hidden"][real_BT], hidden[real_BT], atol=1e-5)
+
+
+@slow
+def test_a_run_in_bfloat16_is_checked_in_float32(tmp_path):
+    found = made("BertForMaskedLM")
+    execution = dataclasses.replace(found.encoder.execution, dtype="bfloat16")
+    found = found._replace(encoder=dataclasses.replace(found.encoder, execution=execution))
+    assert onnx.write(tmp_path / "model.onnx", found)
+
+
+@slow
+def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
+    export.write(tmp_path / "ours", made("BertModel"))
+    convert.run(tmp_path / "ours", tmp_path / "theirs")
+    target = tmp_path / "model.onnx"
+    flags = [f"--from={tmp_path / 'theirs'}", f"--to={target}"]
+    capsys.readouterr()
+    assert errors.exit_code_of(lambda: convert.main(flags)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
+    assert errors.exit_code_of(lambda: convert.main(flags)) == 2
+    assert f"--to={target} is there already" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not MISSING, reason="every package of the extra [onnx] is installed")
+def test_packages_that_are_missing_are_named(tmp_path):
+    export.write(tmp_path / "ours", made("BertModel"))
+    with pytest.raises(UserError, match=f"ONNX needs the packages {', '.join(MISSING)}; pip install"):
+        convert.run(tmp_path / "ours", tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
