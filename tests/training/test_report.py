@@ -15,6 +15,8 @@ EVALUATION = Evaluation(
     metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
     baselines={"unigram_loss": 6.25, "majority_accuracy": 0.03125},
     samples=[Sample("the [MASK] sat on [MASK] mat", ("cat", "the"), (("dog", "cat"), ("the", "a")))],
+    predictions=[],
+    rank=4.5,
 )
 
 
