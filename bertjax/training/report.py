@@ -74,6 +74,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
         "mlm_loss": (_number(baseline.get("unigram_loss")), ""),
         "mlm_accuracy": ("", _number(baseline.get("majority_accuracy"))),
         "accuracy": ("", _number(baseline.get("majority_accuracy"))),
+        "token_accuracy": ("", _number(baseline.get("majority_accuracy"))),
     }
     for name, value in evaluation.items():
         table.add_row(name, _number(value), *beside.get(name, ("", "")))
