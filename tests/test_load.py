@@ -57,7 +57,7 @@ def test_an_earlier_step_is_another_encoder(undisturbed):
 
 @pytest.mark.slow
 def test_the_fine_tuning_of_the_readme_runs(undisturbed, tmp_path):
-    section = README.read_text().split("## Fine-tune in a dozen lines", 1)[1].split("\n## ")[0]
+    section = README.read_text().split("Or write the loop yourself.", 1)[1].split("\n## ")[0]
     block = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
     [export] = re.findall(r"bertjax\.load\(\"(.*?)\"\)", block)
     (tmp_path / export).parent.mkdir(parents=True)
