@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bertjax import objectives
 from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
 from bertjax.data.config import SourceConfig
 from bertjax.data.formats import format_class
@@ -221,9 +222,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
-            "objective.kind='nope' is unknown; "
-            "choose one of mlm, bert, sentence_order, sentence_structure, classification, "
-            "regression, or name module:Class",
+            f"objective.kind='nope' is unknown; choose one of {', '.join(objectives.KINDS)}, or name module:Class",
         ),
     ],
 )
