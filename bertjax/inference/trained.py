@@ -29,6 +29,10 @@ class Trained(Use):
     def fields(self) -> tuple[str, ...]:
         return self.model.config.task.examples.inputs
 
+    @property
+    def group(self) -> int:
+        return self.model.config.task.objective.group
+
     def encode(self, records: list[Record]) -> LabelledExamples:
         task = self.model.config.task
         return task.examples.encode(self._asked(records), self.model.tokenizer, self.seq_len, task.objective.classes)
