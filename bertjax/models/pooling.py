@@ -23,6 +23,7 @@ def mean_of_examples(hidden_BTD: jax.Array, examples_BT: jax.Array, slots: int) 
 
 
 def unit(vectors: jax.Array) -> jax.Array:
-    """Vectors [..., D] of length 1; 0 stays 0, and so does its gradient."""
+    """Vectors [..., D] of length 1; one that is shorter than 1e-12 becomes 0, and so does its gradient."""
     squares = jnp.sum(vectors**2, axis=-1, keepdims=True)
-    return vectors * jnp.where(squares > 0.0, jax.lax.rsqrt(jnp.where(squares > 0.0, squares, 1.0)), 0.0)
+    has_length = squares > 1e-24
+    return jnp.where(has_length, vectors * jax.lax.rsqrt(jnp.where(has_length, squares, 1.0)), 0.0)

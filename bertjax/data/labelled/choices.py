@@ -46,12 +46,16 @@ class Choices(LabelledFormat):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Without the choices where these are a list, which is no text."""
-        choices = self.choices if len(self.choices) > 1 else ()
-        return tuple(column for column in (self.context, self.question, *choices) if column)
+        """None where the choices are a list, which is no text."""
+        return (*self._before, *self.choices) if len(self.choices) > 1 else ()
+
+    @property
+    def _before(self) -> tuple[str, ...]:
+        """The columns that all choices share."""
+        return (self.context, self.question) if self.question else (self.context,)
 
     def read(self, path: str) -> list[Record]:
-        records = tables.read(path, [*dict.fromkeys((*self.inputs, *self.choices)), self.label], self.quoted)
+        records = tables.read(path, [*self._before, *self.choices, self.label], self.quoted)
         count = len(self._choices_of(records[0]))
         for record in records:
             self._check(record, count)
@@ -98,17 +102,15 @@ class Choices(LabelledFormat):
 
     def _check(self, record: Record, count: int) -> None:
         where = record.get(WHERE, "this record")
-        if missing := [column for column in self.choices if column not in record]:
-            raise UserError(f"{where} has no field {missing[0]!r}, where the choices stand; add it")
         choices = self._choices_of(record)
         if len(choices) < 2:
             raise UserError(
                 f"{where} has {len(choices)} choice; let examples.choices name at least two columns, or a field of "
                 "a .jsonl that holds a list"
             )
-        before = [column for column in (self.context, self.question) if column]
+        shared = [record[column] for column in self._before]
         of_choices = self.choices if len(self.choices) > 1 else self.choices * len(choices)
-        for name, text in zip((*before, *of_choices), [*(record[column] for column in before), *choices], strict=True):
+        for name, text in zip((*self._before, *of_choices), [*shared, *choices], strict=True):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"{where} has no text in {name!r}; fill it in or leave the row out")
         if len(choices) != count:
