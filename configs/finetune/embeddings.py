@@ -21,10 +21,10 @@ dev.tsv, and pairs/train.tsv and dev.tsv (sentence1, sentence2);
 | pooling | mean over the tokens, [CLS] and [SEP] included | SBERT, section 3 | the same |
 | NLI: loss | softmax over (u, v, abs(u - v)), no bias | SBERT, section 3 | the same, with a bias |
 | NLI: batch, epochs | 16 pairs, 1 | SBERT, section 3.1 | the same, 16 on average: short texts share rows |
-| NLI: learning rate, warm-up | 2e-5, a tenth of the training data | SBERT, section 3.1 | the same, the decay is linear |
-| STS-B: loss | squared error of the cosine | SBERT, section 3 | the same, to the score / 5 |
-| STS-B: batch, epochs | not said, 4 for the BERT that is compared | SBERT, table 2 | 16 and 4 (training_stsbenchmark.py) |
-| STS-B: learning rate, warm-up | not said | | 2e-5, a tenth of the steps |
+| NLI: learning rate, warm-up | 2e-5, a tenth of the training data | SBERT, section 3.1 | the same, linear decay |
+| STS-B: loss | squared error of the cosine; score / 5 | SBERT, section 3; training_stsbenchmark.py | the same |
+| STS-B: batch, epochs | not said; 16 pairs, 4 | training_stsbenchmark.py | the same, 16 on average |
+| STS-B: learning rate, warm-up | not said; a tenth | training_stsbenchmark.py | 2e-5, a tenth of the steps |
 | optimizer | Adam | SBERT, section 3.1 | Adam, weight decay 0.01 |
 | longest text | not said | | 128 tokens, half a row |
 | pairs: temperature | 0.05 | SimCSE, section 3 | the same |
@@ -33,8 +33,10 @@ dev.tsv, and pairs/train.tsv and dev.tsv (sentence1, sentence2);
 | pairs: pooling | [CLS] | SimCSE, run_sup_example.sh | the mean |
 | pairs: warm-up | none | SimCSE, run_sup_example.sh | the same |
 
-`embeddings.py:NLI-smoke`, `:STS-B-smoke` and `:pairs-smoke` are the same with short rows and a high learning rate, for a
-very small model and a few pairs.
+training_stsbenchmark.py and run_sup_example.sh are the scripts that the authors published with their code.
+
+`embeddings.py:NLI-smoke`, `:STS-B-smoke` and `:pairs-smoke` are the same with short rows and a high learning rate, for
+a very small model and a few pairs.
 """
 
 import ml_collections

@@ -40,11 +40,9 @@ def embeddings(params, of) -> np.ndarray:
     is_token_BT = np.arange(max(of.lengths)) < of.lengths[:, None]
     tokens_BT[is_token_BT] = of.tokens
     encode = jax.jit(
-        lambda tokens_BT, mask_BT: (
-            Encoder(ENCODER).apply({"params": params["encoder"]}, tokens_BT, examples_BT=mask_BT).hidden
-        )
+        lambda params, *inputs: Encoder(ENCODER).apply({"params": params}, inputs[0], examples_BT=inputs[1])
     )
-    hidden_BTD = np.asarray(encode(tokens_BT, is_token_BT), np.float64)
+    hidden_BTD = np.asarray(encode(params["encoder"], tokens_BT, is_token_BT).hidden, np.float64)
     return np.stack([hidden_TD[:length].mean(axis=0) for hidden_TD, length in zip(hidden_BTD, of.lengths)])
 
 
@@ -91,7 +89,7 @@ def test_gradients_pass_empty_slots(asked):
     def gradient(params, batch):
         return terms_of(objective, module, params, batch)[0]["embedding"]
 
-    layouts = APART, [[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]]
+    layouts = [[0, 1, -1, -1], [2, 3, -1, -1], [4, 5, -1, -1]], [[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]]
     alone, packed = (gradient(params, batch_of(objective, of, rows)) for rows in layouts)
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(packed), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
