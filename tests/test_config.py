@@ -12,6 +12,7 @@ from bertjax.data.formats import format_class
 from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import Execution
+from bertjax.objectives import KINDS as OBJECTIVES
 from bertjax.objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).parents[1]
@@ -221,9 +222,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
-            "objective.kind='nope' is unknown; "
-            "choose one of mlm, bert, sentence_order, sentence_structure, classification, "
-            "regression, or name module:Class",
+            f"objective.kind='nope' is unknown; choose one of {', '.join(OBJECTIVES)}, or name module:Class",
         ),
     ],
 )

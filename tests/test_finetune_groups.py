@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax import evaluate
 from bertjax.config import load
+from bertjax.errors import UserError
 from tests import labelled, runs
 from tests.test_finetune_tokens import CONFIGS, course, finetune
 
@@ -70,6 +72,9 @@ def test_choices_are_learned(tmp_path):
     assert len(right) == 48 and np.mean(right) == pytest.approx(figures["eval"]["accuracy"])
     config = json.loads((run / "config.json").read_text())["config"]
     assert config["tasks"]["choices"]["objective"]["classes"] == ["0", "1", "2"]
+    assert evaluate.run(str(run / "export"))["eval"] == pytest.approx(figures["eval"], rel=1e-6)
+    with pytest.raises(UserError, match="was not fine-tuned for a task that is told record by record"):
+        bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ def test_spearman_on_sts_b_is_that_of_transformers(tmp_path):
 
     scores = objective.score({"cosine_BN": cosines}, plan.examples.take(ids), [])
     labels = [float(record["score"]) for record in records]
-    print(f"{len(records)} pairs, {plan.counts.rows} rows of {T} tokens: {scores}")
     assert scores["spearman"] == pytest.approx(stats.spearmanr(cosines_of_theirs, labels).statistic, abs=5e-4)
     assert scores["pearson"] == pytest.approx(stats.pearsonr(cosines_of_theirs, labels).statistic, abs=5e-4)
 
