@@ -53,11 +53,13 @@ class Task:
 
     def __post_init__(self):
         if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
-            remedies = kinds_with(self.objective.labels) or ["module:Class"]
+            kinds = kinds_with(self.objective.labels) or ["module:Class"]
+            remedy = f"use examples.kind={' or '.join(kinds)}"
+            if self.examples.kind in kinds:
+                remedy = "name its column in examples.label"
             raise UserError(
                 f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
-                f"examples.kind={self.examples.kind} does not give; "
-                f"use examples.kind={' or '.join(remedies)}, or another objective"
+                f"examples.kind={self.examples.kind} does not give; {remedy}, or another objective"
             )
         if self.row_examples < 0:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
@@ -99,6 +101,12 @@ class Config:
             raise UserError(
                 f"stages.0.learning_rate={self.stages[0].learning_rate} is that of the run's begin; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
+            )
+        if self.task.objective.relates_rows and self.runtime.micro_tokens:
+            raise UserError(
+                f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
+                f"objective.kind={kind_of(self.task.objective)} compares all examples of it with each other; "
+                "leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
             )
         rises(self.stages, self.optimizer)  # refuses a warm-up that is too long
 

@@ -1,5 +1,6 @@
 """Made-up labelled sentences: the label follows from a word, so that a very small model can learn it."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -67,4 +68,40 @@ def squad(path: Path, contexts: int, seed: int = 0, impossible: bool = False) ->
             questions.append({"id": f"{number} jig", "question": "jig", "answers": [], "is_impossible": True})
         paragraphs.append({"context": context, "qas": questions})
     path.write_text(json.dumps({"version": "2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}))
+    return path
+
+
+def similar(path: Path, pairs: int, seed: int = 0) -> Path:
+    """{one, two, label, score}: texts that have the same person score 5, others 0."""
+    draw, records = random.Random(seed), []
+    for _ in range(pairs):
+        people = [draw.choice(PEOPLE[:2]) for _ in range(2)]
+        one, two = (" ".join([*draw.choices(WORDS, k=draw.randint(1, 4)), person]) for person in people)
+        alike = people[0] == people[1]
+        records.append({"one": one, "two": two, "label": "same" if alike else "other", "score": 5.0 if alike else 0.0})
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def repeated(path: Path, pairs: int, seed: int = 0) -> Path:
+    """{one, two}: two words come in both texts of a pair, in any order, among others that say nothing."""
+    draw, lines, keys = random.Random(seed), [], list(itertools.combinations(WORDS, 2))
+    for _ in range(pairs):
+        key = draw.choice(keys)
+        one, two = (" ".join(draw.sample([*key, *draw.choices(PEOPLE + PLACES, k=3)], 5)) for _ in range(2))
+        lines.append(json.dumps({"one": one, "two": two}) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def choices(path: Path, records: int, seed: int = 0) -> Path:
+    """{context, choices, label}: of three texts the right one has a person, the others have places."""
+    draw, lines = random.Random(seed), []
+    for _ in range(records):
+        label = draw.randrange(3)
+        told = [draw.choice(PEOPLE if number == label else PLACES) for number in range(3)]
+        texts = [" ".join(draw.sample([word, draw.choice(WORDS)], 2)) for word in told]
+        context = " ".join(draw.choices(WORDS, k=draw.randint(1, 2)))
+        lines.append(json.dumps({"context": context, "choices": texts, "label": label}) + "\n")
+    path.write_text("".join(lines))
     return path

@@ -50,6 +50,11 @@ class Use:
         """T, the most tokens that the model reads at once."""
         return self.model.encoder.max_positions
 
+    @property
+    def group(self) -> int:
+        """So many neighbouring examples are asked about together, in one row."""
+        return 1
+
     def encode(self, records: list[Record]) -> EncodedExamples:
         """Host: the examples that are asked about.
 
@@ -59,11 +64,11 @@ class Use:
         raise TypeError(f"{type(self).__name__} has no encode()")
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """Host: what `outputs` reads besides the core batch; one example sits in each row."""
+        """Host: what `outputs` reads besides the core batch; one group of examples sits in each row."""
         return {}
 
     def outputs(self, params: dict, batch: Arrays) -> Arrays:
-        """Device: what the model says, as `<name>_BN...` (per example, N = 1) or `<name>_BT...` (per token)."""
+        """Device: what the model says, as `<name>_BN...` (per example; N is `group`) or `<name>_BT...` (per token)."""
         raise TypeError(f"{type(self).__name__} has no outputs()")
 
     def predictions(

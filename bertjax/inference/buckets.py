@@ -1,4 +1,4 @@
-"""Examples of any length through a jitted function of batches: a few shapes, one compilation each.
+"""Examples of any length, or groups of them, through a jitted function of batches: a few shapes, one compilation each.
 
 Examples are sorted into buckets of lengths that double. A bucket's batches have one shape, and what they give is put
 back in the order of the examples.
@@ -23,12 +23,12 @@ Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Examples that are computed in batches of one shape.
+    """Groups of examples (mostly of one) that are computed in batches of one shape.
 
     Attributes:
       seq_len: T.
       rows: B.
-      members: int64, which examples, ascending; the last batch may have empty rows.
+      members: int64, which groups, ascending; the last batch may have empty rows.
     """
 
     seq_len: int
@@ -42,12 +42,12 @@ class Bucket:
 
 
 def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
-    """The buckets that examples fall into, each example into the shortest that holds it.
+    """The buckets that groups fall into, each group into the shortest that holds it.
 
     A bucket that fills no batch has fewer rows, a power of two: one sentence must not cost as much as hundreds.
 
     Args:
-      lengths: int [M], none over `longest`.
+      lengths: of the groups, int [M], none over `longest`.
       longest: T of the last bucket.
     """
     seq_lens = [SHORTEST]
@@ -70,28 +70,32 @@ def run(
     longest: int,
     features: Features,
     on_tokens: Callable[[int], object],
+    group: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Applies a function to examples, one in each row.
+    """Applies a function to examples, one group of them in each row.
 
     Args:
       function: (params, batch) to arrays named `<name>_BN...` or `<name>_BT...`, jitted.
       params: its first argument.
       examples: M of them; their order is that of the results.
       vocabulary: of their tokens.
-      longest: no example has more tokens.
+      longest: no group has more tokens.
       features: gives what the batch holds besides the core.
       on_tokens: called with the tokens of each batch when it is done.
+      group: N, so many neighbouring examples belong together.
 
     Returns:
-      {name: [M, ...]} for `_BN`, whose N = 1 is gone, and [tokens of all examples, ...] for `_BT`.
+      {name: [M, ...]} for `_BN`, and [tokens of all examples, ...] for `_BT`.
     """
     lengths = examples.lengths().astype(np.int64)
     starts = np.cumsum(lengths) - lengths
     results: dict[str, np.ndarray] = {}
-    for bucket in sort(lengths, longest):
-        for members in bucket.batches():
+    for bucket in sort(lengths.reshape(-1, group).sum(axis=1), longest):
+        for groups in bucket.batches():
+            members = (groups[:, None] * group + np.arange(group)).ravel()
             ragged = examples.take(members)
-            rows_BN = np.where(np.arange(bucket.rows) < len(members), np.arange(bucket.rows), -1)[:, None]
+            places_BN = np.arange(bucket.rows * group).reshape(bucket.rows, group)
+            rows_BN = np.where(places_BN < len(members), places_BN, -1)
             placed = place(ragged, rows_BN, bucket.seq_len, vocabulary)
             outputs = jax.device_get(function(params, core(placed) | features(placed)))
             cells = {"BN": members, "BT": ragged.spread(starts[members]) + ragged.token_index}

@@ -6,12 +6,11 @@ That is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXi
 import dataclasses
 from typing import Any
 
-import jax.numpy as jnp
-
 from bertjax.data.labelled.base import Record
 from bertjax.inference.base import Use
 from bertjax.inference.texts import TextExamples, framed
 from bertjax.models.encoder import Encoder
+from bertjax.models.pooling import mean_of_examples, unit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,12 +32,8 @@ class Embed(Use):
         names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
         encoder = Encoder(self.model.encoder)
         hidden_BTD = encoder.apply({"params": params["encoder"]}, *(batch[name] for name in names)).hidden
-        is_token_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
-        sums_BD = jnp.einsum("btd,bt->bd", hidden_BTD, is_token_BT, preferred_element_type=jnp.float32)
-        means_BD = sums_BD / jnp.maximum(is_token_BT.sum(axis=1, keepdims=True), 1.0)  # an empty row has no token
-        if self.normalize:
-            means_BD /= jnp.maximum(jnp.linalg.norm(means_BD, axis=1, keepdims=True), jnp.finfo(jnp.float32).tiny)
-        return {"embedding_BND": means_BD[:, None]}
+        embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
+        return {"embedding_BND": unit(embedding_BND) if self.normalize else embedding_BND}
 
     def predictions(self, outputs, examples, records) -> list[dict[str, Any]]:
         """{`embedding`: D numbers, the shortest decimals that are the same in float32}."""

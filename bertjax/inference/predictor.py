@@ -167,7 +167,7 @@ class Predictor:
         use = question.use
         for _, examples in question.parts:
             compute = functools.partial(buckets.run, self._functions[use], self._params, examples, use.vocabulary)
-            yield compute(use.seq_len, use.features, on_tokens)
+            yield compute(use.seq_len, use.features, on_tokens, use.group)
 
     def answers(
         self, question: Question, on_tokens: Callable[[int], object] = lambda tokens: None

@@ -23,11 +23,18 @@ class Trained(Use):
 
     def __post_init__(self):
         if not has_predictions(self.model):
-            raise UserError("the model was not fine-tuned for a task that is told record by record; use --do=embed")
+            raise UserError(
+                "the model was not fine-tuned for a task that is told record by record, in fields of text; "
+                "use --do=embed"
+            )
 
     @property
     def fields(self) -> tuple[str, ...]:
         return self.model.config.task.examples.inputs
+
+    @property
+    def group(self) -> int:
+        return self.model.config.task.objective.group
 
     def encode(self, records: list[Record]) -> LabelledExamples:
         task = self.model.config.task

@@ -12,6 +12,10 @@ KINDS = {
     "regression": "bertjax.objectives.regression:Regression",
     "tagging": "bertjax.objectives.tagging:Tagging",
     "question_answering": "bertjax.objectives.question_answering:QuestionAnswering",
+    "multiple_choice": "bertjax.objectives.multiple_choice:MultipleChoice",
+    "embedding_classification": "bertjax.objectives.embedding:EmbeddingClassification",
+    "embedding_regression": "bertjax.objectives.embedding:EmbeddingRegression",
+    "embedding_contrastive": "bertjax.objectives.contrastive:EmbeddingContrastive",
 }
 
 

@@ -41,11 +41,16 @@ class Objective:
         of the first term, the lower the better.
       classes: names of the labels that are predicted, in the order of their numbers. An objective that predicts such
         makes this a field; a run fills it in from its training file.
+      relates_rows: whether its terms relate the examples of a batch to each other, so that micro-batches would change
+        them.
+      group: so many neighbouring slots of a row hold examples that belong together; N is a multiple of it.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
     best_metric: ClassVar[str] = ""
     classes: ClassVar[tuple[str, ...]] = ()
+    relates_rows: ClassVar[bool] = False
+    group: ClassVar[int] = 1
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""

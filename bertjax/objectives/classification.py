@@ -4,12 +4,11 @@ import dataclasses
 from typing import ClassVar
 
 import jax
-import numpy as np
 from flax import linen as nn
 
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.finetuning import ExampleObjective, PooledModule, shown
+from bertjax.objectives.finetuning import ExampleObjective, PooledModule, majority_accuracy, shown, told_probabilities
 from bertjax.objectives.mlm import classification_term
 
 METRICS = ("accuracy", "f1", "matthews")
@@ -53,8 +52,7 @@ class Classification(ExampleObjective):
 
     def baselines(self, batch, token_counts):
         """Always guessing the most frequent class of the training file."""
-        labels = batch["labels_BN"][batch["weights_BN"] > 0]
-        return {"majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels))}
+        return majority_accuracy(batch["labels_BN"][batch["weights_BN"] > 0], token_counts)
 
     def score(self, outputs, examples, records):
         from sklearn.metrics import f1_score, matthews_corrcoef
@@ -69,10 +67,6 @@ class Classification(ExampleObjective):
     def predictions(self, outputs, examples, records):
         """Each record with `prediction`, a class, and `probabilities`, {class: probability}."""
         return [
-            shown(record)
-            | {
-                "prediction": self.classes[int(np.argmax(probabilities_C))],
-                "probabilities": {name: round(float(p), 6) for name, p in zip(self.classes, probabilities_C)},
-            }
+            shown(record) | told_probabilities(self.classes, probabilities_C)
             for record, probabilities_C in zip(records, outputs["probabilities_BNC"], strict=True)
         ]

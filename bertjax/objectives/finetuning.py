@@ -61,13 +61,14 @@ def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.
 
 @dataclasses.dataclass(frozen=True)
 class ExampleObjective(Objective):
-    """Predicts the `label` of each example. A subclass says how wide its head is, and what its terms are."""
+    """Predicts the label of each example. A subclass says how wide its head is, and what its terms are."""
 
     labels: ClassVar[tuple[str, ...]] = ("label",)
     term: ClassVar[str]
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        labels = examples.ragged.labels["label"]
+        (name,) = self.labels
+        labels = examples.ragged.labels[name]
         return {
             "labels_BN": examples.examples_to_rows(labels),
             "weights_BN": examples.examples_to_rows(np.ones(len(labels), np.float32)),
@@ -75,6 +76,29 @@ class ExampleObjective(Objective):
 
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(batch["weights_BN"])}
+
+
+def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Pearson's and Spearman's correlation; 0 where all of either are the same."""
+    from scipy import stats
+
+    if numbers.min() == numbers.max() or labels.min() == labels.max():
+        return {"pearson": 0.0, "spearman": 0.0}
+    found = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
+    return {name: float(result.statistic) for name, result in found.items()}
+
+
+def majority_accuracy(labels: np.ndarray, counts: np.ndarray) -> dict[str, tuple[float, float]]:
+    """A baseline: always guessing the most frequent class, `counts` being those of the training file."""
+    return {"majority_accuracy": (float(np.sum(labels == np.argmax(counts))), len(labels))}
+
+
+def told_probabilities(classes: tuple[str, ...], probabilities_C: np.ndarray) -> Record:
+    """`prediction`, the most probable class, and `probabilities`, {class: probability}."""
+    return {
+        "prediction": classes[int(np.argmax(probabilities_C))],
+        "probabilities": {name: round(float(probability), 6) for name, probability in zip(classes, probabilities_C)},
+    }
 
 
 def shown(record: Record) -> Record:

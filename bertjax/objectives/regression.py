@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.finetuning import ExampleObjective, PooledModule, shown
+from bertjax.objectives.finetuning import ExampleObjective, PooledModule, correlations, shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +30,7 @@ class Regression(ExampleObjective):
 
     def score(self, outputs, examples, records):
         """Correlations with the labels; 0 where all predictions are the same."""
-        from scipy import stats
-
-        labels, numbers = examples.labels["label"], outputs["number_BN"]
-        if numbers.min() == numbers.max() or labels.min() == labels.max():
-            return {"pearson": 0.0, "spearman": 0.0}
-        found = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
-        return {name: float(result.statistic) for name, result in found.items()}
+        return correlations(outputs["number_BN"], examples.labels["label"])
 
     def predictions(self, outputs, examples, records):
         """Each record with `prediction`, a number."""

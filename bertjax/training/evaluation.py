@@ -14,8 +14,9 @@ from bertjax.data.labelled.source import LabelledSource
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Arrays, Objective, Sample
+from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.program import Program
-from bertjax.training.sharding import BATCH_AXES, put_whole
+from bertjax.training.sharding import put_whole
 from bertjax.training.stages import micro_batches
 from bertjax.training.step import StepContext, shard_keys
 
@@ -88,7 +89,7 @@ class Evaluator:
             arrays = put_whole(batch, self._program.mesh)
             _add(totals, jax.device_get(self._step(params, self._program.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
-            if _has_score(objective):
+            if _is_asked(objective):
                 collected.append(_per_example(self._outputs_of(params, arrays), batch))
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
@@ -138,8 +139,9 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(total / weight) for name, (total, weight) in totals.items() if weight}
 
 
-def _has_score(objective: Objective) -> bool:
-    return type(objective).score is not Objective.score
+def _is_asked(objective: Objective) -> bool:
+    kind = type(objective)
+    return kind.score is not Objective.score or kind.predictions is not Objective.predictions
 
 
 def _has_records(examples: Examples) -> bool:

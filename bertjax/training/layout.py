@@ -25,9 +25,10 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
 from bertjax.models.config import GATHERED, EncoderConfig
+from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.config import MeshConfig
 from bertjax.training.paths import map_with_path
-from bertjax.training.sharding import AXES, BATCH_AXES, Rules, count_slices, spec_of
+from bertjax.training.sharding import AXES, Rules, count_slices, spec_of
 
 # Above, one whole copy of the weights beside the activations is too much for a chip of 16 GiB.
 _LARGEST_GATHERED = 1_000_000_000

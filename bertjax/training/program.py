@@ -18,6 +18,7 @@ from bertjax.config import Config
 from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
+from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.attention import choose_attention
 from bertjax.training.config import Stage
 from bertjax.training.layout import Layout, choose_strategy, fill_mesh
@@ -25,7 +26,6 @@ from bertjax.training.optimizer import make_optimizer
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.sharding import (
-    BATCH_AXES,
     ENCODER_RULES,
     HEAD_RULES,
     check_batch,

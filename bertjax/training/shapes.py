@@ -16,9 +16,10 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
       task: whose objective gives the features.
       vocab_size: V.
       seq_len: T.
-      rows: B. N is the most examples that the task lets share a row.
+      rows: B. N is the most examples that the task lets share a row, in whole groups.
     """
-    slots = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples).most
+    spec, group = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples), task.objective.group
+    slots = max(1, spec.most // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
     features = task.objective.opened(None).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))

@@ -11,14 +11,13 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
+from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.config import MeshConfig
 from bertjax.training.paths import map_with_path
 
 Rules = Sequence[tuple[str, P]]
 
 AXES = ("data", "fsdp", "tensor")
-# The batch axis of every array of a batch.
-BATCH_AXES = ("data", "fsdp")
 
 # First match wins. Kernels of the stack have the layer axis first. Where there is a choice, the last axis stays whole:
 # a TPU keeps it in tiles of 128, which a small share would not fill.

@@ -11,9 +11,9 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.layout import Layout
 from bertjax.training.optimizer import descend, without_gradient
-from bertjax.training.sharding import BATCH_AXES
 from bertjax.training.stages import micro_batches
 from bertjax.training.state import State
 

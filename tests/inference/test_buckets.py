@@ -79,3 +79,17 @@ def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
     np.testing.assert_array_equal(results["pair_BTC"], np.stack([whole.tokens, whole.token_index], axis=-1))
     np.testing.assert_array_equal(results["added_BN"], lengths)
     assert sum(done) == len(whole.tokens) and len(shapes) == 3
+
+
+def test_a_group_is_in_one_row(monkeypatch):
+    """Three examples each, whatever their lengths; rows that are left over in a batch are empty."""
+    monkeypatch.setattr(buckets, "POSITIONS", 256)
+    lengths = np.random.default_rng(0).integers(2, 30, 63)
+    whole = ragged.random(lengths, np.arange(63))
+
+    def function(params, batch):
+        last_BN = jax.numpy.max(batch["example_ids_BN"], axis=1, keepdims=True)
+        return {"last_BN": jax.numpy.broadcast_to(last_BN, batch["example_ids_BN"].shape)}
+
+    run = jax.jit(function), None, InMemory(whole), ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None
+    np.testing.assert_array_equal(buckets.run(*run, group=3)["last_BN"], np.arange(63) // 3 * 3 + 2)

@@ -16,9 +16,10 @@ from tests.inference.test_predictor import framed, hidden
 from tests.models import reference
 
 
-def fine_tuned(model, objective: dict, pair: str = "") -> export.Export:
+def fine_tuned(model, objective: dict, pair: str = "", examples: dict | None = None) -> export.Export:
     """A head of values that all differ on the same encoder."""
-    examples = {"kind": "labelled_text", "train": "a.jsonl", "heldout": "b.jsonl", "text": "one", "pair": pair}
+    examples = examples or {"kind": "labelled_text", "text": "one", "pair": pair}
+    examples = {"train": "a.jsonl", "heldout": "b.jsonl"} | examples
     size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": LONGEST}
     task = {"objective": objective, "examples": examples}
     config = from_dict({"model": size, "tasks": {"task": task}, "stages": [{"seq_len": LONGEST}]})
@@ -83,3 +84,35 @@ def test_a_fine_tuned_model_embeds_and_fills_nothing(classifier, predictor):
         Predictor(classifier).fill(["[MASK]"])
     with pytest.raises(UserError, match="was not fine-tuned"):
         predictor.predict(texts)
+
+
+def test_choices_are_compared_with_each_other(model):
+    """The probabilities of a record are a softmax over its choices, each read by itself."""
+    examples = {"kind": "choices", "context": "one", "choices": ["a", "b", "c"]}
+    chooser = fine_tuned(model, {"kind": "multiple_choice", "classes": ["0", "1", "2"]}, examples=examples)
+    chooser.params["heads"]["multiple_choice"]["kernel"] = chooser.params["heads"]["multiple_choice"]["kernel"][:, :1]
+    chooser.params["heads"]["multiple_choice"]["bias"] = chooser.params["heads"]["multiple_choice"]["bias"][:1]
+    tokens, params = chooser.tokenizer, reference.float64(chooser.params)
+    records = [dict(zip(("one", "a", "b", "c"), sentences(4, most_words=4, seed=seed))) for seed in range(7)]
+    for record, answer in zip(records, Predictor(chooser).predict(records), strict=True):
+        scores = []
+        for choice in "abc":
+            first, second = tokens.encode([record["one"], record[choice]])
+            ids = [*framed(chooser, first), *second, tokens.sep_id]
+            segments = np.arange(len(ids)) >= len(first) + 2
+            hidden_TD = reference.encode(params["encoder"], chooser.encoder, ids, segments.astype(int))
+            pooled_D = np.tanh(reference.dense(hidden_TD[0], params["encoder"]["pooler"]))
+            scores.append(reference.dense(pooled_D, params["heads"]["multiple_choice"])[0])
+        np.testing.assert_allclose(answer["probabilities"], reference.softmax(np.array(scores)), atol=1e-5)
+        assert answer["prediction"] == int(np.argmax(scores)) and answer["a"] == record["a"]
+
+
+def test_cosines_are_those_of_the_embeddings(model):
+    examples = {"kind": "siamese_pairs", "text": "one", "pair": "two"}
+    similar = fine_tuned(model, {"kind": "embedding_regression"}, examples=examples)
+    predictor = Predictor(similar)
+    first, second = (sentences(9, most_words=6, seed=seed) for seed in (0, 1))
+    answers = predictor.predict([{"one": one, "two": two} for one, two in zip(first, second)])
+    u, v = predictor.embed(first, normalize=True), predictor.embed(second, normalize=True)
+    np.testing.assert_allclose([answer["cosine"] for answer in answers], np.sum(u * v, axis=1), atol=1e-5)
+    assert [answer["two"] for answer in answers] == second

@@ -19,6 +19,8 @@ LABELLED_KINDS = {
     "labelled_text": "bertjax.data.labelled.texts:LabelledText",
     "tagged": "bertjax.data.labelled.tagged:Tagged",
     "questions": "bertjax.data.labelled.questions:Questions",
+    "siamese_pairs": "bertjax.data.labelled.siamese:SiamesePairs",
+    "choices": "bertjax.data.labelled.choices:Choices",
 }
 
 
@@ -37,4 +39,4 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
 
 def kinds_with(labels: tuple[str, ...]) -> list[str]:
     """The registered kinds whose examples carry all of these labels."""
-    return [kind for kind in KINDS | LABELLED_KINDS if set(labels) <= set(format_class(kind).labels)]
+    return [kind for kind in KINDS | LABELLED_KINDS if set(labels) <= set(format_class(kind)().labels)]

@@ -1,0 +1,81 @@
+"""Sentence embeddings as Sentence-BERT learns them (Reimers & Gurevych, 2019, arXiv 1908.10084).
+
+    python -m bertjax.train --config=configs/finetune/embeddings.py:NLI --config.init_from=EXPORT --workdir=runs/nli
+    python -m bertjax.train --config=configs/finetune/embeddings.py:STS-B --config.init_from=runs/nli --workdir=runs/sts
+
+learn from natural language inference first and from graded similarity then, which does best in the paper's table 2; the
+second alone starts from any EXPORT: an export of a run (`runs/tiny/export`) or of a converted model
+(docs/huggingface.md). From pairs that belong together and nothing else,
+
+    python -m bertjax.train --config=configs/finetune/embeddings.py:pairs --config.init_from=EXPORT --workdir=runs/pairs
+
+learns to find the second text of a pair among those of the batch, as supervised SimCSE does (Gao et al., 2021, arXiv
+2104.08821) without hard negatives. Files are looked for as nli/train.tsv and nli/dev.tsv (columns sentence1, sentence2,
+label, SNLI and MultiNLI one after the other, without the pairs that have no gold label), glue/STS-B/train.tsv and
+dev.tsv, and pairs/train.tsv and dev.tsv (sentence1, sentence2);
+`--config.tasks.embeddings.examples.train=` and `...heldout=` name others. The vectors of new sentences are
+`bertjax.predict --do=embed`.
+
+| setting | paper | where | here |
+|---|---|---|---|
+| pooling | mean over the tokens, [CLS] and [SEP] included | SBERT, section 3 | the same |
+| NLI: loss | softmax over (u, v, abs(u - v)), no bias | SBERT, section 3 | the same, with a bias |
+| NLI: batch, epochs | 16 pairs, 1 | SBERT, section 3.1 | the same, 16 on average: short texts share rows |
+| NLI: learning rate, warm-up | 2e-5, a tenth of the training data | SBERT, section 3.1 | the same, linear decay |
+| STS-B: loss | squared error of the cosine; score / 5 | SBERT, section 3; training_stsbenchmark.py | the same |
+| STS-B: batch, epochs | not said; 16 pairs, 4 | training_stsbenchmark.py | the same, 16 on average |
+| STS-B: learning rate, warm-up | not said; a tenth | training_stsbenchmark.py | 2e-5, a tenth of the steps |
+| optimizer | Adam | SBERT, section 3.1 | Adam, weight decay 0.01 |
+| longest text | not said | | 128 tokens, half a row |
+| pairs: temperature | 0.05 | SimCSE, section 3 | the same |
+| pairs: batch, epochs, learning rate | 512 pairs, 3, 5e-5 | SimCSE, run_sup_example.sh | the same, 512 on average |
+| pairs: longest text | 32 tokens | SimCSE, run_sup_example.sh | the same, half a row |
+| pairs: pooling | [CLS] | SimCSE, run_sup_example.sh | the mean |
+| pairs: warm-up | none | SimCSE, run_sup_example.sh | the same |
+
+training_stsbenchmark.py and run_sup_example.sh are the scripts that the authors published with their code.
+
+`embeddings.py:NLI-smoke`, `:STS-B-smoke` and `:pairs-smoke` are the same with short rows and a high learning rate, for
+a very small model and a few pairs.
+"""
+
+import ml_collections
+
+VARIANTS = ("NLI", "STS-B", "pairs")
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    variant, smoke = variant.removesuffix("-smoke"), variant.endswith("-smoke")
+    if variant not in VARIANTS:
+        raise ValueError(f"name a variant: {', '.join(VARIANTS)}")
+    objective, folder, label = {
+        "NLI": ({"kind": "embedding_classification"}, "nli", "label"),
+        "STS-B": ({"kind": "embedding_regression", "full_score": 5.0}, "glue/STS-B", "score"),
+        "pairs": ({"kind": "embedding_contrastive", "temperature": 0.05}, "pairs", ""),
+    }[variant]
+    config = ml_collections.ConfigDict()
+    config.model = {"preset": "init_from"}
+    config.tasks = {
+        "embeddings": {
+            "objective": objective,
+            "examples": {
+                "kind": "siamese_pairs",
+                "train": f"{folder}/train.tsv",
+                "heldout": f"{folder}/dev.tsv",
+                "text": "sentence1",
+                "pair": "sentence2",
+                "label": label,
+            },
+        }
+    }
+    config.optimizer = {"learning_rate": 2e-5, "warmup_share": 0.1}
+    config.stages = [{"epochs": 4.0 if variant == "STS-B" else 1.0, "seq_len": 256, "examples": 2 * 16}]
+    if variant == "pairs":
+        config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 0}
+        config.stages = [{"epochs": 3.0, "seq_len": 64, "examples": 2 * 512}]
+    config.eval = {"every": 0, "rows": 0, "samples": 0}
+    config.runtime = {"keep_best": 1}
+    if smoke:
+        config.optimizer["learning_rate"] = 3e-3
+        config.stages[0].update({"seq_len": 32, "examples": 2 * 16})
+    return config

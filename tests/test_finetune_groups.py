@@ -1,0 +1,111 @@
+"""Sentence embeddings and multiple choice from the command line, by their recipes made small."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import evaluate
+from bertjax.config import load
+from bertjax.errors import UserError
+from tests import labelled, runs
+from tests.test_finetune_tokens import CONFIGS, course, finetune
+
+
+def pair_columns(label: str) -> list[str]:
+    columns = {"text": "one", "pair": "two", "label": label}
+    return [f"--config.tasks.embeddings.examples.{field}={column}" for field, column in columns.items()]
+
+
+def files_of(make, folder):
+    return make(folder / "train.jsonl", 160), make(folder / "dev.jsonl", 48, seed=1)
+
+
+@pytest.mark.parametrize(
+    "variant, label, epochs, metric, least",
+    [("STS-B", "score", 4, "spearman", 0.8), ("NLI", "label", 5, "accuracy", 0.9)],
+)
+def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
+    files, run = files_of(labelled.similar, tmp_path), tmp_path / "run"
+    more = [*pair_columns(label), f"--config.stages.0.epochs={epochs}"]
+    assert finetune(f"embeddings.py:{variant}-smoke", "embeddings", *files, run, *more) == 0
+    figures = json.loads((run / "summary.json").read_text())
+    losses = course(run, "train/embedding_loss")
+    assert np.mean(losses[-5:]) < losses[0] / 2 and figures["eval"][metric] > least
+    predictions = runs.records(run / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 48
+    alike = np.array([said["label"] == "same" if label == "label" else said["score"] > 0 for said in predictions])
+    if variant == "NLI":
+        right = np.array([said["prediction"] == said["label"] for said in predictions])
+        assert right.mean() == pytest.approx(figures["eval"]["accuracy"])
+        assert figures["baseline"]["majority_accuracy"] < 0.8
+    else:
+        cosines = np.array([said["cosine"] for said in predictions])
+        assert cosines[alike].mean() > cosines[~alike].mean() + 0.5
+
+    predictor = bertjax.predictor(run / "export")
+    asked = [{name: said[name] for name in ("one", "two")} for said in predictions[:5]]
+    for said, before in zip(predictor.predict(asked), predictions):
+        assert said["cosine"] == pytest.approx(before["cosine"], abs=1e-4)
+    u, v = (predictor.embed([record[name] for record in asked], normalize=True) for name in ("one", "two"))
+    np.testing.assert_allclose(np.sum(u * v, axis=1), [said["cosine"] for said in predictions[:5]], atol=1e-4)
+
+
+def test_pairs_find_each_other(tmp_path):
+    files, run = files_of(labelled.repeated, tmp_path), tmp_path / "run"
+    assert finetune("embeddings.py:pairs-smoke", "embeddings", *files, run, *pair_columns("")) == 0
+    scores = course(run, "eval/heldout/accuracy")
+    losses = course(run, "train/embedding_loss")
+    assert np.mean(losses[-3:]) < losses[0] / 2 and scores[-1] > 0.7
+    predictions = runs.records(run / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 48 and predictions[0].keys() == {"one", "two", "cosine"}
+
+
+def test_choices_are_learned(tmp_path):
+    files, run = files_of(labelled.choices, tmp_path), tmp_path / "run"
+    assert finetune("choices.py:smoke", "choices", *files, run) == 0
+    figures = json.loads((run / "summary.json").read_text())
+    assert figures["eval"]["accuracy"] > 0.9 > figures["baseline"]["majority_accuracy"] + 0.3
+    predictions = runs.records(run / "predictions" / "heldout.jsonl")
+    right = [said["prediction"] == said["label"] for said in predictions]
+    assert len(right) == 48 and np.mean(right) == pytest.approx(figures["eval"]["accuracy"])
+    config = json.loads((run / "config.json").read_text())["config"]
+    assert config["tasks"]["choices"]["objective"]["classes"] == ["0", "1", "2"]
+    assert evaluate.run(str(run / "export"))["eval"] == pytest.approx(figures["eval"], rel=1e-6)
+    with pytest.raises(UserError, match="was not fine-tuned for a task that is told record by record"):
+        bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])
+
+
+@pytest.mark.parametrize(
+    "more, complaint",
+    [
+        (["--config.tasks.choices.examples.label=right"], "train.jsonl:1 has no field 'right'; it has 'context'"),
+        (["--config.stages.0.seq_len=12"], "a row of 12 tokens leaves 4 to each of 3 choices; raise stages.0.seq_len"),
+        (["--config.tasks.choices.objective.kind=tagging"], "use examples.kind=tagged, or another objective"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, capsys, more, complaint):
+    files = files_of(labelled.choices, tmp_path)
+    assert finetune("choices.py:smoke", "choices", *files, tmp_path / "run", *more) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and complaint in said, said
+
+
+@pytest.mark.parametrize(
+    "recipe, settings",
+    [
+        ("embeddings.py:NLI", (1.0, 256, 32, 2e-5)),
+        ("embeddings.py:STS-B", (4.0, 256, 32, 2e-5)),
+        ("embeddings.py:pairs", (3.0, 64, 1024, 5e-5)),
+        ("choices.py", (3.0, 512, 64, 2e-5)),
+    ],
+)
+def test_the_settings_are_those_of_the_paper(recipe, settings):
+    path, _, variant = recipe.partition(":")
+    smoke = f"{path}:{'-'.join(filter(None, (variant, 'smoke')))}"
+    config, small = (load(f"{CONFIGS / name}", ["model.preset=base"]) for name in (recipe, smoke))
+    (stage,) = config.stages
+    assert (stage.epochs, stage.seq_len, stage.examples, config.optimizer.learning_rate) == settings
+    assert small.stages[0].epochs == stage.epochs and small.task.objective == config.task.objective
+    assert f"--config=configs/finetune/{recipe} --config.init_from=" in (CONFIGS / path).read_text()

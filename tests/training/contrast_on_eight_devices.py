@@ -1,0 +1,59 @@
+"""The contrastive loss and its gradients on one and on eight simulated devices; prints, as JSON, how they differ."""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import numpy as np
+
+from bertjax.objectives.contrastive import EmbeddingContrastive
+from bertjax.training.config import MeshConfig
+from bertjax.training.evaluation import eval_step
+from bertjax.training.step import gradients
+from tests import batches
+from tests.objectives.groups import batch_of, examples
+from tests.training.small import context
+
+LAYOUTS = {
+    "replicated": {"mesh": MeshConfig(8, 1, 1), "strategy": "replicated"},
+    "gathered, data x fsdp": {"mesh": MeshConfig(2, 4, 1), "strategy": "gathered"},
+    "fsdp, data x fsdp x tensor": {"mesh": MeshConfig(2, 2, 2), "strategy": "fsdp"},
+}
+# Rows of two pairs, of one and of none.
+ROWS = [[0, 1, 2, 3], [4, 5, -1, -1], [6, 7, 8, 9], [-1] * 4, [10, 11, 12, 13], [14, 15, -1, -1], [16, 17, 18, 19]]
+
+
+def measure(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+    """The loss and the accuracy in a step of training, the loss in an evaluation, the gradient."""
+    objective = EmbeddingContrastive()
+    of = dataclasses.replace(of, objective=objective, module=objective.module(of.module.config))
+    gradient, losses, metrics, _ = jax.jit(functools.partial(gradients, of))(params, None, batch, 0)
+    total, weight = jax.jit(functools.partial(eval_step, of))(params, None, batch)["embedding_loss"]
+    right, _ = metrics["accuracy"]
+    return float(losses["embedding"]), float(right), float(total / weight), jax.device_get(jax.tree.leaves(gradient))
+
+
+def main() -> None:
+    objective = EmbeddingContrastive()
+    of = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
+    batch = batch_of(objective, of, [*ROWS, [-1] * 4])
+    encoder = context(dropout=0.1).module.config
+    shapes = jax.eval_shape(lambda: objective.module(encoder).init(jax.random.key(0), batch)["params"])
+    params = batches.filled(shapes)
+    loss, right, evaluated, gradient = measure(context(dropout=0.1), params, batch)
+    found = {"one device": {"loss": loss, "evaluated": evaluated, "right": right}}
+    for name, choices in LAYOUTS.items():
+        loss_8, right_8, evaluated_8, gradient_8 = measure(context(dropout=0.1, **choices), params, batch)
+        norm = np.sqrt(sum(np.sum(leaf**2) for leaf in gradient))
+        found[name] = {
+            "loss": abs(loss_8 - loss),
+            "evaluated": abs(evaluated_8 - evaluated),
+            "right": abs(right_8 - right),
+            "gradient": float(np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(gradient, gradient_8))) / norm),
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
