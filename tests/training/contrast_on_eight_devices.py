@@ -1,4 +1,7 @@
-"""The contrastive loss and its gradients on one and on eight simulated devices; prints, as JSON, how they differ."""
+"""The contrastive loss and its gradients, plain and on eight simulated devices; prints, as JSON, how they differ.
+
+Plain is without `shard_map`: nothing is gathered there.
+"""
 
 import dataclasses
 import functools
@@ -10,12 +13,13 @@ import numpy as np
 from bertjax.objectives.contrastive import EmbeddingContrastive
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import eval_step
-from bertjax.training.step import gradients
+from bertjax.training.step import gradients, shard_keys
 from tests import batches
 from tests.objectives.groups import batch_of, examples
 from tests.training.small import context
 
 LAYOUTS = {
+    "one device": {},
     "replicated": {"mesh": MeshConfig(8, 1, 1), "strategy": "replicated"},
     "gathered, data x fsdp": {"mesh": MeshConfig(2, 4, 1), "strategy": "gathered"},
     "fsdp, data x fsdp x tensor": {"mesh": MeshConfig(2, 2, 2), "strategy": "fsdp"},
@@ -34,6 +38,21 @@ def measure(of, params: dict, batch: dict) -> tuple[float, float, float, list[np
     return float(losses["embedding"]), float(right), float(total / weight), jax.device_get(jax.tree.leaves(gradient))
 
 
+def plain(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+    """The same from the terms of the whole batch at once."""
+    objective = EmbeddingContrastive()
+    module, weights = objective.module(of.module.config), objective.weights(batch)["embedding"]
+
+    def loss(params, train):
+        keys = shard_keys(of, 0, len(batch["tokens_BT"]))
+        sums, metrics = objective.terms(module, params, None, batch, keys, train)
+        return sums["embedding"] / weights, metrics["accuracy"][0]
+
+    (trained, right), gradient = jax.jit(jax.value_and_grad(functools.partial(loss, train=True), has_aux=True))(params)
+    evaluated, _ = jax.jit(functools.partial(loss, train=False))(params)
+    return float(trained), float(right), float(evaluated), jax.device_get(jax.tree.leaves(gradient))
+
+
 def main() -> None:
     objective = EmbeddingContrastive()
     of = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
@@ -41,8 +60,8 @@ def main() -> None:
     encoder = context(dropout=0.1).module.config
     shapes = jax.eval_shape(lambda: objective.module(encoder).init(jax.random.key(0), batch)["params"])
     params = batches.filled(shapes)
-    loss, right, evaluated, gradient = measure(context(dropout=0.1), params, batch)
-    found = {"one device": {"loss": loss, "evaluated": evaluated, "right": right}}
+    loss, right, evaluated, gradient = plain(context(dropout=0.1), params, batch)
+    found = {"plain": {"loss": loss, "evaluated": evaluated, "right": right}}
     for name, choices in LAYOUTS.items():
         loss_8, right_8, evaluated_8, gradient_8 = measure(context(dropout=0.1, **choices), params, batch)
         norm = np.sqrt(sum(np.sum(leaf**2) for leaf in gradient))
