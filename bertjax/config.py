@@ -225,8 +225,9 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
-    if mapping.get("model", {}).get("preset") == INIT_FROM:
-        mapping["model"] = _model_of(mapping.get("init_from", "")) | mapping["model"]
+    model = mapping.get("model")
+    if isinstance(model, dict) and model.get("preset") == INIT_FROM:
+        mapping["model"] = _model_of(mapping.get("init_from", "")) | model
         del mapping["model"]["preset"]
     return from_dict(mapping)
 

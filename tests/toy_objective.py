@@ -55,5 +55,5 @@ class Toy(Objective):
     def outputs(self, module, params, batch):
         return {"norm_BN": jnp.linalg.norm(module.apply({"params": params}, batch)[0], axis=-1)[:, None]}
 
-    def score(self, outputs, examples):
+    def score(self, outputs, examples, records):
         return {"mean_norm": float(np.mean(outputs["norm_BN"])), "scored": float(len(examples.ids))}
