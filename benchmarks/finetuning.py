@@ -77,7 +77,7 @@ def run_trainer(
 
 
 def _call(command: list[str]) -> None:
-    if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.stderr).returncode:
+    if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.__stderr__).returncode:
         raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; the same call goes on with what is missing")
 
 

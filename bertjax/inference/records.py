@@ -1,12 +1,11 @@
 """Records to predict: from a list of texts, a file or a stream, each knowing where it came from."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.data.labelled.base import WHERE, Record
 from bertjax.data.sources.access import reason_of
-from bertjax.data.sources.base import text_of
+from bertjax.data.sources.base import object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK
 from bertjax.errors import UserError
 
@@ -56,18 +55,7 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
     Raises:
       UserError: a line that is no such object.
     """
-    found = []
-    for where, line in _numbered(lines, name):
-        try:
-            record = json.loads(text_of(line, where))
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
-            ) from None
-        if not isinstance(record, dict):
-            raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{fields[0]!r}: ...}}")
-        found.append(_checked(record, where, fields))
-    return found
+    return [_checked(object_of(line, where, fields[0]), where, fields) for where, line in _numbered(lines, name)]
 
 
 def read_file(path: str, fields: Sequence[str]) -> list[Record]:

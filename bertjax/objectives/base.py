@@ -18,8 +18,29 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labelled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoded, Encoder
 
 Arrays = dict[str, jax.Array]
+
+
+def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.Array | None = None) -> Encoded:
+    """Runs the encoder on a core batch.
+
+    Args:
+      encoder: bound.
+      batch: core arrays.
+      key: for dropout; None for none of it.
+      read_BK: the only positions besides each [CLS] whose hidden states are wanted; all of them by default.
+    """
+    return encoder(
+        batch["tokens_BT"],
+        batch["segments_BT"],
+        batch["positions_BT"],
+        batch["examples_BT"],
+        batch["summary_positions_BN"],
+        read_BK=read_BK,
+        key=key,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

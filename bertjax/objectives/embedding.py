@@ -16,8 +16,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Dense
 from bertjax.models.pooling import mean_of_examples, unit
-from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.finetuning import correlations, encode, majority_accuracy, shown, told_probabilities
+from bertjax.objectives.base import Arrays, Objective, encode
+from bertjax.objectives.finetuning import correlations, majority_accuracy, shown, told_probabilities
 from bertjax.objectives.mlm import classification_term
 
 

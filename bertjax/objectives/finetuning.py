@@ -11,10 +11,10 @@ from flax import linen as nn
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labelled.base import WHERE, Record
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays, Objective, encode
 
 
 class _Heads(nn.Module):
@@ -44,19 +44,6 @@ class PooledModule(nn.Module):
         pooled_BND = encode(self.encoder, batch, encoder_key, nothing_more_BK).pooled_BND
         pooled_BND = dropout(pooled_BND, self.config.dropout, head_key)
         return getattr(self.heads, self.term)(pooled_BND).astype(jnp.float32)
-
-
-def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.Array | None = None) -> Encoded:
-    """Runs the encoder on a core batch: every position of it, or, in the last layer, [CLS] and `read_BK` alone."""
-    return encoder(
-        batch["tokens_BT"],
-        batch["segments_BT"],
-        batch["positions_BT"],
-        batch["examples_BT"],
-        batch["summary_positions_BN"],
-        read_BK=read_BK,
-        key=key,
-    )
 
 
 @dataclasses.dataclass(frozen=True)

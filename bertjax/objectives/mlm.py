@@ -12,9 +12,9 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking, mask, predictions
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
-from bertjax.objectives.base import Arrays, Objective, Sample
+from bertjax.objectives.base import Arrays, Objective, Sample, encode
 
 GUESSES = 5
 
@@ -37,21 +37,8 @@ class MaskedLMModule(nn.Module):
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`: logits_BKV at the predicted positions}."""
-        encoded = encode(self.encoder, batch, key)
+        encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
         return {"mlm": self.heads.mlm(encoded.hidden, self.encoder.embeddings.word)}
-
-
-def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None) -> Encoded:
-    """Runs the encoder on a core batch, reading the predicted positions alone."""
-    return encoder(
-        batch["tokens_BT"],
-        batch["segments_BT"],
-        batch["positions_BT"],
-        batch["examples_BT"],
-        batch["summary_positions_BN"],
-        read_BK=batch["mlm_positions_BK"],
-        key=key,
-    )
 
 
 def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -10,8 +10,8 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead, PairHead
-from bertjax.objectives.base import Arrays
-from bertjax.objectives.mlm import MaskedLM, classification_term, encode
+from bertjax.objectives.base import Arrays, encode
+from bertjax.objectives.mlm import MaskedLM, classification_term
 
 
 class _Heads(nn.Module):
@@ -37,7 +37,7 @@ class MaskedPairModule(nn.Module):
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`: logits_BKV at the predicted positions, `<term>`: logits, [B, N, classes]}."""
-        encoded = encode(self.encoder, batch, key)
+        encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
         return {
             "mlm": self.heads.mlm(encoded.hidden, self.encoder.embeddings.word),
             self.term: getattr(self.heads, self.term)(encoded.pooled_BND),

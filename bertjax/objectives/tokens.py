@@ -11,8 +11,7 @@ from bertjax.data.labelled.base import Record
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Dense
-from bertjax.objectives.base import Arrays
-from bertjax.objectives.finetuning import encode
+from bertjax.objectives.base import Arrays, encode
 
 
 class _Heads(nn.Module):

@@ -13,8 +13,8 @@ from bertjax.data.examples import Vocabulary
 from bertjax.data.labelled.layout import lay_out
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.objectives.base import encode
 from bertjax.objectives.classification import Classification
-from bertjax.objectives.finetuning import encode
 from bertjax.objectives.regression import Regression
 
 T = 32

@@ -1,13 +1,13 @@
 """Tables with named columns: .tsv, .csv and .jsonl, plain or compressed, as records."""
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from etils import epath
 
 from bertjax.data.labelled.base import WHERE, Record
+from bertjax.data.sources.base import object_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.errors import UserError
 
@@ -78,12 +78,7 @@ def _objects(path: str, columns: Sequence[str]) -> Iterator[Record]:
         if not line.strip():
             continue
         where = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where} is no JSON ({error}); a .jsonl file holds one JSON object a line") from None
-        if not isinstance(record, dict):
-            raise UserError(f"{where} is no JSON object; write {{{columns[0]!r}: ...}}")
+        record = object_of(line, where, columns[0])
         if missing := [column for column in columns if column not in record]:
             raise UserError(f"{where} has no field {missing[0]!r}; it has {', '.join(map(repr, record))}")
         yield {column: record[column] for column in columns} | {WHERE: where}

@@ -3,12 +3,13 @@
 import dataclasses
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
 from etils import epath
 
-from bertjax.data.sources.access import MIB, open_file
+from bertjax.data.sources.access import MIB, open_file, reason_of
 from bertjax.errors import UserError
 
 WHOLE_BYTES = 64 * MIB
@@ -154,6 +155,28 @@ def text_of(value: Any, where: str, field: str = "") -> str:
     if not value.strip():
         raise UserError(f"{what} is blank; remove it")
     return value
+
+
+def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
+    """The JSON object that a line of a .jsonl file holds.
+
+    Args:
+      line: without its end.
+      where: file and line.
+      field: one that it should have, for what is said where it is none.
+
+    Raises:
+      UserError: the line is no JSON object.
+    """
+    try:
+        record = json.loads(text_of(line, where))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
+        ) from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{field!r}: ...}}")
+    return record
 
 
 def no_field(where: str, field: str, fields: list[str]) -> UserError:

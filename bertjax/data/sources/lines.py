@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import io
-import json
 import lzma
 import zlib
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data.sources.access import MIB, extra, open_file, reason_of
-from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, object_of, text_of
 from bertjax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
@@ -50,14 +49,7 @@ class JsonLines:
                 yield Document(f"{part.name}:{number}", text)
 
     def _text(self, line: bytes, where: str) -> str:
-        try:
-            record = json.loads(text_of(line, where))
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
-            ) from None
-        if not isinstance(record, dict):
-            raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{self.text_field!r}: ...}}")
+        record = object_of(line, where, self.text_field)
         if self.text_field not in record:
             raise no_field(where, self.text_field, list(record))
         return text_of(record[self.text_field], where, self.text_field)
