@@ -15,7 +15,7 @@ from flax import linen as nn
 
 from bertjax.models import layers
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import mlm
+from bertjax.objectives import base, mlm
 
 
 class _ContractingDense(nn.Module):
@@ -43,8 +43,8 @@ def _word_dropout(x, rate, key):
     return jnp.where(kept, x / (1.0 - rate), 0.0)
 
 
-def _encode_every_position(encoder, batch, key):
-    """All of the last layer, then the predicted positions picked."""
+def _encode_every_position(encoder, batch, key, read_BK=None):
+    """All of the last layer, then the positions picked that are read."""
     encoded = encoder(
         batch["tokens_BT"],
         batch["segments_BT"],
@@ -53,8 +53,9 @@ def _encode_every_position(encoder, batch, key):
         batch["summary_positions_BN"],
         key=key,
     )
-    read = jnp.take_along_axis(encoded.hidden, batch["mlm_positions_BK"][..., None], axis=1)
-    return encoded._replace(hidden=read)
+    if read_BK is None:
+        return encoded
+    return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read_BK[..., None], axis=1))
 
 
 def _gathering_term(logits, labels, weights):
@@ -67,7 +68,7 @@ TRICKS: dict[str, tuple[Any, Any]] = {
     "merged-axes": (layers.Dense, _ContractingDense),
     "erf-gelu": (layers.gelu, _erfc_gelu),
     "byte-dropout": (layers.dropout, _word_dropout),
-    "read-positions": (mlm.encode, _encode_every_position),
+    "read-positions": (base.encode, _encode_every_position),
     "comparing-loss": (mlm.classification_term, _gathering_term),
 }
 
