@@ -1,11 +1,32 @@
 """Heads: what turns hidden states into logits."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense, gelu, layer_norm
+
+
+class Heads(nn.Module):
+    """Heads by the names of their terms, which their params have, too.
+
+    Attributes:
+      kinds: {term: what makes its head}.
+    """
+
+    kinds: Mapping[str, Callable[[], nn.Module]]
+
+    def setup(self):
+        for term, make in self.kinds.items():
+            setattr(self, term, make())
+
+    def __call__(self, term: str, *inputs: jax.Array) -> Any:
+        """What the head of a term makes of its inputs."""
+        return getattr(self, term)(*inputs)
 
 
 class MaskedLMHead(nn.Module):

@@ -4,6 +4,7 @@ The two texts of a pair are neighbouring examples of a row, N = 2P of them, whic
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -14,6 +15,7 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
+from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense
 from bertjax.models.pooling import mean_of_examples, unit
 from bertjax.objectives.base import Arrays, Objective, encode
@@ -40,14 +42,6 @@ def _embed_pairs(encoder: Encoder, batch: Arrays, key: jax.Array | None) -> tupl
     return embedding_BND[:, 0::2], embedding_BND[:, 1::2]
 
 
-class _Heads(nn.Module):
-    config: EncoderConfig
-    width: int
-
-    def setup(self):
-        self.embedding = Dense(self.config, self.width)
-
-
 class ComparedModule(nn.Module):
     """The same, with a linear head on (u, v, |u - v|)."""
 
@@ -56,13 +50,13 @@ class ComparedModule(nn.Module):
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.heads = _Heads(self.config, self.width)
+        self.heads = Heads({"embedding": functools.partial(Dense, self.config, self.width)})
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns both embeddings, float32 [B, P, D], and float32 logits [B, P, width]."""
         first_BPD, second_BPD = _embed_pairs(self.encoder, batch, key)
         compared = jnp.concatenate([first_BPD, second_BPD, jnp.abs(first_BPD - second_BPD)], axis=-1)
-        return first_BPD, second_BPD, self.heads.embedding(compared).astype(jnp.float32)
+        return first_BPD, second_BPD, self.heads("embedding", compared).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

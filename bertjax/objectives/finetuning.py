@@ -1,6 +1,7 @@
 """What fine-tuning objectives on whole examples share: a linear layer on the pooled [CLS] (Devlin et al., 2019)."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -12,18 +13,10 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labelled.base import WHERE, Record
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
+from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective, encode
-
-
-class _Heads(nn.Module):
-    config: EncoderConfig
-    term: str
-    width: int
-
-    def setup(self):
-        setattr(self, self.term, Dense(self.config, self.width))
 
 
 class PooledModule(nn.Module):
@@ -35,7 +28,7 @@ class PooledModule(nn.Module):
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.heads = _Heads(self.config, self.term, self.width)
+        self.heads = Heads({self.term: functools.partial(Dense, self.config, self.width)})
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Returns float32 [B, N, width]."""
@@ -43,7 +36,7 @@ class PooledModule(nn.Module):
         nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
         pooled_BND = encode(self.encoder, batch, encoder_key, nothing_more_BK).pooled_BND
         pooled_BND = dropout(pooled_BND, self.config.dropout, head_key)
-        return getattr(self.heads, self.term)(pooled_BND).astype(jnp.float32)
+        return self.heads(self.term, pooled_BND).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Masked language modelling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +14,10 @@ from bertjax.data.masking import Masking, TokenMasking, mask, predictions
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead
+from bertjax.models.heads import Heads, MaskedLMHead
 from bertjax.objectives.base import Arrays, Objective, Sample, encode
 
 GUESSES = 5
-
-
-class _Heads(nn.Module):
-    config: EncoderConfig
-
-    def setup(self):
-        self.mlm = MaskedLMHead(self.config)
 
 
 class MaskedLMModule(nn.Module):
@@ -33,12 +27,12 @@ class MaskedLMModule(nn.Module):
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.heads = _Heads(self.config)
+        self.heads = Heads({"mlm": functools.partial(MaskedLMHead, self.config)})
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`: logits_BKV at the predicted positions}."""
         encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
-        return {"mlm": self.heads.mlm(encoded.hidden, self.encoder.embeddings.word)}
+        return {"mlm": self.heads("mlm", encoded.hidden, self.encoder.embeddings.word)}
 
 
 def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:

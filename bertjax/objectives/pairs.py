@@ -1,6 +1,7 @@
 """Masked language modelling together with a classification of how segment B relates to segment A."""
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -9,19 +10,9 @@ from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead, PairHead
+from bertjax.models.heads import Heads, MaskedLMHead, PairHead
 from bertjax.objectives.base import Arrays, encode
 from bertjax.objectives.mlm import MaskedLM, classification_term
-
-
-class _Heads(nn.Module):
-    config: EncoderConfig
-    term: str
-    classes: int
-
-    def setup(self):
-        self.mlm = MaskedLMHead(self.config)
-        setattr(self, self.term, PairHead(self.config, self.classes))
 
 
 class MaskedPairModule(nn.Module):
@@ -33,14 +24,15 @@ class MaskedPairModule(nn.Module):
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.heads = _Heads(self.config, self.term, self.classes)
+        kinds = {"mlm": functools.partial(MaskedLMHead, self.config)}
+        self.heads = Heads(kinds | {self.term: functools.partial(PairHead, self.config, self.classes)})
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`: logits_BKV at the predicted positions, `<term>`: logits, [B, N, classes]}."""
         encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
         return {
-            "mlm": self.heads.mlm(encoded.hidden, self.encoder.embeddings.word),
-            self.term: getattr(self.heads, self.term)(encoded.pooled_BND),
+            "mlm": self.heads("mlm", encoded.hidden, self.encoder.embeddings.word),
+            self.term: self.heads(self.term, encoded.pooled_BND),
         }
 
 

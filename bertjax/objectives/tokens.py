@@ -1,6 +1,7 @@
 """What fine-tuning objectives on tokens share: a linear layer on each hidden state (Devlin et al. 2019, 4.2, 5.3)."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -10,19 +11,9 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labelled.base import Record
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
+from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense
 from bertjax.objectives.base import Arrays, encode
-
-
-class _Heads(nn.Module):
-    config: EncoderConfig
-    term: str
-    width: int
-
-    def setup(self):
-        # In float32: answers are ranked by logits that differ little.
-        config = dataclasses.replace(self.config, execution=dataclasses.replace(self.config.execution, dtype="float32"))
-        setattr(self, self.term, Dense(config, self.width))
 
 
 class TokenModule(nn.Module):
@@ -34,11 +25,14 @@ class TokenModule(nn.Module):
 
     def setup(self):
         self.encoder = Encoder(self.config)
-        self.heads = _Heads(self.config, self.term, self.width)
+        # In float32: answers are ranked by logits that differ little.
+        execution = dataclasses.replace(self.config.execution, dtype="float32")
+        exact = dataclasses.replace(self.config, execution=execution)
+        self.heads = Heads({self.term: functools.partial(Dense, exact, self.width)})
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Returns float32 [B, T, width]."""
-        return getattr(self.heads, self.term)(encode(self.encoder, batch, key).hidden)
+        return self.heads(self.term, encode(self.encoder, batch, key).hidden)
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:
