@@ -31,7 +31,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
       stage: index of the only stage to compile; by default one of each distinct shape.
 
     Returns:
-      A prediction for each stage compiled, in order.
+      A prediction for each task of each stage compiled, in order.
 
     Raises:
       UserError: no such topology or stage, devices that do not divide the batch, or libtpu is not installed.
@@ -44,16 +44,17 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
     predictions = []
     for index in indices:
         at = config.stages[index]
-        log.info("compiling stage %d (%d rows x %d tokens) for %s", index, at.batch, at.seq_len, chips)
-        predictions.append(predict(program, chips, index))
+        for task in at.among(config.tasks):
+            log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
+            predictions.append(predict(program, chips, index, task))
     return predictions
 
 
 def _distinct(config: Config) -> list[int]:
-    """The first stage of each shape."""
+    """The first stage of each shape and choice of tasks."""
     first = {}
     for index, stage in enumerate(config.stages):
-        first.setdefault((stage.seq_len, stage.batch), index)
+        first.setdefault((stage.seq_len, stage.batch, stage.tasks), index)
     return list(first.values())
 
 
@@ -90,7 +91,7 @@ def _print(predictions: Sequence[Prediction], config: Config, args: argparse.Nam
         return
     print("\n\n".join(report.as_text(prediction) for prediction in predictions))
     if args.corpus_tokens:
-        print(report.projection(predictions, config.stages, args.corpus_tokens, args.mfu))
+        print(report.projection(predictions, config, args.corpus_tokens, args.mfu))
 
 
 def main(argv: list[str] | None = None) -> int:

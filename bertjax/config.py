@@ -15,15 +15,16 @@ import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import format_class, kinds_with
+from bertjax.data.formats import format_class
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.labelled.base import LabelledFormat
 from bertjax.data.masking import Masking, masking_class
+from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import kind_of, objective_class
 from bertjax.objectives.base import Objective
-from bertjax.objectives.bert import BERT
+from bertjax.tasks import Task
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.schedules import Schedule, schedule_class
 from bertjax.training.stages import rises
@@ -33,38 +34,6 @@ INIT_FROM = "init_from"
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """An objective with the examples that it is trained on.
-
-    Attributes:
-      objective: by `kind`, see `bertjax.objectives`.
-      examples: by `kind`, see `bertjax.data.formats`.
-      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
-      plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
-    """
-
-    objective: Objective = BERT()
-    examples: ExampleFormat = SegmentPairs()
-    row_examples: int = 0
-    plans: int = 1
-
-    def __post_init__(self):
-        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
-            kinds = kinds_with(self.objective.labels) or ["module:Class"]
-            remedy = f"use examples.kind={' or '.join(kinds)}"
-            if self.examples.kind in kinds:
-                remedy = "name its column in examples.label"
-            raise UserError(
-                f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
-                f"examples.kind={self.examples.kind} does not give; {remedy}, or another objective"
-            )
-        if self.row_examples < 0:
-            raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
-        if self.plans < 1:
-            raise UserError(f"plans={self.plans} must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +55,6 @@ class Config:
     runtime: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self):
-        if len(self.tasks) != 1:
-            raise UserError(f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}); this version trains one")
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         for index, stage in enumerate(self.stages):
@@ -102,23 +69,53 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} is that of the run's begin; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
-        if self.task.objective.relates_rows and self.runtime.micro_tokens:
-            raise UserError(
-                f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
-                f"objective.kind={kind_of(self.task.objective)} compares all examples of it with each other; "
-                "leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
-            )
+        self._check_tasks()
         rises(self.stages, self.optimizer)  # refuses a warm-up that is too long
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            raise UserError("tasks is empty; give at least one, with an objective and examples")
+        labelled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabelledFormat)]
+        if labelled and len(self.tasks) > 1:
+            raise UserError(
+                f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labelled[0]} has labelled files; "
+                "a mixture is trained on one corpus: fine-tune such a task by itself"
+            )
+        for name, task in self.tasks.items():
+            if task.objective.relates_rows and self.runtime.micro_tokens:
+                raise UserError(
+                    f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
+                    f"objective.kind={kind_of(task.objective)} of tasks.{name} compares all examples of it with each "
+                    "other; leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
+                )
+        named = {name for stage in self.stages for name in stage.tasks}
+        if unknown := sorted(named - self.tasks.keys()):
+            raise UserError(f"stages.N.tasks names {unknown[0]!r}, which is none of tasks ({', '.join(self.tasks)})")
+        if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
+            raise UserError(f"tasks.{idle[0]} is in no stage; name it in stages.N.tasks, or leave it out of tasks")
+
+        for index, stage in enumerate(self.stages):
+            weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
+            rarest = min(weights, key=weights.__getitem__)
+            if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
+                raise UserError(
+                    f"tasks.{rarest} would have {share:.3%} of the steps of stages.{index}, and the least is "
+                    f"{SMALLEST_SHARE:.3%}; raise its weight"
+                )
 
     @property
     def task_name(self) -> str:
-        """Name of the one task."""
+        """Name of the first task, of which there is but one unless tasks are mixed."""
         return next(iter(self.tasks))
 
     @property
     def task(self) -> Task:
-        """The one task."""
+        """The first task."""
         return self.tasks[self.task_name]
+
+    def qualified(self, task: str, name: str) -> str:
+        """What a metric or another thing of a task is called: `name`, after the task's where there are several."""
+        return "/".join(filter(None, (task, name))) if len(self.tasks) > 1 else name
 
     @property
     def expected_vocab_size(self) -> int:

@@ -60,7 +60,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
         )
     params = program.put(model.params)
-    evaluation = Evaluator(program, store, Feeds(config, store).heldout)(params)
+    evaluation = Evaluator(program, Feeds(config, store))(params)
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 

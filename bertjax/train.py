@@ -26,8 +26,9 @@ from bertjax.interop import huggingface
 from bertjax.training import curves, distributed, initial, platform, report, restoring
 from bertjax.training.accounts import Elapsed, parse_steps
 from bertjax.training.checkpoint import fingerprints
-from bertjax.training.feeds import Feeds, open_feeds
+from bertjax.training.feeds import Feeds
 from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
+from bertjax.training.filling import open_feeds
 from bertjax.training.loop import Loop
 from bertjax.training.program import Program
 from bertjax.training.seeds import over_seeds, print_seeds
@@ -128,7 +129,7 @@ def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
 
 def _open(config: Config) -> Feeds:
     feeds = open_feeds(config)
-    _ = feeds.objective, feeds.train, feeds.heldout  # what they plan may fail
+    _ = feeds.objectives, feeds.train, feeds.heldout  # what they plan may fail
     return feeds
 
 
@@ -137,19 +138,21 @@ def _begin_together(
 ) -> dict[str, Any]:
     """Writes the record of the run, or compares it with the one that is there; returns what every checkpoint tells."""
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
-    if (frozen := distributed.together(lambda: program.frozen)) is not None:
+    frozen = distributed.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
+    if frozen:
         identity["frozen"] = fingerprints(frozen)
     if source is not None:
         identity["init_from"] = source.fingerprint
-    if feeds.objective.fingerprints:
-        identity["read"] = feeds.objective.fingerprints
+    if feeds.read:
+        identity["read"] = feeds.read
     tokenizer = feeds.store.tokenizer
     record = restoring.RunRecord(program.config, identity, tokenizer.vocab_size)
     distributed.on_writer(lambda: _begin(files, record, tokenizer, extend))
     distributed.together(lambda: restoring.check_shared(files, identity))
+    label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    print("\n".join(report.plan_line(feed) for feed in feeds.train.values()))
-    print(report.heldout_line(feeds.heldout))
+    print("\n".join(report.plan_line(feed, label(task)) for (task, _), feed in feeds.train.items()))
+    print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
     print(report.layout_line(program), flush=True)
     return {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax import compile, config, errors
+from bertjax.config import Config
 from bertjax.models.vocabulary import count_parameters
 from bertjax.prediction import report, search, topologies
 from bertjax.prediction.prediction import Memory
@@ -36,11 +37,11 @@ def test_it_is_the_step_that_training_runs():
     """Shapes alone lower to the program that a state and batches lower to."""
     program = Program(load(), 400, tuple(jax.devices()[:1]))
     stage = program.config.stages[0]
-    batches = program.abstract_batches(stage, 1)
-    chunk = program.jitted_chunk()
-    abstract = chunk.lower(program.abstract_state, program.abstract_frozen, batches)
+    batches = program.task.abstract_batches(stage, 1)
+    chunk = program.task.jitted_chunk()
+    abstract = chunk.lower(program.abstract_state, program.task.abstract_frozen, batches)
     batch = {name: np.zeros(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
-    real = chunk.lower(program.init_state(), program.frozen, put_batches([batch], program.mesh))
+    real = chunk.lower(program.init_state(), program.task.frozen, put_batches([batch], program.mesh))
     assert abstract.as_text() == real.as_text()
 
 
@@ -85,17 +86,17 @@ def test_text_says_that_nothing_was_measured(prediction):
 
 
 def test_epochs_and_days(prediction):
-    stages = [Stage(steps=1000, seq_len=32, batch=8), Stage(steps=500, seq_len=32, batch=8)]
-    line = report.projection([prediction], stages, corpus_tokens=1500 * 8 * 32 / 3, mfu=0.5)
-    days = 1500 * prediction.model_flops / (4 * 197e12 * 0.5) / 86_400
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
+    line = report.projection([prediction], config, corpus_tokens=15_000 * 8 * 32 / 3, mfu=0.5)
+    days = 15_000 * prediction.model_flops / (4 * 197e12 * 0.5) / 86_400
     assert "3 epochs" in line and f"predicted {days:.3g} days at an assumed MFU of 50%" in line
 
 
 def test_an_assumed_mfu_that_cannot_be_is_told(prediction):
-    stages = [Stage(steps=1000, seq_len=32, batch=8)]
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
     most = prediction.ideal_seconds / prediction.floor.seconds
-    assert "allows" not in report.projection([prediction], stages, 1e6, mfu=0.9 * most)
-    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([prediction], stages, 1e6, mfu=1.0)
+    assert "allows" not in report.projection([prediction], config, 1e6, mfu=0.9 * most)
+    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([prediction], config, 1e6, mfu=1.0)
 
 
 @pytest.fixture

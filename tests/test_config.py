@@ -143,7 +143,20 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"model": {"execution": {}}},
             "model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat",
         ),
-        ({"tasks": {"a": {}, "b": {}}}, "tasks has 2 entries (a, b); this version trains one"),
+        ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
+        (
+            {"tasks": {"a": {"weight": 0.0}}},
+            "weight=0.0 must be above 0; to train without a task, leave it out of stages.N.tasks",
+        ),
+        (
+            {"tasks": {"a": {}, "b": {"weight": 1e-5}}},
+            "tasks.b would have 0.001% of the steps of stages.0, and the least is 0.012%; raise its weight",
+        ),
+        ({"stages": [{"tasks": ["a"]}]}, "stages.N.tasks names 'a', which is none of tasks (bert)"),
+        (
+            {"tasks": {"a": {}, "b": {}}, "stages": [{"tasks": ["a"]}]},
+            "tasks.b is in no stage; name it in stages.N.tasks, or leave it out of tasks",
+        ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
         ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),

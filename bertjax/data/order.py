@@ -1,5 +1,7 @@
 """From an ordinal to a row of a plan: which source, which epoch of it, which plan, which place in its order.
 
+The tasks of a mixture take turns by the same table as weighted sources.
+
 An ordinal is a row's place in the endless sequence of rows that a task trains on. Nothing here has a state: any
 ordinal costs the same.
 """
@@ -105,3 +107,9 @@ class Turns:
         rounds, slots = np.divmod(ordinals, PERIOD)
         sources = self._sources[slots]
         return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[slots]
+
+    def taken(self, ordinals: int) -> np.ndarray:
+        """How many of the first so many ordinals are each source's; int64 [sources]."""
+        rounds, rest = divmod(ordinals, PERIOD)
+        count = functools.partial(np.bincount, minlength=len(self.shares))
+        return rounds * count(self._sources) + count(self._sources[:rest])

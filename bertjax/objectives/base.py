@@ -6,7 +6,7 @@ fields are its configuration; everything it computes is a pure function of its a
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -50,6 +50,20 @@ class Sample:
     text: str
     answers: tuple[str, ...]
     guesses: tuple[tuple[str, ...], ...]
+
+
+class Pass(NamedTuple):
+    """An encoder that a step runs over every token.
+
+    Attributes:
+      encoder: its architecture.
+      share: of a training pass, forward and backward; 1/3 where nothing is differentiated.
+      predicts: whether a product with the vocabulary follows at the predicted positions.
+    """
+
+    encoder: EncoderConfig
+    share: float = 1.0
+    predicts: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +134,10 @@ class Objective:
     def frozen_params(self, encoder: EncoderConfig) -> dict | None:
         """Params that the terms read and nothing trains (a teacher); their fingerprint is part of the run."""
         return None
+
+    def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
+        """What a step computes, for counting its operations."""
+        return (Pass(encoder),)
 
     @property
     def sharding_rules(self) -> Sequence[tuple[str, PartitionSpec]]:

@@ -16,7 +16,6 @@ from bertjax.prediction.collectives import Collective, collectives
 from bertjax.prediction.kernels import calls, flops_of_call, kernel_flops
 from bertjax.prediction.roofline import Floor
 from bertjax.prediction.topologies import Topology, libtpu_version, usable_memory
-from bertjax.training.flops import training_flops
 from bertjax.training.program import Program
 from bertjax.training.stages import micro_batches
 
@@ -61,6 +60,7 @@ class Prediction:
     Attributes:
       topology: on which chips.
       stage: index of the stage.
+      task: that has its turn, where there are several.
       steps: of the stage.
       seq_len: T.
       batch: B, rows of the global batch.
@@ -86,6 +86,7 @@ class Prediction:
 
     topology: Topology
     stage: int
+    task: str
     steps: int
     seq_len: int
     batch: int
@@ -113,23 +114,25 @@ class Prediction:
         return self.model_flops / (self.topology.chips * self.topology.chip.flops)
 
 
-def predict(program: Program, topology: Topology, stage: int = 0) -> Prediction:
+def predict(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Prediction:
     """Compiles the chunk of steps that training runs, from the shapes of its arguments alone.
 
     Args:
       program: on the devices of the topology.
       topology: of these chips.
       stage: index into the stages of the run.
+      task: that has its turn; the first by default.
 
     Raises:
       RunFailed: the compiler fails for another reason than memory.
     """
     at, runtime = program.config.stages[stage], program.config.runtime
     steps = min(runtime.steps_per_call, at.steps)
-    batches = program.abstract_batches(at, steps)
+    of_task = program.tasks[task or program.config.task_name]
+    arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
     usable = usable_memory(program.mesh.devices.flat[0])
     started = time.monotonic()
-    traced = program.jitted_chunk().trace(program.abstract_state, program.abstract_frozen, batches)
+    traced = of_task.jitted_chunk().trace(*arguments)
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():
@@ -139,17 +142,13 @@ def predict(program: Program, topology: Topology, stage: int = 0) -> Prediction:
     except jax.errors.JaxRuntimeError as error:
         if _OUT_OF_MEMORY not in str(error):
             raise RunFailed(f"the compiler for {topology} fails: {str(error).splitlines()[0]}") from error
-        compiled, memory = (
-            None,
-            _too_much(str(error), usable, _bytes_a_device((program.abstract_state, program.abstract_frozen, batches))),
-        )
+        compiled, memory = None, _too_much(str(error), usable, _bytes_a_device(arguments))
     else:
         memory = _memory(compiled.memory_analysis(), usable)
-    predictions = sum(leaf.shape[-1] for name, leaf in batches.items() if name.endswith("_weights_BK"))
-    tokens = float(at.batch * at.seq_len)
     prediction = Prediction(
         topology=topology,
         stage=stage,
+        task=of_task.name if len(program.tasks) > 1 else "",
         steps=at.steps,
         seq_len=at.seq_len,
         batch=at.batch,
@@ -159,7 +158,7 @@ def predict(program: Program, topology: Topology, stage: int = 0) -> Prediction:
         micro_batches=micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
-        model_flops=training_flops(program.encoder, tokens, tokens * at.seq_len, at.batch * predictions),
+        model_flops=of_task.batch_flops(arguments[-1]) / steps,
         memory=memory,
         compile_seconds=time.monotonic() - started,
         steps_per_call=steps,

@@ -1,9 +1,10 @@
 """Predictions as a person reads them, and as JSON."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from bertjax.config import Config
 from bertjax.prediction.collectives import Collective, table
 from bertjax.prediction.prediction import Prediction
 
@@ -16,10 +17,11 @@ def as_text(prediction: Prediction) -> str:
     at, memory = prediction, prediction.memory
     mesh = " x ".join(f"{axis}={size}" for axis, size in at.mesh.items())
     parts = f"{at.micro_batches} micro-batch" + ("es" if at.micro_batches > 1 else "")
+    of_task = f"{at.task}: " if at.task else ""
     lines = [
         f"PREDICTED for {at.topology} ({at.topology.chips} chips) by libtpu {at.libtpu}; nothing ran on a TPU",
-        f"stage {at.stage}      {at.steps:,} steps of {at.batch:,} rows x {at.seq_len} tokens, {at.strategy} over "
-        f"{mesh}, remat {at.remat}, {parts}",
+        f"stage {at.stage}      {of_task}{at.steps:,} steps of {at.batch:,} rows x {at.seq_len} tokens, "
+        f"{at.strategy} over {mesh}, remat {at.remat}, {parts}",
         f"parameters   {at.parameters:,}",
         f"fits         {_fits(prediction)}",
         f"compiled in  {at.compile_seconds:.0f} s",
@@ -65,24 +67,34 @@ def flags(prediction: Prediction) -> list[str]:
     return [f"--config.runtime.{name}={value}" for name, value in settings.items()]
 
 
-def projection(predictions: Sequence[Prediction], stages: Sequence[Any], corpus_tokens: float, mfu: float) -> str:
+def projection(predictions: Sequence[Prediction], config: Config, corpus_tokens: float, mfu: float) -> str:
     """How often a run reads a corpus and how long that takes.
 
     Args:
-      predictions: of every distinct shape among the stages.
-      stages: of the run.
+      predictions: of every distinct shape among the stages, for each of their tasks.
+      config: of the run.
       corpus_tokens: tokens of the corpus.
       mfu: model FLOPs utilisation, the share of the chips' peak that the model's own FLOPs make use of.
     """
-    of_shape = {(one.seq_len, one.batch): one for one in predictions}
-    tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in stages)
-    ideal = sum(stage.steps * of_shape[stage.seq_len, stage.batch].ideal_seconds for stage in stages)
+    of_shape = {(one.seq_len, one.batch, one.task or config.task_name): one for one in predictions}
+
+    def seconds(of_step: Callable[[Prediction], float]) -> float:
+        """Of the whole run, its tasks having their shares of the steps."""
+        total = 0.0
+        for stage in config.stages:
+            weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
+            turns = {task: stage.steps * weight / sum(weights.values()) for task, weight in weights.items()}
+            total += sum(steps * of_step(of_shape[stage.seq_len, stage.batch, task]) for task, steps in turns.items())
+        return total
+
+    tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in config.stages)
+    ideal = seconds(lambda one: one.ideal_seconds)
     line = (
         f"whole run    {tokens:.4g} tokens, {tokens / corpus_tokens:.3g} epochs of {corpus_tokens:.4g}; predicted "
         f"{ideal / mfu / _SECONDS_A_DAY:.3g} days at an assumed MFU of {mfu:.0%}"
     )
     if all(one.floor for one in predictions):
-        least = sum(stage.steps * of_shape[stage.seq_len, stage.batch].floor.seconds for stage in stages)
+        least = seconds(lambda one: one.floor.seconds)
         line += f", {least / _SECONDS_A_DAY:.3g} days at the floor"
         if least > ideal / mfu:
             line += f"; the floor allows an MFU of {ideal / least:.0%} at most"

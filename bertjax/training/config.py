@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 from bertjax.errors import UserError
 from bertjax.models.config import REMAT_POLICIES
@@ -22,6 +23,7 @@ class Stage:
       examples: in the global batch on average, in place of `batch`, where several share a row.
       learning_rate: a peak, where the learning rate rises anew in this stage; 0 goes on with the rise before.
       warmup_steps: to that peak.
+      tasks: names of those that take turns in this stage; empty for all.
     """
 
     steps: int = 1_000_000
@@ -31,6 +33,11 @@ class Stage:
     examples: int = 0
     learning_rate: float = 0.0
     warmup_steps: int = 0
+    tasks: tuple[str, ...] = ()
+
+    def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
+        """Those of the tasks of a run that take turns in this stage, in their order."""
+        return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
         """Raises UserError for a number that cannot be; `name` is what the user calls this stage."""

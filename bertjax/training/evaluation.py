@@ -10,12 +10,11 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.data.examples import Examples
 from bertjax.data.labelled.base import LabelledExamples, Record
-from bertjax.data.labelled.source import LabelledSource
-from bertjax.data.pipeline import Feed
-from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Arrays, Objective, Sample
 from bertjax.objectives.shards import BATCH_AXES
-from bertjax.training.program import Program
+from bertjax.training.config import Stage
+from bertjax.training.feeds import Feeds
+from bertjax.training.program import Program, TaskProgram
 from bertjax.training.sharding import put_whole
 from bertjax.training.stages import micro_batches
 from bertjax.training.step import StepContext, shard_keys
@@ -63,31 +62,57 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates params of one program; compiled once.
+    """Evaluates params of one program, with all of its tasks.
 
     Args:
       program: what is evaluated.
-      store: its corpus, or its labelled files.
-      feed: the rows, of one plan.
+      feeds: held-out rows of each task.
     """
 
-    def __init__(self, program: Program, store: TokenStore | LabelledSource, feed: Feed):
-        self._program, self._store, self._feed = program, store, feed
+    def __init__(self, program: Program, feeds: Feeds):
+        self._name = program.config.qualified
+        self._tasks = {name: _TaskEvaluator(task, feeds) for name, task in program.tasks.items()}
+
+    def __call__(self, params: dict) -> Evaluation:
+        """Evaluates all rows of all tasks; the rank is that of the first."""
+        of_tasks = {name: evaluate(params) for name, evaluate in self._tasks.items()}
+
+        def named(field: str) -> dict[str, float]:
+            return {
+                self._name(task, name): value
+                for task, evaluation in of_tasks.items()
+                for name, value in getattr(evaluation, field).items()
+            }
+
+        samples, predictions = (
+            [entry for evaluation in of_tasks.values() for entry in getattr(evaluation, field)]
+            for field in ("samples", "predictions")
+        )
+        rank = next(iter(of_tasks.values())).rank
+        return Evaluation(named("metrics"), named("baselines"), samples, predictions, rank)
+
+
+class _TaskEvaluator:
+    """Evaluates params with one task; compiled once."""
+
+    def __init__(self, task: TaskProgram, feeds: Feeds):
+        self._task, self._program, self._store = task, task.program, feeds.store
+        self._feed = feeds.heldout[task.name]
         (self._plan,) = self._feed.plans
-        self._rows = min(program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
-        self._step = jax.jit(functools.partial(eval_step, program.context))
-        self._outputs = jax.jit(functools.partial(outputs, program.context))
-        self._counts = store.unigram_counts("train")
+        self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
+        self._step = jax.jit(functools.partial(eval_step, task.context))
+        self._outputs = jax.jit(functools.partial(outputs, task.context))
+        self._counts = self._store.unigram_counts("train")
 
     def __call__(self, params: dict) -> Evaluation:
         """Evaluates all rows; the last batch is filled up with empty ones."""
-        objective = self._program.objective
+        objective = self._task.objective
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
         for batch in self._batches():
             arrays = put_whole(batch, self._program.mesh)
-            _add(totals, jax.device_get(self._step(params, self._program.frozen, arrays)))
+            _add(totals, jax.device_get(self._step(params, self._task.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
             if _is_asked(objective):
                 collected.append(_per_example(self._outputs_of(params, arrays), batch))
@@ -109,12 +134,16 @@ class Evaluator:
         return [examples.records[record] for record in examples.record_of[ids]] if _has_records(examples) else []
 
     def _batches(self):
-        stage, shards = self._program.config.stages[-1], self._program.layout.shards
+        stage, shards = self._last_stage(), self._program.layout.shards
         rows = -(-min(stage.batch, self._rows) // shards)
         batch = rows // micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))
+
+    def _last_stage(self) -> Stage:
+        config = self._program.config
+        return next(stage for stage in reversed(config.stages) if self._task.name in stage.among(config.tasks))
 
     def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, np.ndarray]:
         """All rows, in every process: what is read from them is the same everywhere, and need not be sent."""
@@ -123,7 +152,7 @@ class Evaluator:
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
         outputs = self._outputs_of(params, arrays)
         shown = slice(0, self._program.config.eval.samples)
-        return self._program.objective.samples(
+        return self._task.objective.samples(
             {name: values[shown] for name, values in outputs.items()},
             {name: values[shown] for name, values in batch.items()},
             self._store.tokenizer,

@@ -1,22 +1,16 @@
-"""From a configuration and its data to the feeds of its task: which plans, whose turn, in which order."""
+"""From a configuration and its data to the feeds of its tasks: which plans, whose turn, in which order."""
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator
 
-from bertjax import opening
 from bertjax.config import Config
-from bertjax.data import tokenizer
 from bertjax.data.examples import Vocabulary
-from bertjax.data.labelled.base import LabelledFormat
 from bertjax.data.labelled.source import LabelledPlan, LabelledSource
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Plan, Spec, open_or_make
-from bertjax.data.preparation import open_or_prepare
 from bertjax.data.store import TokenStore
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
 
@@ -34,29 +28,42 @@ class Feeds:
     store: TokenStore | LabelledSource
 
     @functools.cached_property
-    def objective(self) -> Objective:
-        """The objective with what its features read besides the batch."""
-        objective = self.config.task.objective
-        return objective.opened(self.store) if isinstance(self.store, TokenStore) else objective
+    def objectives(self) -> dict[str, Objective]:
+        """The objective of each task, with what its features read besides the batch."""
+        store = self.store if isinstance(self.store, TokenStore) else None
+        return {
+            name: task.objective.opened(store) if store else task.objective for name, task in self.config.tasks.items()
+        }
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:
         """A feed for every (task, sequence length) that the stages train."""
-        lengths = dict.fromkeys(stage.seq_len for stage in self.config.stages)
-        return {(self.config.task_name, seq_len): self.feed("train", seq_len) for seq_len in lengths}
+        stages = self.config.stages
+        wanted = ((task, stage.seq_len) for stage in stages for task in stage.among(self.config.tasks))
+        return {(task, seq_len): self.feed("train", seq_len, task) for task, seq_len in dict.fromkeys(wanted)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """Of the rows of every training feed, by task and T."""
         return {f"{task}/{seq_len}": feed.fingerprint for (task, seq_len), feed in self.train.items()}
 
-    @functools.cached_property
-    def heldout(self) -> Feed:
-        """Held-out rows as long as those of the last stage."""
-        return self.feed("heldout", self.config.stages[-1].seq_len)
+    @property
+    def read(self) -> dict[str, str]:
+        """{what an objective reads besides the batch: its fingerprint}."""
+        return {
+            self.config.qualified(task, name): fingerprint
+            for task, objective in self.objectives.items()
+            for name, fingerprint in objective.fingerprints.items()
+        }
 
-    def feed(self, split: str, seq_len: int) -> Feed:
-        """Batches of a split, its rows in a random order, which is another one in every epoch.
+    @functools.cached_property
+    def heldout(self) -> dict[str, Feed]:
+        """Held-out rows of each task, as long as those of the last stage that trains it."""
+        lengths = {task: stage.seq_len for stage in self.config.stages for task in stage.among(self.config.tasks)}
+        return {task: self.feed("heldout", lengths[task], task) for task in self.config.tasks}
+
+    def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
+        """Batches of a split for a task (the first by default), its rows in a random order, another in every epoch.
 
         Held-out rows are those of all sources together. So are training rows, unless the sources have weights of
         their own: each is then planned apart, and has `weight` times the turns that its rows would give it.
@@ -64,12 +71,13 @@ class Feeds:
         Raises:
           UserError: the split is too small for the example format, or a source for its weight.
         """
+        task = task or self.config.task_name
         train = split == "train"
         sources = self.config.data.named_sources if isinstance(self.store, TokenStore) else {}
         apart = train and len({source.weight for source in sources.values()}) > 1
         epochs = tuple(
             Epochs(
-                plans=tuple(self._plans(split, seq_len, name)),
+                plans=tuple(self._plans(task, split, seq_len, name)),
                 stream=f"rows/{name}" if name else "rows",
                 seed=self.config.seed,
                 shuffle=True,  # a plan begins with its fullest rows, and an evaluation may use a part of them
@@ -88,69 +96,16 @@ class Feeds:
         return Feed(
             sources=epochs,
             turns=Turns(shares),
-            features=self.objective.features,
+            features=self.objectives[task].features,
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
         )
 
-    def _plans(self, split: str, seq_len: int, source: str) -> Iterator[Plan | LabelledPlan]:
-        task = self.config.task
+    def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabelledPlan]:
+        task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
             spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
             if isinstance(self.store, LabelledSource):
                 yield self.store.plan(spec, task.objective.classes)
             else:
                 yield open_or_make(self.store, spec)
-
-
-def open_feeds(config: Config) -> Feeds:
-    """Opens the data of a run, and fills in what its configuration leaves to the data.
-
-    That is, for labelled examples, the names of the classes; and steps, rows of a batch, warm-up and evaluations where
-    they are said in epochs, examples and shares.
-
-    Raises:
-      UserError: the data cannot be read, or does not serve.
-    """
-    task = config.task
-    if not isinstance(task.examples, LabelledFormat):
-        return _filled(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
-    source = LabelledSource(task.examples, _tokenizer_of(config))
-    if "classes" in {field.name for field in dataclasses.fields(task.objective)}:
-        objective = dataclasses.replace(task.objective, classes=source.classes)
-        config = dataclasses.replace(config, tasks={config.task_name: dataclasses.replace(task, objective=objective)})
-    return _filled(Feeds(config, source))
-
-
-def _tokenizer_of(config: Config) -> Tokenizer:
-    asked = config.data.tokenizer
-    if asked.model:
-        return tokenizer.from_model(asked.model, asked.lowercase)
-    if not config.init_from:
-        raise UserError(
-            "labelled examples need the tokenizer of a model; set init_from to what is fine-tuned, or "
-            "data.tokenizer.model"
-        )
-    return opening.open_tokenizer(config.init_from)
-
-
-def _filled(feeds: Feeds) -> Feeds:
-    config = feeds.config
-    stages, rows = list(config.stages), 0
-    for index, stage in enumerate(stages):
-        plans = [source.plans[0].counts for source in feeds.train[config.task_name, stage.seq_len].sources]
-        rows = sum(counts.rows for counts in plans)
-        if stage.examples:
-            examples = sum(counts.examples for counts in plans)
-            stage = dataclasses.replace(stage, batch=max(1, round(stage.examples * rows / examples)))
-        if stage.epochs:
-            stage = dataclasses.replace(stage, steps=math.ceil(stage.epochs * rows / stage.batch))
-        stages[index] = stage
-    optimizer, evaluation = config.optimizer, config.eval
-    if optimizer.warmup_share:
-        steps = sum(stage.steps for stage in stages)
-        optimizer = dataclasses.replace(optimizer, warmup_steps=int(optimizer.warmup_share * steps))
-    if not evaluation.every:
-        evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
-    filled = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
-    return dataclasses.replace(feeds, config=filled)

@@ -91,12 +91,13 @@ class Loop:
                 log.info("it was saved on %s, and goes on on %s, with the same batches", before, meta["layout"])
         totals = Totals(**restored.meta["totals"]) if restored else Totals()
         self._log = distributed.together(  # what is damaged in the writer's files is everyone's error
-            lambda: MetricsLog(workdir, program.encoder, totals, self._start, distributed.is_writer())
+            lambda: MetricsLog(workdir, totals, self._start, distributed.is_writer())
         )
         self._queue = MetricsQueue()
-        self._evaluate = Evaluator(program, feeds.store, feeds.heldout)
+        self._evaluate = Evaluator(program, feeds)
         self._watchdog, self._spikes = Watchdog(), Spikes()
         self._last: tuple[int, dict[str, float]] | None = None
+        self._recent: dict[str, float] = {}  # since the last line: of every task that had a turn, its newest
 
     def run(self) -> Trained:
         """Trains.
@@ -136,12 +137,12 @@ class Loop:
                 evaluation = self._evaluate(self._state["params"])
         totals = self._log.totals
         accounts = accounts_of(totals, self._elapsed.seconds)
-        accounts |= utilisation(self._log.useful_flops, totals.executed_flops, accounts["step"], self._program.mesh)
+        accounts |= utilisation(totals.flops, totals.executed_flops, accounts["step"], self._program.mesh)
         return Trained(step, self._state, totals, evaluation, accounts)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatches chunk after chunk; yields (steps before, steps after) as soon as one is under way."""
-        run_chunk = self._program.jitted_chunk()
+        run_chunk = {name: task.jitted_chunk() for name, task in self._program.tasks.items()}
         make = LocalBatches(self._timetable.at, self._feeds.train, *batch_shards(self._program.mesh))
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
         step, compiled = self._start, set()
@@ -151,15 +152,17 @@ class Loop:
             with self._log.spending("data_wait"):
                 local = [next(batches) for _ in range(step, end)]
             global_batches = put_batches(local, self._program.mesh)
-            self._log.dispatched(global_batches)
-            arguments = (self._state, self._program.frozen, global_batches)
-            shapes = (self._timetable.at(step).stage, end - step)
+            slot = self._timetable.at(step)
+            task = self._program.tasks[slot.task]
+            self._log.dispatched(task.batch_flops(global_batches))
+            arguments = (self._state, task.frozen, global_batches)
+            shapes = (slot.stage, slot.task, end - step)
             if shapes in compiled:
-                self._state, metrics = run_chunk(*arguments)
+                self._state, metrics = run_chunk[slot.task](*arguments)
             else:  # a call returns as soon as its program is under way, the first once it is compiled
                 compiled.add(shapes)
                 with self._log.spending("compile"), self._watchdog.paused():
-                    self._state, metrics = run_chunk(*arguments)
+                    self._state, metrics = run_chunk[slot.task](*arguments)
             self._queue.put(step + 1, metrics)
             yield step, end
             step = end
@@ -175,8 +178,10 @@ class Loop:
             self._flush()
             self._check(step, metrics)
             self._watch(step, metrics)
-            self._log.count(metrics)
-            self._last = (step, metrics)
+            task = self._program.tasks[self._timetable.at(step - 1).task]
+            self._log.count(metrics, task.flops(*(metrics[name] for name in ("tokens", "token_pairs", "predictions"))))
+            self._recent |= metrics
+            self._last = (step, dict(self._recent))
             bar.update(step - bar.n)
             bar.set_postfix_str(_postfix(metrics, bar), refresh=False)
 
@@ -185,6 +190,7 @@ class Loop:
             step, metrics = self._last
             if evaluation or step % self._runtime.log_every == 0 or step == self._timetable.steps:
                 self._log.write(step, metrics, evaluation)
+                self._recent = {}
             self._last = None
 
     def _check(self, step: int, metrics: dict[str, float]) -> None:

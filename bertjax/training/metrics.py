@@ -8,12 +8,9 @@ import time
 from collections.abc import Iterator
 
 import jax
-import numpy as np
 
-from bertjax.models.config import EncoderConfig
 from bertjax.training.events import Events
 from bertjax.training.files import Workdir
-from bertjax.training.flops import training_flops
 from bertjax.training.journal import Journal
 
 # Sums over the steps of a run; every other metric is a value of its step.
@@ -28,6 +25,7 @@ class Totals:
     token_pairs: float = 0.0
     predictions: float = 0.0
     rows: float = 0.0
+    flops: float = 0.0
     executed_flops: float = 0.0
     seconds: float = 0.0
     data_wait_seconds: float = 0.0
@@ -65,16 +63,12 @@ class MetricsLog:
 
     Args:
       workdir: where they lie.
-      encoder: by which operations are counted.
       totals: up to the restored step.
       restored_step: later records are dropped; they are written again.
       writes: False only counts.
     """
 
-    def __init__(
-        self, workdir: Workdir, encoder: EncoderConfig, totals: Totals, restored_step: int, writes: bool = True
-    ):
-        self._encoder = encoder
+    def __init__(self, workdir: Workdir, totals: Totals, restored_step: int, writes: bool = True):
         self._totals = totals
         self._clock = time.monotonic()
         self._writes = writes
@@ -92,24 +86,15 @@ class MetricsLog:
         self._clock = now
         return self._totals
 
-    def count(self, metrics: dict[str, float]) -> None:
-        """Adds a step to the totals."""
+    def count(self, metrics: dict[str, float], flops: float) -> None:
+        """Adds a step to the totals, with its useful operations: padding does not count."""
         for name in _SUMMED:
             setattr(self._totals, name, getattr(self._totals, name) + metrics[name])
+        self._totals.flops += flops
 
-    def dispatched(self, batches: dict[str, np.ndarray]) -> None:
-        """Adds the operations of batches [steps, B, ...] with all their padding, those of the head at every slot."""
-        steps, rows, seq_len = batches["tokens_BT"].shape
-        slots = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
-        tokens = float(steps * rows * seq_len)
-        flops = training_flops(self._encoder, tokens, tokens * seq_len, steps * rows * slots)
+    def dispatched(self, flops: float) -> None:
+        """Adds the operations of a dispatch with all its padding."""
         self._totals.executed_flops += flops
-
-    @property
-    def useful_flops(self) -> float:
-        """Operations so far, by formula: padding does not count."""
-        totals = self._totals
-        return training_flops(self._encoder, totals.tokens, totals.token_pairs, totals.predictions)
 
     @contextlib.contextmanager
     def spending(self, account: str) -> Iterator[None]:
@@ -131,7 +116,7 @@ class MetricsLog:
         values |= {
             "tokens": totals.tokens,
             "rows": totals.rows,
-            "flops": self.useful_flops,
+            "flops": totals.flops,
             "seconds": totals.seconds,
             "data_wait_seconds": totals.data_wait_seconds,
         }

@@ -70,14 +70,16 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     table.add_column("unigram", justify="right")
     table.add_column("most frequent", justify="right")
     evaluation, baseline = summary["eval"], summary["baseline"]
-    beside = {
-        "mlm_loss": (_number(baseline.get("unigram_loss")), ""),
-        "mlm_accuracy": ("", _number(baseline.get("majority_accuracy"))),
-        "accuracy": ("", _number(baseline.get("majority_accuracy"))),
-        "token_accuracy": ("", _number(baseline.get("majority_accuracy"))),
-    }
     for name, value in evaluation.items():
-        table.add_row(name, _number(value), *beside.get(name, ("", "")))
+        task, slash, metric = name.rpartition("/")
+        beside = {
+            "mlm_loss": (_number(baseline.get(f"{task}{slash}unigram_loss")), ""),
+            **dict.fromkeys(
+                ("mlm_accuracy", "accuracy", "token_accuracy"),
+                ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
+            ),
+        }
+        table.add_row(name, _number(value), *beside.get(metric, ("", "")))
     if "seconds" in summary:
         table.caption = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
@@ -116,11 +118,17 @@ def stage_line(index: int, program: Program) -> str:
     parts = micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
     micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
     anew = f", learning rate anew to {stage.learning_rate:g}" if stage.learning_rate else ""
-    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{micro}{anew}"
+    turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
+    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{anew}"
 
 
-def plan_line(feed: Feed) -> str:
-    """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost."""
+def plan_line(feed: Feed, task: str = "") -> str:
+    """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost.
+
+    Args:
+      feed: for training.
+      task: its name, where there are several.
+    """
     plans = [source.plans[0] for source in feed.sources]
 
     def total(name: str) -> int:
@@ -133,16 +141,20 @@ def plan_line(feed: Feed) -> str:
         lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
         cost = f"{lost:.1%} of the text cut away, {repeated:.1%} repeated"
     return (
-        f"{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
+        f"{_of(task)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
         f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
     )
 
 
-def heldout_line(feed: Feed) -> str:
+def heldout_line(feed: Feed, task: str = "") -> str:
     """What is scored."""
     (plan,) = feed.plans
     cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabelledExamples) else ""
-    return f"held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
+    return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
+
+
+def _of(task: str) -> str:
+    return f"{task}: " if task else ""
 
 
 def notes_of(examples: LabelledExamples) -> str:

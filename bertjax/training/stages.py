@@ -1,9 +1,12 @@
 """What a step does, as a function of its number alone: there is no iterator state."""
 
-import collections
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from bertjax.data.order import Turns
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.schedules import Rise
 
@@ -29,16 +32,16 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """The stages of a run and the task that they train.
+    """The stages of a run and the tasks that take turns in them.
 
     Attributes:
       stages: in order.
-      task: name of the one task.
+      weights: {task: its weight}.
       overfit: every step draws the rows of the first.
     """
 
     stages: Sequence[Stage]
-    task: str
+    weights: Mapping[str, float]
     overfit: bool = False
 
     @property
@@ -49,25 +52,44 @@ class Timetable:
     def at(self, step: int) -> Slot:
         """The slot of a step in [0, steps).
 
-        Each T has plans of its own, so a stage goes on where the one before it with the same T ended.
+        Each task has plans of its own for each T, so a stage goes on where the ones before it ended.
         """
-        used: dict[int, int] = collections.defaultdict(int)
-        for index, stage in enumerate(self.stages):
-            if step < stage.steps:
-                first = 0 if self.overfit else used[stage.seq_len] + step * stage.batch
-                return Slot(index, self.task, stage.seq_len, stage.batch, first)
-            step -= stage.steps
-            used[stage.seq_len] += stage.steps * stage.batch
-        raise IndexError(f"step lies {step} after the end of the run")
+        index, within = self._locate(step)
+        stage = self.stages[index]
+        tasks = stage.among(self.weights)
+        turn, turns_before = (int(found[0]) for found in self._turns(index).at(np.array([within])))
+        task, first = tasks[turn], turns_before * stage.batch
+        for earlier, before in enumerate(self.stages[:index]):
+            if before.seq_len == stage.seq_len and task in (of_stage := before.among(self.weights)):
+                first += int(self._turns(earlier).taken(before.steps)[of_stage.index(task)]) * before.batch
+        return Slot(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
     def edge_after(self, step: int, steps_per_call: int) -> int:
-        """End of the dispatch that starts at `step`: the next absolute multiple, or the end of the stage."""
-        end = 0
-        for stage in self.stages:
-            end += stage.steps
-            if step < end:
-                return min((step // steps_per_call + 1) * steps_per_call, end)
-        raise IndexError(f"step {step} lies after the end of the run")
+        """End of the dispatch that starts at `step`: the next absolute multiple, or where stage or task end."""
+        index, within = self._locate(step)
+        left = self.stages[index].steps - within
+        end = min((step // steps_per_call + 1) * steps_per_call, step + left)
+        turns, _ = self._turns(index).at(within + np.arange(end - step))
+        others = np.flatnonzero(turns != turns[0])
+        return step + int(others[0]) if len(others) else end
+
+    def _locate(self, step: int) -> tuple[int, int]:
+        """(stage, step within it)."""
+        for index, stage in enumerate(self.stages):
+            if step < stage.steps:
+                return index, step
+            step -= stage.steps
+        raise IndexError(f"step lies {step} after the end of the run")
+
+    def _turns(self, stage: int) -> Turns:
+        weights = [self.weights[task] for task in self.stages[stage].among(self.weights)]
+        return _turns_of(tuple(weight / sum(weights) for weight in weights))
+
+
+@functools.cache
+def _turns_of(shares: tuple[float, ...]) -> Turns:
+    """One object for the same shares, since it keeps its table."""
+    return Turns(shares)
 
 
 def rises(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[Rise, ...]:

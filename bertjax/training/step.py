@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.layout import Layout
 from bertjax.training.optimizer import descend, without_gradient
+from bertjax.training.paths import path_of
 from bertjax.training.stages import micro_batches
 from bertjax.training.state import State
 
@@ -30,6 +32,8 @@ class StepContext:
       seed: of dropout.
       layout: where weights rest, and the mesh.
       frozen_paths: regular expressions; parameters whose path holds one get no gradient.
+      idle_paths: of parameters that other tasks train; they and their moments stay as they are.
+      prefix: of the names of losses and metrics, `<task>/` where there are several tasks.
       hardware_bits: dropout draws what the chip's own generator gives, and not threefry.
       micro_tokens: that a device computes at once, summing the gradients of such parts; 0 for all of a batch.
       max_skipped: after more non-finite steps in a row than this, the state is frozen.
@@ -42,6 +46,8 @@ class StepContext:
     seed: int
     layout: Layout
     frozen_paths: tuple[str, ...] = ()
+    idle_paths: frozenset[str] = frozenset()
+    prefix: str = ""
     hardware_bits: bool = False
     micro_tokens: int = 0
     max_skipped: int = 0
@@ -149,8 +155,9 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
     ended = state["skipped"] > context.max_skipped
     proceed = finite & ~ended
-    params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(proceed, new, old), (params, opt_state), (state["params"], state["opt_state"])
+    params, opt_state = (
+        _advanced(new, old, proceed, context.idle_paths)
+        for new, old in ((params, state["params"]), (opt_state, state["opt_state"]))
     )
     new_state = {
         "step": state["step"] + 1,
@@ -159,8 +166,8 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "skipped": jnp.where(ended, state["skipped"], skipped),
     }
     return new_state, {
-        **{f"{term}_loss": loss for term, loss in losses.items()},
-        **{name: total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
+        **{f"{context.prefix}{term}_loss": loss for term, loss in losses.items()},
+        **{f"{context.prefix}{name}": total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
         "update_norm": jnp.where(proceed, optax.tree.norm(update), 0.0),
@@ -168,6 +175,17 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "skipped": new_state["skipped"],
         **consumed,
     }
+
+
+def _advanced(new: Any, old: Any, proceed: jax.Array, idle_paths: frozenset[str]) -> Any:
+    """`new` where the step proceeds; `old` elsewhere, and for params that are idle and for their moments."""
+
+    def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
+        path = f"/{path_of(key_path)}"  # of a moment, which ends as that of its param
+        is_idle = any(path.endswith(f"/{idle}") for idle in idle_paths)
+        return old if is_idle else jnp.where(proceed, new, old)
+
+    return jax.tree_util.tree_map_with_path(choose, new, old)
 
 
 def consumption(batch: Arrays) -> Arrays:

@@ -138,7 +138,8 @@ def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
         hidden, whole = hidden + masked.any(axis=-1).sum(), whole + masked.all(axis=-1).sum()
     assert hidden == whole > 20
     assert (
-        feeds.objective.fingerprints["lexicon"] == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
+        feeds.objectives["bert"].fingerprints["lexicon"]
+        == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
     )
 
 

@@ -21,8 +21,8 @@ transformers = pytest.importorskip("transformers", reason="the same loss in tran
 def losses_in_bertjax(export, batch) -> dict[str, float]:
     """{term: S / W} of a batch."""
     program = Program(export.config, export.tokenizer.vocab_size)
-    objective = program.objective
-    sums, _ = objective.terms(program.module, export.params, None, batch, jax.random.key(0), False)
+    objective = program.task.objective
+    sums, _ = objective.terms(program.task.module, export.params, None, batch, jax.random.key(0), False)
     weights = objective.weights(batch)
     return {term: float(total / weights[term]) for term, total in sums.items()}
 
@@ -55,7 +55,7 @@ def test_from_text_to_prediction(flags, undisturbed, tmp_path):
     settings["tasks"]["bert"]["row_examples"] = 1
     config = from_dict(settings)
     export = export._replace(config=config)
-    feed = Feeds(config, open_or_prepare(config.data, may_prepare=False)).heldout
+    feed = Feeds(config, open_or_prepare(config.data, may_prepare=False)).heldout[config.task_name]
     batch = feed.batch(np.arange(8))
     ours = losses_in_bertjax(export, batch)
     theirs = losses_in_pytorch(undisturbed / "export" / "hf", batch, export.tokenizer.pad_id)

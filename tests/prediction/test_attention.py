@@ -21,8 +21,8 @@ def compiled(variant: str) -> str:
     overrides = [f"model.{setting}" for setting in SMALL] + ["stages.1.batch=4"]
     recipe = config.load(f"{RECIPE}:{variant}", overrides)
     program = Program(recipe, 1000, topologies.parse("v5e:1x1").devices())
-    batches = program.abstract_batches(recipe.stages[1], 1)
-    return program.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
+    batches = program.task.abstract_batches(recipe.stages[1], 1)
+    return program.task.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
 
 
 def kernels(text: str) -> set[str]:

@@ -47,7 +47,7 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
 
 def evaluate(store, **choices) -> Evaluator:
     asked = program(store, **choices)
-    return Evaluator(asked, store, Feeds(asked.config, store).heldout)
+    return Evaluator(asked, Feeds(asked.config, store))
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def evaluation(store, params):
 def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     """Ten rows in batches of four and in one of ten: the two empty rows of the last one count nothing."""
     whole = program(store, batch=ROWS)
-    batch = Feeds(whole.config, store).heldout.batch(np.arange(ROWS))
+    batch = Feeds(whole.config, store).heldout["bert"].batch(np.arange(ROWS))
 
     def terms(params, batch):
-        sums, metrics = whole.objective.terms(whole.module, params, None, batch, jax.random.key(0), False)
-        return sums, whole.objective.weights(batch), metrics
+        sums, metrics = whole.task.objective.terms(whole.task.module, params, None, batch, jax.random.key(0), False)
+        return sums, whole.task.objective.weights(batch), metrics
 
     sums, weights, metrics = jax.jit(terms)(params, batch)
     expected = {f"{term}_loss": float(sums[term] / weights[term]) for term in sums}
@@ -76,7 +76,7 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
 
 
 def test_baselines_see_the_same_tokens(store, evaluation):
-    batch = Feeds(program(store).config, store).heldout.batch(np.arange(ROWS))
+    batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
     counts = store.unigram_counts("train")
     probabilities = (counts + 1) / (counts + 1).sum()
@@ -98,7 +98,7 @@ def test_evaluations_are_repeatable(store, params, evaluation):
 
 
 def test_samples_show_the_first_rows(store, evaluation):
-    batch = Feeds(program(store).config, store).heldout.batch(np.arange(2))
+    batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(2))
     assert len(evaluation.samples) == 2
     for row, sample in enumerate(evaluation.samples):
         labels = batch["mlm_labels_BK"][row][batch["mlm_weights_BK"][row] > 0]

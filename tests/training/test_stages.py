@@ -15,7 +15,7 @@ from bertjax.training.stages import Slot, Timetable, micro_batches, rises
 from tests import runs
 
 # Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.
-TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2), Stage(1, 8, 4)), "bert")
+TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2), Stage(1, 8, 4)), {"bert": 1.0})
 
 
 def test_every_step_has_its_place():
@@ -34,9 +34,35 @@ def test_every_step_has_its_place():
     ]
 
 
+# Two tasks, of which the second enters late, has every third step, and then goes on alone.
+MIXED = Timetable((Stage(4, 8, 2, tasks=("a",)), Stage(6, 8, 4), Stage(2, 8, 1, tasks=("b",))), {"a": 2.0, "b": 1.0})
+
+
+def test_tasks_take_turns_by_their_weights():
+    slots = [MIXED.at(step) for step in range(12)]
+    assert "".join(slot.task for slot in slots) == "aaaa" + "abaaba" + "bb"
+    assert [slot.first for slot in slots if slot.task == "a"] == [0, 2, 4, 6, 8, 12, 16, 20]
+    assert [slot.first for slot in slots if slot.task == "b"] == [0, 4, 8, 9]
+
+
+def test_a_dispatch_ends_with_the_turn_of_its_task():
+    assert [MIXED.edge_after(step, 8) for step in range(12)] == [4, 4, 4, 4, 5, 6, 8, 8, 9, 10, 12, 12]
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=4), st.integers(1, 20_000))
+def test_shares_of_the_steps_follow_the_weights(weights, steps):
+    weights = {f"task{index}": weight for index, weight in enumerate(weights)}
+    mixed = Timetable((Stage(steps, 8, 1), Stage(1, 8, 1), Stage(1, 8, 1)), weights)
+    after = {}  # how often each task had a turn, from where its next begins
+    for step in (steps, steps + 1):
+        after |= {(slot := mixed.at(step)).task: slot.first}
+    for task, turns in after.items():
+        assert abs(turns - steps * weights[task] / sum(weights.values())) <= 3 + steps / 4096
+
+
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from([8, 32]), st.integers(1, 9)), min_size=1, max_size=5))
 def test_no_row_of_a_length_is_skipped_or_repeated(stages):
-    timetable = Timetable([Stage(*stage) for stage in stages], "bert")
+    timetable = Timetable([Stage(*stage) for stage in stages], {"bert": 1.0})
     seen = {8: [], 32: []}
     for slot in map(timetable.at, range(timetable.steps)):
         seen[slot.seq_len] += range(slot.first, slot.first + slot.rows)
@@ -45,7 +71,7 @@ def test_no_row_of_a_length_is_skipped_or_repeated(stages):
 
 
 def test_overfitting_draws_the_first_rows_for_ever():
-    overfit = Timetable((Stage(1000, 8, 4),), "bert", overfit=True)
+    overfit = Timetable((Stage(1000, 8, 4),), {"bert": 1.0}, overfit=True)
     assert overfit.at(999) == overfit.at(0) == Slot(0, "bert", 8, 4, 0)
 
 

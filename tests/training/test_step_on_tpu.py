@@ -25,8 +25,8 @@ def compiled(strategy: str, dropout: float) -> str:
         }
     )
     program = Program(config, V, topologies.parse("v5e:2x2").devices())
-    batches = program.abstract_batches(config.stages[0], 1)
-    return program.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
+    batches = program.task.abstract_batches(config.stages[0], 1)
+    return program.task.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
 
 
 @pytest.fixture(scope="module")

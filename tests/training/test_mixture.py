@@ -1,0 +1,101 @@
+"""Several tasks in one run: turns, heads, resuming."""
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.training.program import Program, united
+from tests import batches, runs
+
+ENCODER = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}
+MIXED = {
+    "nsp": {"objective": {"kind": "bert"}},
+    "order": {"objective": {"kind": "sentence_order"}, "examples": {"kind": "sentence_order"}, "weight": 2.0},
+}
+
+
+def program() -> Program:
+    config = from_dict(
+        {
+            "model": ENCODER,
+            "tasks": MIXED,
+            "optimizer": {"warmup_steps": 0},
+            "stages": [{"steps": 9, "seq_len": 16, "batch": 8}],
+            "runtime": {"mesh": {"data": 1, "fsdp": 1}},
+        }
+    )
+    return Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+
+
+def batch_of(task: str) -> dict:
+    batch = batches.make()
+    if task == "order":
+        batch = {name.replace("nsp_", "sop_"): values for name, values in batch.items()}
+    return {name: values[None] for name, values in batch.items()}
+
+
+def moved(before: dict, after: dict) -> set[str]:
+    """Roots of params, or of moments, of which any leaf is another one."""
+
+    def leaves(state):
+        flat, _ = jax.tree_util.tree_flatten_with_path({key: state[key] for key in ("params", "opt_state")})
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in flat}
+
+    old, new = leaves(before), leaves(after)
+    return {
+        root
+        for path in old
+        for root in ("encoder/", "heads/mlm/", "heads/nsp/", "heads/sop/")
+        if root in path and not np.array_equal(old[path], new[path])
+    }
+
+
+def test_a_turn_leaves_other_heads_and_their_moments_as_they_are():
+    """Even once those have moments, which would move them on: first the task that has `sop`, then the other."""
+    mixed = program()
+    begun = mixed.init_state()
+    assert set(begun["params"]["heads"]) == {"mlm", "nsp", "sop"}
+    states = [jax.device_get(begun)]
+    for task in ("order", "nsp"):
+        state, metrics = mixed.tasks[task].jitted_chunk()(jax.device_put(states[-1]), None, batch_of(task))
+        states.append(jax.device_get(state))
+        assert f"{task}/mlm_loss" in metrics and "learning_rate" in metrics
+    assert moved(states[0], states[1]) == {"encoder/", "heads/mlm/", "heads/sop/"}
+    assert moved(states[1], states[2]) == {"encoder/", "heads/mlm/", "heads/nsp/"}
+
+
+def test_heads_of_one_name_are_one_and_must_be_alike():
+    shapes = [jax.ShapeDtypeStruct((2, width), np.float32) for width in (3, 4)]
+    assert united({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[0], "b": shapes[1]}}, "second") == {
+        "heads": {"a": shapes[0], "b": shapes[1]}
+    }
+    with pytest.raises(UserError, match=r"^tasks.second has heads/a with shape \(2, 4\) and another task \(2, 3\)"):
+        united({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[1]}}, "second")
+
+
+@pytest.mark.slow
+def test_a_mixture_goes_on_bit_for_bit_and_is_scored_by_task(flags, tmp_path, caplog):
+    mixed = [
+        *flags,
+        f"--config.tasks={MIXED}",
+        "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 8, 'tasks': ['nsp']},"
+        "{'steps': 8, 'seq_len': 32, 'batch': 8}]",
+        "--config.eval.every=6",
+    ]
+    assert runs.call(*mixed, f"--workdir={tmp_path / 'whole'}") == 0
+    runs.train_here(mixed, tmp_path / "parted", at_edge=lambda step: True if step == 7 else None)
+    assert runs.call(*mixed, f"--workdir={tmp_path / 'parted'}") == 0
+    assert "resumed at step 7 of 12" in caplog.text
+    assert runs.weights(tmp_path / "parted") == runs.weights(tmp_path / "whole")
+
+    records = runs.records(tmp_path / "whole" / "metrics.jsonl")
+    turns = ["order" if "train/order/sop_loss" in record else "nsp" for record in records]
+    assert turns == ["nsp"] * 4 + ["order", "nsp", "order", "order", "nsp", "order", "order", "nsp"]
+    assert {"eval/heldout/nsp/nsp_accuracy", "eval/heldout/order/sop_accuracy"} <= records[-1].keys()
+
+    from bertjax import evaluate
+
+    scored = evaluate.run(tmp_path / "whole" / "export")["eval"]
+    assert scored["order/sop_loss"] == pytest.approx(records[-1]["eval/heldout/order/sop_loss"], rel=1e-6)
