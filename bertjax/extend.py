@@ -64,7 +64,7 @@ def run(
       corpus: instead, a corpus as in `data.corpus` whose frequent words become pieces.
       text_field: of that corpus.
       count: how many of its words.
-      max_positions: rows of the position table; 0 leaves them.
+      max_positions: tokens of the longest example; 0 leaves them.
 
     Raises:
       UserError: nothing to do, see `new_pieces` and `sources.parts`, or not more positions than there are.
@@ -106,7 +106,7 @@ def _with_positions(found: export.Export, max_positions: int) -> export.Export:
     before = found.encoder.max_positions
     if max_positions <= before:
         raise UserError(f"--max-positions={max_positions} is not more than the {before} that there are; name more")
-    params = extension.add_positions(found.params, max_positions)
+    params = extension.add_positions(found.params, found.encoder, max_positions)
     return _with_settings(found, max_positions=max_positions)._replace(params=params)
 
 

@@ -143,6 +143,19 @@ def encoder_config(config: Mapping[str, Any]) -> EncoderConfig:
     return dataclasses.replace(defaults, **settings)
 
 
+def check(encoder: EncoderConfig) -> None:
+    """Raises UserError where the encoder is a relative of BERT, which transformers' class would compute otherwise."""
+    for field in dataclasses.fields(EncoderConfig):
+        found = getattr(encoder, field.name)
+        if field.name not in _KEYS and field.name != "execution" and found != field.default:
+            raise UserError(
+                f"the model has model.{field.name}={found!r}, which transformers' BERT has no key for; bertjax writes "
+                "Hugging Face's files and ONNX for BERT alone so far"
+            )
+    if not encoder.segments:
+        raise UserError("the model has model.segments=0, and transformers' BERT has a segment table; train it with 1")
+
+
 def settings(encoder: EncoderConfig, architecture: str, pad_id: int) -> dict[str, Any]:
     """The `config.json` of an encoder."""
     sizes = {theirs: getattr(encoder, ours) for ours, theirs in _KEYS.items()}

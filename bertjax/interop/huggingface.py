@@ -38,8 +38,9 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
       What there is to say of it, a line each.
 
     Raises:
-      UserError: the model has heads or pieces of a tokenizer that Hugging Face's files cannot hold.
+      UserError: the model is no BERT, or has heads or pieces of a tokenizer that Hugging Face's files cannot hold.
     """
+    bert.check(export.encoder)
     folder = Path(folder)
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     parts, notes = bert.parts_of(flat, "ours"), []

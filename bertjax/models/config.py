@@ -1,4 +1,4 @@
-"""What an encoder is: an architecture as data, and the published sizes of BERT as presets."""
+"""What an encoder is: an architecture as data, and the published ones as presets."""
 
 import dataclasses
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Execution:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
-    """The Transformer encoder of BERT (Devlin et al., 2019, section 3; arXiv 1810.04805).
+    """A Transformer encoder; the defaults are BERT (Devlin et al., 2019, section 3; arXiv 1810.04805).
 
     Attributes:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
@@ -50,8 +50,12 @@ class EncoderConfig:
       width: D.
       heads: H; the width of a head is D / H.
       feedforward: F, width of the hidden layer between two layers' attention.
-      max_positions: rows of the position table, the longest example.
-      segments: rows of the segment table.
+      embedding_width: E, of the embeddings, which a dense layer takes to D where they differ (Lan et al., 2020, section
+        3.1; arXiv 1909.11942); 0 for D.
+      max_positions: tokens of the longest example.
+      position_offset: rows of the position table that no token reads, before that of the first position; RoBERTa has 2,
+        those of its padding symbol and of the one before it.
+      segments: rows of the segment table; 0 for none.
       dropout: rate on embeddings and on the output of attention and feed-forward.
       attention_dropout: rate on the attention probabilities.
       norm_epsilon: of every layer norm.
@@ -64,7 +68,9 @@ class EncoderConfig:
     width: int = 768
     heads: int = 12
     feedforward: int = 3072
+    embedding_width: int = 0
     max_positions: int = 512
+    position_offset: int = 0
     segments: int = 2
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -73,14 +79,26 @@ class EncoderConfig:
     execution: Execution = Execution()
 
     def __post_init__(self):
-        for field in ("layers", "width", "heads", "feedforward", "max_positions", "segments"):
+        for field in ("layers", "width", "heads", "feedforward", "max_positions"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
+        for field, of_zero in (
+            ("embedding_width", "takes that of model.width"),
+            ("position_offset", "reads the position table from its first row"),
+            ("segments", "has no segment table"),
+        ):
+            if getattr(self, field) < 0:
+                raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
         if self.width % self.heads:
             raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
+
+    @property
+    def embedded_width(self) -> int:
+        """E, said or not."""
+        return self.embedding_width or self.width
 
     @property
     def padded_vocab_size(self) -> int:

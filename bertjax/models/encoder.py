@@ -75,12 +75,24 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT's encoder (Devlin et al., 2019, section 3)."""
+    """The encoder of BERT (Devlin et al., 2019, section 3) and of its relatives, as `config` says.
+
+    Attributes:
+      config: the architecture.
+      embeddings: those of another encoder of the same root module, read in place of its own; it must have the same E.
+    """
 
     config: EncoderConfig
+    embeddings: nn.Module | None = None
+
+    def __post_init__(self):
+        if self.embeddings is None:
+            self.embeddings = Embeddings(self.config, parent=None)
+        super().__post_init__()
 
     def setup(self):
-        self.embeddings = Embeddings(self.config)
+        if self.config.embedded_width != self.config.width:
+            self.projection = Dense(self.config, self.config.width)
         if self.is_initializing() or self.config.execution.whole_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's share of the stack, whose shape no initialiser gives
@@ -142,6 +154,8 @@ class Encoder(nn.Module):
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
+        if self.config.embedded_width != self.config.width:
+            hidden_BTD = self.projection(hidden_BTD)
         per_layer = (self.layers, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None)
 
         if read_BK is None:

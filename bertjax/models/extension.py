@@ -32,14 +32,17 @@ def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int
     return jax.tree_util.tree_map_with_path(extend, vocabulary.cut(params, config))
 
 
-def add_positions(params: dict, max_positions: int) -> dict:
-    """Params whose position table has `max_positions` rows: row i is the old row i mod the old number of rows.
+def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> dict:
+    """Params for `max_positions` positions: position i begins as position i mod the old number of them.
 
     So every stretch of the old length begins with positions that the encoder knows, and what it learned of the distance
     of two tokens holds within each of them (Beltagy et al. 2020, arXiv 2004.05150, did so for RoBERTa).
     """
 
+    first = config.position_offset
+    rows = np.concatenate([np.arange(first), first + np.arange(max_positions) % config.max_positions])
+
     def extend(path, leaf):
-        return leaf[np.arange(max_positions) % len(leaf)] if path[-1].key == "position" else leaf
+        return leaf[rows] if path[-1].key == "position" else leaf
 
     return jax.tree_util.tree_map_with_path(extend, params)

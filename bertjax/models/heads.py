@@ -30,20 +30,21 @@ class Heads(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Transform, then a product with the word embeddings themselves (Devlin et al., 2019, section 3.1, task 1)."""
+    """Transform to E, then a product with the word embeddings themselves (Devlin et al., 2019, section 3.1, task 1)."""
 
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, hidden_BKD: jax.Array, word_VD: jax.Array) -> jax.Array:
+    def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
         """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
         is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
         bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
-        transformed_BKD = layer_norm(config, "norm")(gelu(Dense(config, config.width, name="transform")(hidden_BKD)))
-        rows, word_VD = transformed_BKD.reshape(-1, config.width), word_VD.astype(transformed_BKD.dtype)
-        logits = jnp.einsum("rd,vd->rv", rows, word_VD, preferred_element_type=jnp.float32) + bias_V
+        width = config.embedded_width
+        transformed_BKE = layer_norm(config, "norm")(gelu(Dense(config, width, name="transform")(hidden_BKD)))
+        rows, word_VE = transformed_BKE.reshape(-1, width), word_VE.astype(transformed_BKE.dtype)
+        logits = jnp.einsum("re,ve->rv", rows, word_VE, preferred_element_type=jnp.float32) + bias_V
         return logits.reshape(*hidden_BKD.shape[:-1], -1)
 
 

@@ -65,23 +65,29 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2)."""
+    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E."""
 
     config: EncoderConfig
 
     def setup(self):
-        config = self.config
+        config, width = self.config, self.config.embedded_width
         init = nn.initializers.truncated_normal(config.init_stddev)
-        self.word = self.param("word", init, (config.padded_vocab_size, config.width))
-        self.position = self.param("position", init, (config.max_positions, config.width))
-        self.segment = self.param("segment", init, (config.segments, config.width))
+        self.word = self.param("word", init, (config.padded_vocab_size, width))
+        self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
+        if config.segments:
+            self.segment = self.param("segment", init, (config.segments, width))
         self.norm = layer_norm(config)
 
     def __call__(
         self, tokens_BT: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array, key: jax.Array | None
     ) -> jax.Array:
-        """Returns hidden_BTD; `key` None means no dropout."""
-        # In float32, so that the gradients of a frequent token are not rounded one by one as they add up.
-        word, position, segment = (table.astype(jnp.float32) for table in (self.word, self.position, self.segment))
-        summed_BTD = word[tokens_BT] + position[positions_BT] + segment[segments_BT]
-        return dropout(self.norm(summed_BTD), self.config.dropout, key)
+        """Returns [B, T, E]; `key` None means no dropout."""
+
+        def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
+            # In float32, so that the gradients of a frequent token are not rounded one by one as they add up.
+            return table_NE.astype(jnp.float32)[indices_BT]
+
+        summed_BTE = rows(self.word, tokens_BT) + rows(self.position, positions_BT + self.config.position_offset)
+        if self.config.segments:
+            summed_BTE += rows(self.segment, segments_BT)
+        return dropout(self.norm(summed_BTE), self.config.dropout, key)

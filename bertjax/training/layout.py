@@ -150,7 +150,7 @@ def choose_strategy(strategy: str, parameters: int) -> str:
 def fill_mesh(config: MeshConfig, strategy: str, encoder: EncoderConfig, devices: list[jax.Device]) -> MeshConfig:
     """A mesh whose `fsdp` is a number, for a strategy that is not `auto`.
 
-    0 becomes the most devices of a slice that share out the encoder's width evenly, and 1 where every device keeps
+    0 becomes the most devices of a slice that share out the encoder's widths evenly, and 1 where every device keeps
     everything.
 
     Raises:
@@ -168,8 +168,8 @@ def fill_mesh(config: MeshConfig, strategy: str, encoder: EncoderConfig, devices
     available = len(devices) // count_slices(devices) // config.tensor
     if config.data:
         available = len(devices) // config.data // config.tensor
-    shared = math.gcd(max(available, 1), encoder.width // config.tensor, encoder.feedforward // config.tensor)
-    return dataclasses.replace(config, fsdp=shared)
+    widths = encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor
+    return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))
 
 
 def _without(entry: Any, axis: str) -> Any:

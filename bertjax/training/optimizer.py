@@ -18,7 +18,7 @@ from bertjax.training.paths import map_with_path, matches, path_of
 
 _IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
 _IS_STACKED = matches(r"(^|/)layers/")
-_IS_EMBEDDING = matches(r"(^|/)embeddings/")
+_IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 
 def decay_mask(params: dict) -> dict:

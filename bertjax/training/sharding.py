@@ -28,7 +28,7 @@ ENCODER_RULES: Rules = (
     (r"encoder/layers/(attention/(query|key|value)|intermediate)/bias$", P(None, "tensor")),
     (r"encoder/layers/(attention/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
     (r"encoder/.*(bias|scale)$", P()),
-    (r"encoder/pooler/kernel$", P("fsdp", None)),
+    (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),
 )
 HEAD_RULES: Rules = ((r"(^|/)heads/", P()),)
 

@@ -189,3 +189,12 @@ def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
     (folder / "vocab.txt").write_text(lines + "extra\n")
     with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids; make them equal"):
         huggingface.read(folder)
+
+
+@pytest.mark.parametrize("setting, said", [("embedding_width", 8), ("position_offset", 2), ("segments", 0)])
+def test_a_relative_of_bert_is_not_written_as_bert(setting, said, tokens, tmp_path):
+    export = models.make(models.PARTS["BertModel"], tokens)
+    export = export._replace(encoder=dataclasses.replace(export.encoder, **{setting: said}))
+    with pytest.raises(UserError, match=f"^the model has model.{setting}={said}"):
+        huggingface.write(tmp_path / "out", export)
+    assert not (tmp_path / "out").exists()

@@ -1,5 +1,7 @@
 """Rows that are added to a trained encoder's tables."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +45,14 @@ def test_a_new_piece_begins_as_the_mean_of_its_parts_and_nothing_else_changes():
 def test_new_positions_are_the_old_ones_over_again():
     params = make()
     old = params["encoder"]["embeddings"]["position"]
-    extended = extension.add_positions(params, 40)
+    extended = extension.add_positions(params, batches.ENCODER, 40)
     assert np.array_equal(extended["encoder"]["embeddings"]["position"], np.concatenate([old, old, old[:8]]))
     extended["encoder"]["embeddings"]["position"] = old
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, extended, params)))
+
+
+def test_rows_before_the_first_position_stay_before_it():
+    config = dataclasses.replace(batches.ENCODER, max_positions=3, position_offset=2)
+    table = np.arange(10, dtype=np.float32).reshape(5, 2)
+    extended = extension.add_positions({"position": table}, config, 7)
+    np.testing.assert_array_equal(extended["position"], table[[0, 1, 2, 3, 4, 2, 3, 4, 2]])

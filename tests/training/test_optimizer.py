@@ -236,3 +236,12 @@ def test_the_rate_falls_from_the_heads_down():
     for index, share in enumerate((0.5**3, 0.5**2, 0.5)):
         np.testing.assert_allclose(shares["encoder"]["layers"]["dense"]["kernel"][index], share, rtol=1e-3)
     np.testing.assert_allclose(shares["heads"]["kernel"], 1.0, rtol=1e-3)
+
+
+def test_the_projection_of_embeddings_falls_with_them():
+    params = stacked_params()
+    params["encoder"]["projection"] = {"kernel": jnp.ones((2, 2))}
+    gradient = jax.tree.map(jnp.ones_like, params)
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
+    direction, _ = optimizer.update(gradient, optimizer.init(params), params)
+    np.testing.assert_allclose(direction["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)

@@ -1,0 +1,180 @@
+"""Embeddings of another width than the encoder, without segments, from a later position on, and shared by encoders."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertjax.errors import UserError
+from bertjax.models import vocabulary
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoder
+from bertjax.models.layers import Embeddings
+from bertjax.objectives.bert import BERT
+from bertjax.training.flops import training_flops
+from bertjax.training.paths import path_of
+from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from tests import batches
+from tests.models import reference
+
+NARROW = dataclasses.replace(batches.ENCODER, embedding_width=8)
+
+
+def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    params = jax.eval_shape(BERT().module(config).init, jax.random.key(0), batches.make(1))["params"]
+    return {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def filled(config: EncoderConfig) -> dict:
+    module = BERT().module(config)
+    return batches.filled(jax.eval_shape(module.init, jax.random.key(0), batches.make(1))["params"])
+
+
+def logits(config: EncoderConfig, params: dict, batch: dict) -> dict:
+    return jax.jit(BERT().module(config).apply)({"params": params}, batch)
+
+
+def test_factorised_embeddings_change_only_the_shapes_that_hold_e():
+    plain, narrow = shapes(batches.ENCODER), shapes(NARROW)
+    assert {path: shape for path, shape in narrow.items() if plain.get(path) != shape} == {
+        "encoder/embeddings/word": (128, 8),
+        "encoder/embeddings/position": (16, 8),
+        "encoder/embeddings/segment": (2, 8),
+        "encoder/embeddings/norm/scale": (8,),
+        "encoder/embeddings/norm/bias": (8,),
+        "encoder/projection/kernel": (8, 16),
+        "encoder/projection/bias": (16,),
+        "heads/mlm/transform/kernel": (16, 8),
+        "heads/mlm/transform/bias": (8,),
+        "heads/mlm/norm/scale": (8,),
+        "heads/mlm/norm/bias": (8,),
+    }
+    assert plain.keys() < narrow.keys()
+    assert shapes(dataclasses.replace(batches.ENCODER, embedding_width=16)) == plain
+
+
+def test_factorised_embeddings_are_projected_after_their_norm():
+    """An encoder that is given the projected embeddings in the numpy form of the paper says the same."""
+    params, batch = filled(NARROW), batches.make(2)
+    encoder, tables = params["encoder"], params["encoder"]["embeddings"]
+    summed_BTE = tables["word"][batch["tokens_BT"]] + tables["position"][batch["positions_BT"]]
+    summed_BTE = summed_BTE + tables["segment"][batch["segments_BT"]]
+    normed_BTE = reference.norm(summed_BTE, tables["norm"], NARROW.norm_epsilon)
+    expected_BTD = normed_BTE @ encoder["projection"]["kernel"] + encoder["projection"]["bias"]
+    core = (batch[name] for name in ("tokens_BT", "segments_BT", "positions_BT", "examples_BT"))
+    encoded = Encoder(NARROW).apply({"params": encoder}, *core, capture=("hidden",))
+    np.testing.assert_allclose(encoded.captured["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
+
+
+def test_the_vocabulary_of_factorised_embeddings_is_cut_and_padded_as_any():
+    params = jax.tree.map(np.asarray, filled(NARROW))
+    cut = vocabulary.cut(params, NARROW)
+    assert cut["encoder"]["embeddings"]["word"].shape == (100, 8) and cut["heads"]["mlm"]["word_bias"].shape == (100,)
+    batch = batches.make(2)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        logits(NARROW, vocabulary.pad(cut, NARROW), batch),
+        logits(NARROW, params, batch),
+    )
+
+
+def test_every_parameter_of_factorised_embeddings_has_a_rule():
+    module = BERT().module(NARROW)
+    params = jax.eval_shape(module.init, jax.random.key(0), batches.make(1))["params"]
+    rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
+    specs = {path_of(p): spec_of(path_of(p), leaf, rules) for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    assert specs["encoder/projection/kernel"] == jax.sharding.PartitionSpec("fsdp", None)
+    assert specs["encoder/projection/bias"] == jax.sharding.PartitionSpec()
+
+
+def test_flops_of_factorised_embeddings_by_hand():
+    """Layers 3, width 16, embeddings 8, feed-forward 32, vocabulary 100."""
+    kernels, attention = 3 * (4 * 16 * 16 + 2 * 16 * 32) * 10, 3 * 2 * 16 * 50
+    projection, head = 8 * 16 * 10, (16 * 8 + 100 * 8) * 2
+    assert training_flops(NARROW, 10, 50, 2) == 6 * (kernels + attention + projection + head)
+
+
+def test_without_a_segment_table_segments_do_not_matter():
+    config, batch = dataclasses.replace(batches.ENCODER, segments=0), batches.make(2)
+    params = filled(config)
+    assert "segment" not in params["encoder"]["embeddings"]
+    other = batch | {"segments_BT": 1 - batch["segments_BT"]}
+    jax.tree.map(np.testing.assert_array_equal, logits(config, params, batch), logits(config, params, other))
+    # It is what a table of zeros gives.
+    zeros = {"segment": np.zeros((2, 16), np.float32)}
+    with_table = params | {"encoder": params["encoder"] | {"embeddings": params["encoder"]["embeddings"] | zeros}}
+    jax.tree.map(
+        np.testing.assert_array_equal, logits(batches.ENCODER, with_table, batch), logits(config, params, batch)
+    )
+
+
+def test_an_offset_reads_the_position_table_from_that_row_on():
+    config, batch = dataclasses.replace(batches.ENCODER, position_offset=2), batches.make(2)
+    params = filled(config)
+    tables = params["encoder"]["embeddings"]
+    assert tables["position"].shape == (18, 16)
+    cut = params | {"encoder": params["encoder"] | {"embeddings": tables | {"position": tables["position"][2:]}}}
+    jax.tree.map(np.testing.assert_array_equal, logits(config, params, batch), logits(batches.ENCODER, cut, batch))
+
+
+class Two(nn.Module):
+    """A narrow encoder that reads the embeddings of a wider one."""
+
+    wide: EncoderConfig
+    narrow: EncoderConfig
+
+    def setup(self):
+        self.encoder = Encoder(self.wide)
+        self.generator = Encoder(self.narrow, embeddings=self.encoder.embeddings)
+
+    def __call__(self, tokens_BT, scale_wide=1.0, scale_narrow=1.0):
+        narrow, wide = self.generator(tokens_BT).hidden, self.encoder(tokens_BT).hidden
+        return scale_wide * jnp.sum(jnp.sin(3 * wide)) + scale_narrow * jnp.sum(jnp.sin(3 * narrow))
+
+
+def test_two_encoders_share_one_set_of_embeddings_whose_gradients_add_up():
+    module = Two(batches.ENCODER, dataclasses.replace(batches.ENCODER, width=8, feedforward=16, embedding_width=16))
+    tokens_BT = np.arange(10, 26).reshape(2, 8)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), tokens_BT)["params"])
+    assert "embeddings" in params["encoder"] and "embeddings" not in params["generator"]
+    assert "projection" in params["generator"] and "projection" not in params["encoder"]
+
+    @jax.jit
+    def gradient(wide, narrow):
+        of = jax.grad(lambda params: module.apply({"params": params}, tokens_BT, wide, narrow))(params)
+        return of["encoder"]["embeddings"]["word"]
+
+    one, other, both = gradient(1.0, 0.0), gradient(0.0, 1.0), gradient(1.0, 1.0)
+    assert np.abs(one).max() > 1e-3 and np.abs(other).max() > 1e-3
+    np.testing.assert_allclose(one + other, both, rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_of_its_own_has_the_same_embeddings_as_ever():
+    """The key of a parameter follows from its path, however the module came to be."""
+    key, tokens_BT = jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
+    own = Encoder(batches.ENCODER).init(key, tokens_BT)["params"]["embeddings"]
+
+    class Root(nn.Module):
+        def setup(self):
+            self.embeddings = Embeddings(batches.ENCODER)
+
+        def __call__(self):
+            return self.embeddings(tokens_BT, tokens_BT, tokens_BT, None)
+
+    jax.tree.map(np.testing.assert_array_equal, own, Root().init(key)["params"]["embeddings"])
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"embedding_width": -1}, "model.embedding_width=-1 must not be negative; 0 takes that of model.width"),
+        ({"segments": -1}, "model.segments=-1 must not be negative; 0 has no segment table"),
+        ({"position_offset": -2}, "model.position_offset=-2 must not be negative; 0 reads the position table from its"),
+    ],
+)
+def test_embeddings_that_cannot_be(fields, message):
+    with pytest.raises(UserError, match=message):
+        EncoderConfig(**fields)
