@@ -48,6 +48,21 @@ class MaskedLMHead(nn.Module):
         return logits.reshape(*hidden_BKD.shape[:-1], -1)
 
 
+class DetectionHead(nn.Module):
+    """Says of each token whether it was replaced (Clark et al., 2020, section 2).
+
+    Its hidden layer is that of the code that the authors published, google-research/electra.
+    """
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
+        """Returns float32 logits_BT."""
+        transformed_BTD = gelu(Dense(self.config, self.config.width, name="transform")(hidden_BTD))
+        return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
+
+
 class PairHead(nn.Module):
     """Classifies the relation of two segments from the pooled [CLS] (Devlin et al., 2019, section 3.1, task 2)."""
 

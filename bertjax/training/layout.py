@@ -14,7 +14,7 @@ does to the shards of weights and moments is elementwise and needs none but norm
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -147,10 +147,12 @@ def choose_strategy(strategy: str, parameters: int) -> str:
     return "gathered" if parameters <= _LARGEST_GATHERED else "fsdp"
 
 
-def fill_mesh(config: MeshConfig, strategy: str, encoder: EncoderConfig, devices: list[jax.Device]) -> MeshConfig:
+def fill_mesh(
+    config: MeshConfig, strategy: str, encoders: Sequence[EncoderConfig], devices: list[jax.Device]
+) -> MeshConfig:
     """A mesh whose `fsdp` is a number, for a strategy that is not `auto`.
 
-    0 becomes the most devices of a slice that share out the encoder's widths evenly, and 1 where every device keeps
+    0 becomes the most devices of a slice that share out the encoders' widths evenly, and 1 where every device keeps
     everything.
 
     Raises:
@@ -168,7 +170,11 @@ def fill_mesh(config: MeshConfig, strategy: str, encoder: EncoderConfig, devices
     available = len(devices) // count_slices(devices) // config.tensor
     if config.data:
         available = len(devices) // config.data // config.tensor
-    widths = encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor
+    widths = [
+        width
+        for encoder in encoders
+        for width in (encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor)
+    ]
     return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))
 
 

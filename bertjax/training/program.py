@@ -92,7 +92,8 @@ class Program:
         modules = {name: task.objective.module(self.encoder) for name, task in self.config.tasks.items()}
         params = jax.eval_shape(self._init_params(modules), jax.random.key(0))
         strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
-        mesh = make_mesh(fill_mesh(runtime.mesh, strategy, self.encoder, self._devices), self._devices)
+        encoders = [each.encoder for objective in objectives for each in objective.passes(self.encoder)]
+        mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
             mesh=mesh,
             rules=(*(rule for each in objectives for rule in each.sharding_rules), *ENCODER_RULES, *HEAD_RULES),

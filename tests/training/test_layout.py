@@ -42,13 +42,13 @@ def test_gathered_up_to_a_billion_parameters():
     ],
 )
 def test_weights_are_shared_out_over_a_slice(given, count, slices, fsdp):
-    assert fill_mesh(given, "gathered", BASE, devices(count, slices)).fsdp == fsdp
+    assert fill_mesh(given, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
 
 
 def test_replicas_share_out_nothing():
-    assert fill_mesh(MeshConfig(), "replicated", BASE, devices(16)).fsdp == 1
+    assert fill_mesh(MeshConfig(), "replicated", [BASE], devices(16)).fsdp == 1
     with pytest.raises(UserError, match=r"runtime.strategy=replicated contradicts runtime.mesh.fsdp=4; use"):
-        fill_mesh(MeshConfig(fsdp=4), "replicated", BASE, devices(16))
+        fill_mesh(MeshConfig(fsdp=4), "replicated", [BASE], devices(16))
 
 
 def test_an_unknown_strategy_is_named_with_those_that_exist():

@@ -1,0 +1,40 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.sampling import sample
+
+DRAWS = 20_000
+
+
+@pytest.mark.parametrize("classes", [128, 384])
+def test_classes_come_as_often_as_their_softmax_says(classes):
+    draw = np.random.default_rng(0)
+    logits = 3.0 * draw.normal(size=classes).astype(np.float32)
+    logits[draw.permutation(classes)[: classes // 2]] = np.finfo(np.float32).min
+    wanted = np.exp(np.float64(logits) - logits.max())
+    wanted /= wanted.sum()
+    drawn = jax.jit(sample)(jnp.broadcast_to(logits, (DRAWS, classes)), jax.random.key(1))
+    counts = np.bincount(drawn, minlength=classes)
+    assert counts[wanted == 0].sum() == 0
+    expected = DRAWS * wanted
+    likely = expected >= 5
+    # Pearson's statistic: its mean is its degrees of freedom, its variance twice that.
+    statistic = ((counts[likely] - expected[likely]) ** 2 / expected[likely]).sum()
+    assert abs(statistic - likely.sum()) < 4 * np.sqrt(2 * likely.sum())
+
+
+def test_a_sure_thing_is_drawn_wherever_it_stands():
+    sure = np.full((3, 256), -1e9, np.float32)
+    sure[np.arange(3), [0, 127, 255]] = 0.0
+    for seed in range(20):
+        np.testing.assert_array_equal(sample(jnp.array(sure), jax.random.key(seed)), [0, 127, 255])
+
+
+def test_rows_with_keys_of_their_own_draw_alike_in_any_batch():
+    logits = jnp.array(np.random.default_rng(0).normal(size=(6, 4, 128)).astype(np.float32))
+    keys = jax.random.split(jax.random.key(0), 6)
+    whole = sample(logits, keys)
+    np.testing.assert_array_equal(sample(logits[2:4], keys[2:4]), whole[2:4])
+    assert len(np.unique(whole)) > 12
