@@ -1,14 +1,15 @@
 """Fine-tuning with bertjax beside the same recipe with transformers' `Trainer` on PyTorch: scores and seconds, on CPU.
 
-    python -m benchmarks.finetuning --model=HF_FOLDER --glue=GLUE --tasks=MRPC,STS-B,CoLA --seeds=5 \
+    python -m benchmarks.finetuning --model=HF_FOLDER --data=FOLDER --tasks=MRPC,STS-B,CoLA --seeds=5 \
         --out=finetuning.jsonl --torch-python=OTHER_VENV/bin/python
-    python -m benchmarks.finetuning --model=HF_FOLDER --glue=GLUE --tasks=RTE,SST-2 --limit=2000 ...
+    python -m benchmarks.finetuning --model=HF_FOLDER --data=FOLDER --tasks=CoNLL-2003,QA --limit=1000 ...
     python -m benchmarks.finetuning --out=finetuning.jsonl --markdown
     python -m benchmarks.finetuning --smoke --torch-python=OTHER_VENV/bin/python
 
 Both arms begin with the weights of one folder of transformers, which is converted for bertjax. The recipe is that of
-`configs/finetune/glue.py`; `--config.a.b=value` changes it for both. bertjax's arm is the command that its users give;
-`benchmarks/arms/trainer.py` is the other. Each run is a process of its own and a line of the file; the arms take turns
+`configs/finetune/glue.py`, `ner.py` or `qa.py`; `--config.a.b=value` changes it for both, of every task, and
+`--config.tasks.NAME.` of one. bertjax's arm is the command that its users give; `benchmarks/arms/trainer.py` is the
+other. Each run is a process of its own and a line of the file; the arms take turns
 seed by seed, and a restarted call goes on with what is missing. Scores are those after the last step, computed here
 from the predictions of either arm: nothing is chosen by looking at the development set.
 """
@@ -25,9 +26,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import finetuning_table, smoke_glue
+from benchmarks import finetuning_smoke, finetuning_table
 from benchmarks.arms.trainer import PACKAGES
-from benchmarks.finetuning_cell import CONFIG, Cell, job_of, majority, open_cell, scores_of
+from benchmarks.finetuning_cell import SOURCES, Cell, job_of, open_cell
+from benchmarks.finetuning_scores import majority, scores_of
 from benchmarks.train_step import machine
 from bertjax import config as configuration
 from bertjax import convert, errors
@@ -35,7 +37,7 @@ from bertjax.errors import RunFailed, UserError
 from bertjax.training import platform
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
-TASKS = ("MRPC", "STS-B", "CoLA", "RTE", "SST-2")
+TASKS = tuple(SOURCES)
 ARMS = ("bertjax", "trainer")
 _NEVER = 10**9
 
@@ -49,7 +51,7 @@ def run_bertjax(cell: Cell, seed: int, folder: Path) -> tuple[list, dict[str, An
     once = ("eval.every", "runtime.save_every", "runtime.log_every")
     overrides = [*cell.overrides, f"seed={seed}", "runtime.keep_best=0", *(f"{name}={_NEVER}" for name in once)]
     _call(
-        [sys.executable, "-m", "bertjax.train", f"--config={CONFIG}:{cell.task}", "--platform=cpu"]
+        [sys.executable, "-m", "bertjax.train", f"--config={SOURCES[cell.task].config}", "--platform=cpu"]
         + [f"--workdir={folder / 'run'}", *(f"--config.{override}" for override in overrides)]
     )
     summary = json.loads((folder / "run" / "summary.json").read_text())
@@ -70,9 +72,7 @@ def run_trainer(
     job.write_text(json.dumps(job_of(cell, model, seed, threads)))
     _call([python, "-m", "benchmarks.arms.trainer", str(job)])
     predictions = json.loads((folder / "predictions.json").read_text())
-    if cell.classes:
-        predictions = [cell.classes[index] for index in predictions]
-    pairs = [(record[cell.label], prediction) for record, prediction in zip(cell.heldout, predictions, strict=True)]
+    pairs = [(record[cell.label], cell.named(said)) for record, said in zip(cell.heldout, predictions, strict=True)]
     return pairs, json.loads((folder / "figures.json").read_text())
 
 
@@ -156,7 +156,7 @@ def _run_all(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     platform.configure("cpu")
     with tempfile.TemporaryDirectory() as folder:
         convert.run(args.model, Path(folder) / "export")
-        cells = [open_cell(task, args.glue, Path(folder) / "export", args.limit, overrides) for task in args.tasks]
+        cells = [open_cell(task, args.data, Path(folder) / "export", args.limit, overrides) for task in args.tasks]
         turns = [(cell, *turn) for cell in cells for turn in missing(cell, args.arms, args.seeds, finished(args.out))]
         for number, (cell, seed, arm) in enumerate(turns, 1):
             print(f"run {number} of {len(turns)}: {cell.task}, seed {seed}, {arm}", file=sys.stderr)
@@ -169,8 +169,8 @@ def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     # Compiles fast rather than well.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
     with tempfile.TemporaryDirectory() as folder:
-        args.tasks, args.seeds, args.limit = list(smoke_glue.TASKS), 1, 0
-        args.model, args.glue = smoke_glue.write(Path(folder))
+        args.tasks, args.seeds, args.limit = list(finetuning_smoke.TASKS), 1, 0
+        args.model, args.data = finetuning_smoke.write(Path(folder))
         args.out = args.out or Path(folder) / "smoke.jsonl"
         _run_all(args, overrides)
         print(finetuning_table.markdown(finished(args.out)))
@@ -196,22 +196,22 @@ def main(argv: list[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--model", type=Path, help="a folder of transformers with a BERT and its tokenizer")
-    parser.add_argument("--glue", type=Path, help="folder of TASK/train.tsv and TASK/dev.tsv, or .tsv.gz")
+    parser.add_argument("--data", type=Path, help="folder of glue/TASK/*.tsv, conll2003/*.txt and qa/*.json, or .gz")
     parser.add_argument("--tasks", type=_names(TASKS), default=list(TASKS), help=f"some of {', '.join(TASKS)}")
     parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), help=f"some of {', '.join(ARMS)}")
     parser.add_argument("--seeds", type=int, default=5, help="0 to N-1")
-    parser.add_argument("--limit", type=int, default=0, help="training examples of each task, the first ones")
+    parser.add_argument("--limit", type=int, default=0, help="training records of each task, the first ones")
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
     parser.add_argument("--out", type=Path, help="one JSON line for each finished run")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
-    parser.add_argument("--smoke", action="store_true", help="two tasks of 64 made-up examples on a very small BERT")
+    parser.add_argument("--smoke", action="store_true", help="four tasks of 64 made-up examples on a very small BERT")
     args, overrides = configuration.parse(parser, argv)
     if args.seeds < 1:
         raise UserError(f"--seeds={args.seeds} must be at least 1")
     if args.smoke:
         _smoke(args, overrides)
         return 0
-    for name in ("out",) if args.markdown else ("out", "model", "glue"):
+    for name in ("out",) if args.markdown else ("out", "model", "data"):
         if getattr(args, name) is None:
             raise UserError(f"--{name} is missing; see python -m benchmarks.finetuning --help")
     if args.markdown:

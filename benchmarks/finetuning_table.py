@@ -21,7 +21,7 @@ def ratios(ours: dict[int, dict], theirs: dict[int, dict], name: str) -> list[fl
 
 
 def markdown(lines: Sequence[dict]) -> str:
-    """Scores and seconds, a row for each task and arm, with the tasks in the order of the file."""
+    """Scores and seconds, a row for each task, metric and arm, with the tasks in the order of the file."""
     runs: dict[str, dict[str, dict[int, dict]]] = {}
     for line in lines:
         runs.setdefault(line["task"], {arm: {} for arm in ARMS})[line["arm"]][line["seed"]] = line
@@ -35,25 +35,30 @@ def markdown(lines: Sequence[dict]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for task, arms in runs.items():
-        for arm, of_seed in arms.items():
-            if of_seed:
-                scores.append(_score_row(task, arm, arms))
-                seconds.append(_seconds_row(task, arm, arms))
+        present = [arm for arm in ARMS if arms[arm]]
+        scores += [_score_row(task, metric, arm, arms) for metric in _metrics(arms) for arm in present]
+        seconds += [_seconds_row(task, arm, arms) for arm in present]
     return "\n".join([*scores, "", *seconds])
 
 
-def _score_row(task: str, arm: str, arms: dict[str, dict[int, dict]]) -> str:
+def _metrics(arms: dict[str, dict[int, dict]]) -> list[str]:
+    """That of the task; of answers to questions both that SQuAD is told by."""
+    line = next(line for runs in arms.values() for line in runs.values())
+    return [name for name in ("exact_match", line["metric"]) if name in line["scores"]]
+
+
+def _score_row(task: str, metric: str, arm: str, arms: dict[str, dict[int, dict]]) -> str:
     runs = arms[arm]
-    values, first = [runs[seed]["score"] for seed in sorted(runs)], next(iter(runs.values()))
+    values, first = [runs[seed]["scores"][metric] for seed in sorted(runs)], next(iter(runs.values()))
     deviation = f"{100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
     difference = ""
     if arm == "bertjax":
-        found = effect(values, [line["score"] for line in arms["trainer"].values()])
+        found = effect(values, [line["scores"][metric] for line in arms["trainer"].values()])
         difference = f"{found:+.2f}" if found is not None else ""
     guess = f" (majority {100 * first['majority']:.1f})" if first["majority"] is not None else ""
     cells = [
         task,
-        first["metric"] + guess,
+        metric + guess,
         ARMS[arm],
         ", ".join(f"{100 * value:.1f}" for value in values),
         f"{100 * statistics.fmean(values):.2f}",

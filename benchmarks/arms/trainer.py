@@ -13,43 +13,27 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arms.trainer_tasks import TASKS
+
 PACKAGES = ("torch", "transformers", "accelerate")
-
-
-def encoded(tokenizer: Any, records: list[dict], seq_len: int) -> list[dict]:
-    """Token ids of at most T tokens and the label of each record, not padded yet."""
-    columns = [list(column) for column in zip(*(record["texts"] for record in records))]
-    found = tokenizer(*columns, truncation=True, max_length=seq_len)
-    return [
-        {name: values[index] for name, values in found.items()} | {"labels": record["label"]}
-        for index, record in enumerate(records)
-    ]
 
 
 def run(job: dict[str, Any], folder: Path) -> None:
     """Trains, predicts, and writes both results."""
     import torch
-    from transformers import (
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        DataCollatorWithPadding,
-        Trainer,
-        TrainingArguments,
-        set_seed,
-    )
+    import transformers
 
     torch.set_num_threads(job["threads"])
-    set_seed(job["seed"])  # before the head is drawn
-    classes = job["classes"]
-    tokenizer = AutoTokenizer.from_pretrained(job["model"])
-    model = AutoModelForSequenceClassification.from_pretrained(
+    transformers.set_seed(job["seed"])  # before the head is drawn
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    task = TASKS[job["kind"]](job, tokenizer)
+    model = getattr(transformers, task.model).from_pretrained(
         job["model"],
-        num_labels=classes or 1,
-        problem_type="single_label_classification" if classes else "regression",
+        **task.model_options,
         hidden_dropout_prob=job["dropout"],
         attention_probs_dropout_prob=job["attention_dropout"],
     )
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         output_dir=str(folder / "trainer"),
         per_device_train_batch_size=job["examples"],
         per_device_eval_batch_size=job["examples"],
@@ -70,12 +54,11 @@ def run(job: dict[str, Any], folder: Path) -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    train, heldout = (encoded(tokenizer, job[split], job["seq_len"]) for split in ("train", "heldout"))
-    trainer = Trainer(model, arguments, DataCollatorWithPadding(tokenizer), train_dataset=train)
+    collator = getattr(transformers, task.collator)(tokenizer)
+    trainer = transformers.Trainer(model, arguments, collator, train_dataset=task.train())
     trained = trainer.train()
-    outputs = trainer.predict(heldout).predictions
-    predictions = outputs.argmax(axis=-1) if classes else outputs[:, 0]
-    (folder / "predictions.json").write_text(json.dumps(predictions.tolist()))
+    predictions = task.predictions(trainer.predict(task.heldout()).predictions)
+    (folder / "predictions.json").write_text(json.dumps(predictions))
     figures = {
         "updates": trained.global_step,
         "train_seconds": trained.metrics["train_runtime"],
