@@ -42,10 +42,12 @@ class Config:
 
     Attributes:
       init_from: begin with the weights of an export folder, a `RUN` or `RUN@STEP`, and with a fresh optimizer.
+      init_every: take the first of so many of its layers each, for an encoder that has fewer (DistilBERT's 2).
     """
 
     seed: int = 0
     init_from: str = ""
+    init_every: int = 1
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
@@ -55,6 +57,11 @@ class Config:
     runtime: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self):
+        if self.init_every < 1 or (self.init_every > 1 and not self.init_from):
+            raise UserError(
+                f"init_every={self.init_every} says which layers of init_from to take; leave it 1 without one, and "
+                "let it be at least 1"
+            )
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         for index, stage in enumerate(self.stages):
@@ -155,6 +162,7 @@ class Config:
         for task in identity["tasks"].values():
             for path in ("train", "heldout"):  # of labelled files; what they hold is in the same fingerprint
                 task["examples"].pop(path, None)
+            task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
         return identity
 

@@ -3,24 +3,18 @@
 Reading it needs neither Grain nor Orbax and starts no backend.
 """
 
-import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
-
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
-from bertjax.models import vocabulary
+from bertjax.models import saved
 from bertjax.models.config import EncoderConfig
+from bertjax.models.saved import RECORD
 
-FORMAT_VERSION = 1
-_WEIGHTS, RECORD, _TOKENIZER = "model.safetensors", "bertjax.json", "tokenizer"
+_TOKENIZER = "tokenizer"
 
 
 class Export(NamedTuple):
@@ -46,18 +40,12 @@ def write(folder: os.PathLike, export: Export) -> None:
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
     (folder / RECORD).unlink(missing_ok=True)
-    params = vocabulary.cut(export.params, export.encoder)
-    save_file({path: np.ascontiguousarray(leaf) for path, leaf in _flatten(params)}, folder / _WEIGHTS)
+    saved.write_params(folder, export.params, export.encoder)
     export.tokenizer.save(folder / _TOKENIZER)
-    record = {
-        "format_version": FORMAT_VERSION,
-        "config": to_dict(export.config),
-        "vocab_size": export.encoder.vocab_size,
-        "numbers": export.numbers,
-    }
-    draft = folder / f".{RECORD}.draft"
-    draft.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(folder / RECORD)
+    saved.write_record(
+        folder,
+        {"config": to_dict(export.config), "vocab_size": export.encoder.vocab_size, "numbers": export.numbers},
+    )
 
 
 def read(folder: os.PathLike) -> Export:
@@ -66,41 +54,8 @@ def read(folder: os.PathLike) -> Export:
     Raises:
       UserError: no export, a damaged one, or one of a newer format.
     """
-    folder = Path(folder)
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        version, settings, vocab_size, numbers = (
-            record[key] for key in ("format_version", "config", "vocab_size", "numbers")
-        )
-        flat = load_file(folder / _WEIGHTS)
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is no export: {Path(error.filename or _WEIGHTS).name} is missing") from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"the export {folder} is damaged ({error}); export it again from its run") from error
-    if version > FORMAT_VERSION:
-        raise UserError(
-            f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
-        )
-    config = from_dict(settings)
-    encoder = config.encoder(vocab_size, backend="cpu")
-    params = vocabulary.pad(_nest(flat), encoder)
-    return Export(config, encoder, params, tokenizer.load(folder / _TOKENIZER), numbers)
-
-
-def _flatten(tree: dict, prefix: str = ""):
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}/")
-        else:
-            yield prefix + key, np.asarray(value)
-
-
-def _nest(flat: dict[str, np.ndarray]) -> dict:
-    tree: dict = {}
-    for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        node = tree
-        for key in parents:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return tree
+    record = saved.read_record(folder)
+    config = from_dict(record["config"])
+    encoder = config.encoder(record["vocab_size"], backend="cpu")
+    params = saved.read_params(folder, encoder)
+    return Export(config, encoder, params, tokenizer.load(Path(folder) / _TOKENIZER), record["numbers"])

@@ -6,6 +6,7 @@ from bertjax.registry import named_class
 KINDS = {
     "mlm": "bertjax.objectives.mlm:MaskedLM",
     "bert": "bertjax.objectives.bert:BERT",
+    "distillation": "bertjax.objectives.distillation:Distillation",
     "electra": "bertjax.objectives.electra:Electra",
     "sentence_order": "bertjax.objectives.sop:SentenceOrderPrediction",
     "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",

@@ -12,6 +12,7 @@ import numpy as np
 from bertjax import opening
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.training.checkpoint import Checkpoints, fingerprints
 from bertjax.training.files import Workdir
@@ -59,8 +60,9 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """The weights that `init_from` names, as far as the run has them.
 
-    The encoder must be the same. A head that the source lacks, or has in another shape, begins anew, and that is said;
-    so does a pooler that it lacks, as a checkpoint with the MLM head alone.
+    The encoder must be the same, but for fewer layers where `init_every` takes one of several, and for a segment table
+    where the new one has none. A head that the source lacks, or has in another shape, begins anew, and that is said; so
+    does a pooler that it lacks, as a checkpoint with the MLM head alone.
 
     Raises:
       UserError: nothing readable is there, or it has another encoder or tokenizer.
@@ -72,18 +74,21 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         raise UserError(
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={path}/tokenizer"
         )
-    found, wanted = _shapes(opened.params), _shapes(program.abstract_state["params"])
+    source = _of_layers(opened, program.config.init_every)
+    if not program.encoder.segments:
+        source["encoder"]["embeddings"].pop("segment", None)
+    found, wanted = _shapes(source), _shapes(program.abstract_state["params"])
     differs = [path for path in sorted(found | wanted) if found.get(path) != wanted.get(path)]
     lacking = {path for path in differs if path.startswith(_POOLER) and path not in found}
     if of_encoder := [path for path in differs if path.startswith(_ENCODER) and path not in lacking]:
         named = "; ".join(f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder[:_NAMED])
         more = f"; and {len(of_encoder) - _NAMED} more" if len(of_encoder) > _NAMED else ""
         raise UserError(f"init_from={name} has another encoder ({named}{more}); set model as it was set there")
-    if other := _computes_otherwise(opened.encoder, program.encoder):
+    if other := _computes_otherwise(opened.encoder, program):
         raise UserError(f"init_from={name} computes something else with the same weights; set {' and '.join(other)}")
     if new := [path for path in differs if path in wanted]:
         log.warning("init_from=%s gives no %s: they begin anew", name, ", ".join(new))
-    params = {path: leaf for path, leaf in _leaves(opened.params) if path in wanted and path not in new}
+    params = {path: leaf for path, leaf in _leaves(source) if path in wanted and path not in new}
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
 
@@ -111,9 +116,23 @@ def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
     return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
 
 
-def _computes_otherwise(source: EncoderConfig, ours: EncoderConfig) -> list[str]:
+def _of_layers(opened: Export, every: int) -> dict:
+    """Params with the first of `every` layers each."""
+    layers = opened.encoder.layers
+    if layers % every:
+        raise UserError(
+            f"init_every={every} does not divide the {layers} layers of init_from; use a divisor of {layers}"
+        )
+    params = jax.tree.map(lambda leaf: leaf, opened.params)  # its own dicts, to be cut
+    params["encoder"]["layers"] = jax.tree.map(lambda leaf: leaf[::every], params["encoder"]["layers"])
+    return params
+
+
+def _computes_otherwise(source: EncoderConfig, program: Program) -> list[str]:
     """The settings of the source that are others here, though every array may have the same shape."""
-    fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE)
+    ours = program.encoder
+    free = {*_FREE, *(["layers"] if program.config.init_every > 1 else []), *([] if ours.segments else ["segments"])}
+    fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
     return [
         f"model.{field}={getattr(source, field)} (not {getattr(ours, field)})"
         for field in fields

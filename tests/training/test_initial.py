@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bertjax import config, convert, export
 from bertjax.training import initial
@@ -113,3 +113,35 @@ def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_p
 def test_a_source_that_is_not_there(flags, tmp_path, capsys):
     assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
     assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_student_begins_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
+    """And goes on only with that teacher; with a learning rate of nearly nothing it ends where it began."""
+    teacher = tmp_path / "teacher"
+    shutil.copytree(undisturbed / "export", teacher)
+    student = [
+        *(*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"),
+        *(f"--config.init_from={teacher}", "--config.init_every=2"),
+        *("--config.model.layers=1", "--config.model.segments=0"),
+        *("--config.tasks.bert.objective.kind=distillation", f"--config.tasks.bert.objective.teacher={teacher}"),
+        f"--workdir={tmp_path}/run",
+    ]
+    assert runs.call(*student) == 0
+    before, after = weights(undisturbed), weights(tmp_path / "run")
+    assert "encoder/embeddings/segment" not in after and not any("teacher" in path for path in after)
+    for path, values in after.items():
+        source = before[path][:1] if path.startswith("encoder/layers/") else before[path]
+        np.testing.assert_allclose(values, source, atol=1e-8)
+    records = runs.records(tmp_path / "run" / "metrics.jsonl")
+    assert {"train/soft_loss", "train/cosine_loss", "train/agreement"} <= records[-1].keys()
+
+    save_file({path: 2.0 * values for path, values in before.items()}, teacher / "model.safetensors")
+    assert runs.call(*student) == 2
+    assert "frozen" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_layers_that_cannot_be_halved(flags, undisturbed, tmp_path, capsys):
+    command = [*flags, *SHORT, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run"]
+    assert runs.call(*command, "--config.init_every=3", "--config.model.layers=1") == 2
+    assert "init_every=3 does not divide the 2 layers of init_from" in capsys.readouterr().err
