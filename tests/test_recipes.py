@@ -10,7 +10,7 @@ from bertjax.config import load
 from tests import runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-RECIPES = ("bert_base", "bert_large", "bert_lamb", "roberta_base")
+RECIPES = ("bert_base", "bert_large", "bert_lamb", "roberta_base", "albert_base")
 
 
 @pytest.mark.slow
@@ -68,6 +68,23 @@ def test_lamb_trains_8599_steps_and_rises_in_both_stages():
     assert first.steps + second.steps == 8599
     assert (first.batch, second.batch) == (65_536, 32_768)
     assert second.learning_rate and second.warmup_steps
+
+
+def test_roberta_large_has_its_own_rate():
+    base, large = load(f"{CONFIGS / 'roberta_base.py'}"), load(f"{CONFIGS / 'roberta_base.py'}:large")
+    assert large.model.layers == 24 and (large.model.position_offset, large.model.segments) == (2, 0)
+    assert (large.optimizer.learning_rate, large.optimizer.warmup_steps) == (4e-4, 30_000)
+    assert large.tasks == base.tasks and large.stages == base.stages
+
+
+def test_the_sizes_of_albert_differ_in_the_encoder_alone():
+    base = load(f"{CONFIGS / 'albert_base.py'}")
+    assert (base.model.layers, base.model.embedding_width, base.model.sharing) == (12, 128, "all")
+    assert base.stages[0].batch * base.stages[0].steps == 512_000_000
+    for size, width in (("large", 1024), ("xlarge", 2048), ("xxlarge", 4096)):
+        other = load(f"{CONFIGS / 'albert_base.py'}:{size}")
+        assert other.model.width == width and other.model.sharing == "all"
+        assert (other.tasks, other.stages, other.optimizer) == (base.tasks, base.stages, base.optimizer)
 
 
 def test_splash_is_bert_large_but_for_dropout_on_attention():

@@ -7,6 +7,8 @@ from bertjax.errors import UserError
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
+ACTIVATIONS = ("gelu", "gelu_tanh")
+SHARING = ("none", "attention", "feedforward", "all")
 
 # The name under which a checkpoint policy finds the weights that `Execution.whole_layer` gathered.
 GATHERED = "gathered"
@@ -46,10 +48,16 @@ class EncoderConfig:
 
     Attributes:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
-      layers: L.
+      layers: L, the depth, whatever layers share.
       width: D.
       heads: H; the width of a head is D / H.
       feedforward: F, width of the hidden layer between two layers' attention.
+      activation: of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh (Hendrycks &
+        Gimpel, 2016, section 2).
+      sharing: what layers share (Lan et al., 2020, section 3.1): `none`, the weights of `attention` or of
+        `feedforward`, each with its layer norm, or `all`, so that depth costs no parameters (Dehghani et al., 2019,
+        arXiv 1807.03819).
+      sharing_groups: G, how many sets there are of what layers share; L / G consecutive layers have one.
       embedding_width: E, of the embeddings, which a dense layer takes to D where they differ (Lan et al., 2020, section
         3.1; arXiv 1909.11942); 0 for D.
       max_positions: tokens of the longest example.
@@ -68,6 +76,9 @@ class EncoderConfig:
     width: int = 768
     heads: int = 12
     feedforward: int = 3072
+    activation: str = "gelu"
+    sharing: str = "none"
+    sharing_groups: int = 1
     embedding_width: int = 0
     max_positions: int = 512
     position_offset: int = 0
@@ -79,7 +90,10 @@ class EncoderConfig:
     execution: Execution = Execution()
 
     def __post_init__(self):
-        for field in ("layers", "width", "heads", "feedforward", "max_positions"):
+        for field, known in (("activation", ACTIVATIONS), ("sharing", SHARING)):
+            if (value := getattr(self, field)) not in known:
+                raise UserError(f"model.{field}={value!r} is unknown; choose one of {', '.join(known)}")
+        for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
         for field, of_zero in (
@@ -91,6 +105,16 @@ class EncoderConfig:
                 raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
         if self.width % self.heads:
             raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
+        if self.layers % self.sharing_groups:
+            raise UserError(
+                f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
+                "divisor"
+            )
+        if self.sharing == "none" and self.sharing_groups > 1:
+            raise UserError(
+                f"model.sharing_groups={self.sharing_groups} says who shares, and model.sharing=none; choose one of "
+                f"{', '.join(SHARING[1:])}, or leave sharing_groups 1"
+            )
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
@@ -106,11 +130,20 @@ class EncoderConfig:
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def _bert(layers: int, width: int, heads: int) -> EncoderConfig:
-    return EncoderConfig(layers=layers, width=width, heads=heads, feedforward=4 * width)
+def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
+    return EncoderConfig(layers=layers, width=width, heads=heads, feedforward=4 * width, **others)
+
+
+def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
+    return _bert(layers, width, heads, position_offset=2, segments=0, norm_epsilon=1e-5)
+
+
+def _albert(layers: int, width: int) -> EncoderConfig:
+    return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
 
 
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
+# roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "google_tiny": _bert(2, 128, 2),
@@ -119,4 +152,10 @@ PRESETS: dict[str, EncoderConfig] = {
     "medium": _bert(8, 512, 8),
     "base": _bert(12, 768, 12),
     "large": _bert(24, 1024, 16),
+    "roberta_base": _roberta(12, 768, 12),
+    "roberta_large": _roberta(24, 1024, 16),
+    "albert_base": _albert(12, 768),
+    "albert_large": _albert(24, 1024),
+    "albert_xlarge": _albert(24, 2048),
+    "albert_xxlarge": _albert(12, 4096),
 }

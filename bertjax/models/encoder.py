@@ -1,8 +1,8 @@
 """The encoder: embeddings, a stack of identical layers, a pooler.
 
-The stack keeps one parameter tree with a leading layer axis, and runs it as a scan, unrolled or not. Heads that read
-only a few positions say so (`read_BK`): the last layer then computes those positions alone, which is exact and saves
-most of one layer.
+The stack keeps one parameter tree with a leading layer axis, and runs it as a scan, unrolled or not; what layers share
+has fewer rows there (`bertjax.models.stack`). Heads that read only a few positions say so (`read_BK`): the last layer
+then computes those positions alone, which is exact and saves most of one layer.
 """
 
 from collections.abc import Collection
@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.models import stack
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, path_at
-from bertjax.models.layers import Dense, Embeddings, dropout, gelu, layer_norm
+from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
 from bertjax.models.random import split
 from bertjax.models.visibility import Visibility
 
@@ -45,6 +46,22 @@ class Encoded(NamedTuple):
     captured: dict[str, jax.Array]
 
 
+class _Depth(NamedTuple):
+    """What is scanned: one layer's, or stacked.
+
+    Attributes:
+      number: int32, from 0.
+      params: those that are its own.
+      head_mask_H: float.
+      key: of its dropout.
+    """
+
+    number: jax.Array
+    params: dict
+    head_mask_H: jax.Array | None
+    key: jax.Array | None
+
+
 class Layer(nn.Module):
     """One post-layer-norm Transformer layer (Vaswani et al., 2017, section 3.1)."""
 
@@ -69,7 +86,7 @@ class Layer(nn.Module):
         )
         attended = layer_norm(config, "attention_norm")(queries + dropout(attended, config.dropout, output_key))
 
-        expanded = gelu(Dense(config, config.feedforward, name="intermediate")(attended))
+        expanded = activation(config)(Dense(config, config.feedforward, name="intermediate")(attended))
         output = dropout(Dense(config, config.width, name="output")(expanded), config.dropout, feedforward_key)
         return layer_norm(config, "output_norm")(attended + output), probabilities
 
@@ -103,9 +120,8 @@ class Encoder(nn.Module):
         layer = Layer(self.config, parent=None)
         hidden_BTD = jnp.zeros((1, 1, self.config.width))
         visibility = Visibility(jnp.ones((1, 1), jnp.int32))
-        return jax.vmap(lambda layer_key: layer.init(layer_key, hidden_BTD, visibility)["params"])(
-            jax.random.split(key, self.config.layers)
-        )
+        keys = jax.random.split(key, self.config.layers)
+        return stack.create(self.config, jax.vmap(lambda key: layer.init(key, hidden_BTD, visibility)["params"]), keys)
 
     def __call__(
         self,
@@ -156,37 +172,54 @@ class Encoder(nn.Module):
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
         if self.config.embedded_width != self.config.width:
             hidden_BTD = self.projection(hidden_BTD)
-        per_layer = (self.layers, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None)
+        own, shared = stack.divide(self.config, self.layers)
+        depths = _Depth(
+            jnp.arange(self.config.layers), own, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None
+        )
+        groups, last_group = stack.grouped(self.config, depths, shared)
+        embedded_BTD = hidden_BTD
+        hidden_BTD, before = self._run_groups(hidden_BTD, visibility, groups, capture)
 
         if read_BK is None:
-            hidden, captured = self._run(hidden_BTD, visibility, per_layer, capture)
+            hidden, captured = self._run(hidden_BTD, visibility, *last_group, capture)
+            captured = {name: jnp.concatenate([before[name], captured[name]]) for name in before} or captured
+            if "hidden" in captured:
+                captured["hidden"] = jnp.concatenate([embedded_BTD[None], captured["hidden"]])
             summary_BND = jnp.take_along_axis(hidden, summary_positions_BN[..., None], axis=1)
         else:
-            earlier, last = (jax.tree.map(lambda x, s=s: x[s], per_layer) for s in (slice(None, -1), -1))
-            hidden_BTD, captured = self._run(hidden_BTD, visibility, earlier, capture)
+            depths, shared = last_group
+            earlier, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
+            hidden_BTD, captured = self._run(hidden_BTD, visibility, earlier, shared)
             read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
-            hidden, _ = self._layer(hidden_BTD, visibility, last, read)
+            hidden, _ = self._layer(hidden_BTD, visibility, last, shared, read)
             summary_BND, hidden = jnp.split(hidden, [summary_positions_BN.shape[1]], axis=1)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None, captured)
 
-    def _run(self, hidden_BTD, visibility, per_layer, capture):
+    def _run_groups(self, hidden_BTD, visibility, groups, capture):
+        """Scans groups of layers, see `_run`; none where `groups` is None."""
+        if groups is None:
+            return hidden_BTD, {}
+
+        def body(hidden_BTD, group):
+            return self._run(hidden_BTD, visibility, *group, capture)
+
+        unroll = self.config.sharing_groups - 1 if self.config.execution.unroll else 1
+        hidden_BTD, captured = jax.lax.scan(body, hidden_BTD, groups, unroll=unroll)
+        return hidden_BTD, {name: taps.reshape(-1, *taps.shape[2:]) for name, taps in captured.items()}
+
+    def _run(self, hidden_BTD, visibility, depths, shared, capture=()):
         """Scans layers; returns the last hidden states and what was captured, stacked on the layer axis."""
 
-        def body(hidden_BTD, of_layer):
-            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, visibility, of_layer)
+        def body(hidden_BTD, depth):
+            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, visibility, depth, shared)
             taps = {"hidden": output_BTD, "attention": probabilities_BHTT}
             return output_BTD, {name: taps[name] for name in capture}
 
-        count = jax.tree.leaves(per_layer)[0].shape[0]
-        output_BTD, captured = jax.lax.scan(
-            body, hidden_BTD, per_layer, unroll=max(count, 1) if self.config.execution.unroll else 1
-        )
-        if "hidden" in captured:
-            captured["hidden"] = jnp.concatenate([hidden_BTD[None], captured["hidden"]])
-        return output_BTD, captured
+        unroll = max(len(depths.number), 1) if self.config.execution.unroll else 1
+        return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
 
-    def _layer(self, hidden_BTD, visibility, of_layer, read_BK=None):
+    def _layer(self, hidden_BTD, visibility, depth, shared, read_BK=None):
         """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
         layer, execution = Layer(self.config, parent=None), self.config.execution
         whole_layer = None if self.is_initializing() else execution.whole_layer
@@ -194,12 +227,13 @@ class Encoder(nn.Module):
         if whole_layer is not None and policy is None:  # or every layer's weights would be kept whole
             policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
-        def apply(hidden_BTD, of_layer, visibility, read_BK):
-            params, head_mask_H, key = of_layer
+        def apply(hidden_BTD, visibility, depth, shared, read_BK):
+            params = depth.params | shared
             if whole_layer is not None:
                 params = whole_layer(params)
-            return layer.apply({"params": params}, hidden_BTD, visibility, head_mask_H, key, read_BK)
+            taps = depth.head_mask_H, depth.key, read_BK
+            return layer.apply({"params": params}, hidden_BTD, visibility, *taps)
 
         if policy is not None:
             apply = jax.checkpoint(apply, policy=policy)
-        return apply(hidden_BTD, of_layer, visibility, read_BK)
+        return apply(hidden_BTD, visibility, depth, shared, read_BK)

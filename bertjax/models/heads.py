@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, gelu, layer_norm
+from bertjax.models.layers import Dense, activation, layer_norm
 
 
 class Heads(nn.Module):
@@ -42,7 +42,8 @@ class MaskedLMHead(nn.Module):
         is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
         bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
         width = config.embedded_width
-        transformed_BKE = layer_norm(config, "norm")(gelu(Dense(config, width, name="transform")(hidden_BKD)))
+        transformed_BKE = activation(config)(Dense(config, width, name="transform")(hidden_BKD))
+        transformed_BKE = layer_norm(config, "norm")(transformed_BKE)
         rows, word_VE = transformed_BKE.reshape(-1, width), word_VE.astype(transformed_BKE.dtype)
         logits = jnp.einsum("re,ve->rv", rows, word_VE, preferred_element_type=jnp.float32) + bias_V
         return logits.reshape(*hidden_BKD.shape[:-1], -1)

@@ -4,6 +4,9 @@ A parameter whose name begins with `word` has the padded vocabulary as its first
 name wherever the padding must not show.
 """
 
+import math
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -47,6 +50,16 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
 def gelu(x: jax.Array) -> jax.Array:
     """The exact, erf form of GELU (Hendrycks & Gimpel, 2016), as published in BERT."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
+
+
+def gelu_tanh(x: jax.Array) -> jax.Array:
+    """The approximation of GELU by tanh (Hendrycks & Gimpel, 2016, section 2)."""
+    return 0.5 * x * (1.0 + jnp.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
+    """The function that `config.activation` names."""
+    return {"gelu": gelu, "gelu_tanh": gelu_tanh}[config.activation]
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

@@ -84,14 +84,19 @@ def _by_trust_ratio() -> optax.GradientTransformation:
 
 
 def _by_depth(decay: float) -> optax.GradientTransformation:
-    """decay^(L + 1 - depth) for the embeddings (depth 0), the layers (1 to L) and what lies above (L + 1)."""
+    """decay^(L + 1 - depth) for the embeddings (depth 0), the layers (1 to L) and what lies above (L + 1).
+
+    L counts the layers with parameters of their own. A row that several of them share counts as the last of these.
+    """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
         layers = max(leaf.shape[0] for path, leaf in _leaves(params).items() if _IS_STACKED(path))
 
         def scaled(path: str, direction: jax.Array) -> jax.Array:
             if _IS_STACKED(path):
-                factors = decay ** jnp.arange(layers, 0, -1)
+                rows = direction.shape[0]
+                last_layers = (1 + jnp.arange(rows)) * (layers // rows)
+                factors = decay ** (layers + 1 - last_layers)
                 return direction * factors.reshape(-1, *[1] * (direction.ndim - 1))
             return direction * decay ** (layers + 1) if _IS_EMBEDDING(path) else direction
 

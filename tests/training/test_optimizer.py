@@ -245,3 +245,14 @@ def test_the_projection_of_embeddings_falls_with_them():
     optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
     direction, _ = optimizer.update(gradient, optimizer.init(params), params)
     np.testing.assert_allclose(direction["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
+
+
+def test_a_row_that_layers_share_falls_as_the_last_of_them():
+    params = {
+        "encoder": {"layers": {"own": {"kernel": jnp.ones((4, 2, 2))}, "shared": {"kernel": jnp.ones((2, 2, 2))}}}
+    }
+    optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
+    direction, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], direction["encoder"]["layers"])
+    np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
+    np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)

@@ -1,0 +1,220 @@
+"""Layers that share their weights, and how deep a stack of them is."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import vocabulary
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from tests import batches
+
+# Every width is another number, so that an array's shape says what it is.
+CONFIG = dataclasses.replace(batches.ENCODER, layers=4, width=24, heads=2, feedforward=40, max_positions=16)
+CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
+SHARED = {"attention": {"attention", "attention_norm"}, "feedforward": {"intermediate", "output", "output_norm"}}
+SHARED |= {"none": set(), "all": SHARED["attention"] | SHARED["feedforward"]}
+CHOICES = [("attention", 2), ("feedforward", 1), ("all", 1), ("all", 2)]
+
+
+def sharing(kind: str, groups: int, **others) -> EncoderConfig:
+    return dataclasses.replace(CONFIG, sharing=kind, sharing_groups=groups, **others)
+
+
+@functools.cache
+def params_of(config: EncoderConfig) -> dict:
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(shapes["params"])
+
+
+def unshared(params: dict) -> dict:
+    """Each row of the stack over again, for every layer that has it."""
+
+    def repeat(leaf):
+        return np.repeat(leaf, CONFIG.layers // len(leaf), axis=0)
+
+    return params | {"layers": jax.tree.map(repeat, params["layers"])}
+
+
+def number(config: EncoderConfig, params: dict, batch: dict, **taps):
+    """One in which every hidden state that can be seen counts differently."""
+    encoded = Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), **taps)
+    seen = 1.0 if "read_BK" in taps else batch["examples_BT"][..., None]
+    return jnp.sum(jnp.sin(3 * encoded.hidden * seen)) + jnp.sum(encoded.pooled_BND**2)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_gradient(config, params, batch, **taps):
+    return jax.value_and_grad(lambda params: number(config, params, batch, **taps))(params)
+
+
+def close(found, expected, tolerance=2e-5):
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * largest), found, expected
+    )
+
+
+def summed(gradient: dict, like: dict) -> dict:
+    """The gradient of every layer's own copy, summed over the layers that have it in common."""
+
+    def sums(leaf, rows):
+        return leaf.reshape(len(rows), -1, *leaf.shape[1:]).sum(axis=1)
+
+    return gradient | {"layers": jax.tree.map(sums, gradient["layers"], like["layers"])}
+
+
+@pytest.mark.parametrize("kind, groups", CHOICES)
+def test_what_layers_share_is_stacked_once_for_each_group(kind, groups):
+    for name, params in params_of(sharing(kind, groups))["layers"].items():
+        rows = {len(leaf) for leaf in jax.tree.leaves(params)}
+        assert rows == {groups if name in SHARED[kind] else CONFIG.layers}
+
+
+@pytest.mark.parametrize("kind, groups", CHOICES)
+def test_shared_layers_are_equal_layers_and_their_gradients_add_up(kind, groups):
+    config, batch = sharing(kind, groups), batches.make(3)
+    params = params_of(config)
+    value, gradient = value_and_gradient(config, params, batch)
+    expected, of_copies = value_and_gradient(CONFIG, unshared(params), batch)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    close(gradient, summed(of_copies, params))
+
+
+@pytest.mark.parametrize(
+    "execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")], ids=str
+)
+@pytest.mark.parametrize("kind, groups", [("all", 1), ("attention", 2)])
+def test_the_execution_of_shared_layers_changes_nothing(kind, groups, execution):
+    config, batch, key = sharing(kind, groups, dropout=0.1, attention_dropout=0.1), batches.make(3), jax.random.key(3)
+    other = dataclasses.replace(config, execution=execution)
+    params = params_of(config)
+    close(value_and_gradient(other, params, batch, key=key), value_and_gradient(config, params, batch, key=key))
+
+
+@pytest.mark.parametrize("kind, groups", [("all", 1), ("attention", 2)])
+def test_the_taps_see_shared_layers_one_by_one(kind, groups):
+    config, batch = sharing(kind, groups), batches.make(3)
+    params, read_BK = params_of(config), batch["mlm_positions_BK"]
+    head_mask_LH = np.ones((4, 2), np.float32)
+    head_mask_LH[1, 0] = head_mask_LH[3, 1] = 0.0
+    taps = {"read_BK": read_BK, "head_mask_LH": head_mask_LH}
+    value, gradient = value_and_gradient(config, params, batch, **taps)
+    expected, of_copies = value_and_gradient(CONFIG, unshared(params), batch, **taps)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    close(gradient, summed(of_copies, params))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def captured(config, params):
+        core = (batch[name] for name in CORE)
+        return Encoder(config).apply({"params": params}, *core, capture=("hidden", "attention")).captured
+
+    found = captured(config, params)
+    assert found["hidden"].shape == (5, 3, 16, 24) and found["attention"].shape == (4, 3, 2, 16, 16)
+    close(found, captured(CONFIG, unshared(params)))
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_no_shared_weight_is_held_for_each_layer(groups, remat, read):
+    """Neither forward nor backward has an array of all layers' kernels, in whatever dtype."""
+    execution, batch = Execution(dtype="bfloat16", remat=remat), batches.make(3)
+    taps = {"read_BK": batch["mlm_positions_BK"]} if read else {}
+    kernel = re.compile(r"\w+\[[34],(24,24|24,40|40,24)\]")
+
+    def traced(config):
+        gradient = jax.grad(lambda params: number(config, params, batch, **taps))
+        return kernel.findall(str(jax.make_jaxpr(gradient)(params_of(config))))
+
+    assert traced(dataclasses.replace(CONFIG, execution=execution))
+    assert not traced(sharing("all", groups, execution=execution))
+
+
+def test_whole_layers_of_shared_weights_are_made_when_they_are_used():
+    """What a strategy does to the weights of one layer at a time, it does to shared ones."""
+    batch = batches.make(3)
+    doubled = Execution(whole_layer=lambda params: jax.tree.map(lambda leaf: 2 * leaf, params))
+    for kind, groups in (("all", 1), ("attention", 2)):
+        config = sharing(kind, groups)
+        params = params_of(config)
+        twice = params | {"layers": jax.tree.map(lambda leaf: 2 * leaf, params["layers"])}
+        value, gradient = value_and_gradient(dataclasses.replace(config, execution=doubled), params, batch)
+        expected, of_twice = value_and_gradient(config, twice, batch)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        close(gradient["layers"], jax.tree.map(lambda leaf: 2 * leaf, of_twice["layers"]))
+
+
+def test_gradients_of_many_shared_layers_are_summed_in_float32():
+    """In bfloat16 the 24th summand of a sum would lose half of its bits."""
+    config = sharing("all", 1, layers=24, execution=Execution(dtype="bfloat16"))
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params_of(config))
+    batch = batches.make(3)
+    text = str(jax.make_jaxpr(jax.grad(lambda params: number(config, params, batch)))(rounded))
+    assert "f32[24,40]" in text  # the carry of the sum; the products themselves are bfloat16
+    assert "bf16[24,40]" in text
+
+
+def test_depth_costs_no_parameters():
+    deep, shallow = (params_of(sharing("all", 1, layers=layers)) for layers in (12, 2))
+    assert jax.tree.map(np.shape, deep) == jax.tree.map(np.shape, shallow)
+    batch = batches.make(2)
+    assert not np.allclose(*(number(sharing("all", 1, layers=layers), deep, batch) for layers in (12, 2)))
+
+
+def test_shared_layers_start_as_the_first_layers_of_a_stack():
+    tokens_BT = jnp.zeros((1, 4), jnp.int32)
+    plain, shared = (Encoder(c).init(jax.random.key(0), tokens_BT)["params"] for c in (CONFIG, sharing("all", 2)))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b), plain["layers"], shared["layers"])
+
+
+# Table 1 of Lan et al. (2020), in millions, and what it comes to: embeddings of 30,000 pieces, 512 positions and two
+# segments, their projection, one layer and the pooler, no heads. The paper does not say what it counts; its number for
+# the largest is 5% above this one, whatever is counted.
+@pytest.mark.parametrize(
+    "preset, millions, parameters",
+    [
+        ("albert_base", 12, 11_683_584),
+        ("albert_large", 18, 17_683_968),
+        ("albert_xlarge", 60, 58_724_864),
+        ("albert_xxlarge", 235, 222_595_584),
+    ],
+)
+def test_albert_has_the_published_number_of_parameters(preset, millions, parameters):
+    config = dataclasses.replace(PRESETS[preset], vocab_size=30_000)
+    width, embedded = config.width, 128
+    embeddings = (30_000 + 512 + 2) * embedded + 2 * embedded + embedded * width + width
+    layer = 4 * (width + 1) * width + (width + 1) * 4 * width + (4 * width + 1) * width + 4 * width
+    assert parameters == embeddings + layer + (width + 1) * width
+    assert abs(parameters / 1e6 - millions) < max(1.5, 0.06 * millions)
+    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    assert vocabulary.count_parameters(params, config) == parameters
+
+
+@pytest.mark.parametrize("preset, parameters", [("roberta_base", 124_644_864), ("roberta_large", 355_358_720)])
+def test_roberta_has_the_parameters_of_the_released_models(preset, parameters):
+    """Of 50,265 pieces and 514 rows of positions, with pooler; transformers has a segment table of one row besides."""
+    config = dataclasses.replace(PRESETS[preset], vocab_size=50_265)
+    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    assert vocabulary.count_parameters(params, config) == parameters
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"sharing": "some"}, "model.sharing='some' is unknown; choose one of none, attention, feedforward, all"),
+        ({"activation": "relu"}, "model.activation='relu' is unknown; choose one of gelu, gelu_tanh"),
+        ({"sharing": "all", "sharing_groups": 0}, "model.sharing_groups=0 must be at least 1"),
+        ({"sharing": "all", "sharing_groups": 5}, "model.sharing_groups=5 does not divide model.layers=12; choose a"),
+        ({"sharing_groups": 2}, "model.sharing_groups=2 says who shares, and model.sharing=none; choose one of "),
+    ],
+)
+def test_stacks_that_cannot_be(fields, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        EncoderConfig(**fields)
