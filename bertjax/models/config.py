@@ -143,6 +143,7 @@ def _albert(layers: int, width: int) -> EncoderConfig:
 
 
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
+# electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
@@ -158,4 +159,5 @@ PRESETS: dict[str, EncoderConfig] = {
     "albert_large": _albert(24, 1024),
     "albert_xlarge": _albert(24, 2048),
     "albert_xxlarge": _albert(12, 4096),
+    "electra_small": _bert(12, 256, 4, embedding_width=128),
 }

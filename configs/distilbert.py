@@ -1,0 +1,63 @@
+"""DistilBERT: a student half as deep as its teacher (Sanh et al., 2019, arXiv 1910.01108).
+
+    python -m bertjax.train --config=configs/distilbert.py:models/bert --config.data.corpus=my/texts
+
+What follows the colon is the teacher: an export of a run or of `python -m bertjax.convert`, with a masked-LM head. The
+tokenizer is the teacher's. On a TPU slice add `--distributed --workdir=gs://BUCKET/distilbert`.
+
+| setting | paper | where | here |
+|---|---|---|---|
+| student | half the layers, no segment embeddings | section 2 | the same; an untrained pooler stays |
+| begins with | one layer of two of the teacher's | section 2 | the first, third, ... |
+| losses | soft targets, masked LM, cosine of hidden states | section 2 | the same, times 5, 2 and 1 (*) |
+| temperature | the same for both | section 2 | 2 (*) |
+| next sentence | none | section 2 | none |
+| batch | up to 4,000 examples | section 2 | 4,000 rows |
+| masking | dynamic | section 2 | the same, 15%: 80% [MASK], 10% random, 10% kept (*) |
+| learning rate | | | 5e-4, warm-up over 5% of the steps, linear decay (*) |
+| optimizer | | | Adam, epsilon 1e-6, no weight decay, clip norm 5 (*) |
+| epochs | | | 3 (*) |
+| corpus | that of BERT | section 2 | `data.corpus`; without it Wikipedia |
+
+(*) from the code that the authors published (huggingface/transformers, examples/research_projects/distillation).
+
+Deviations: that code masks rare words more often; it freezes the position embeddings.
+
+`distilbert.py:smoke` distils `runs/tiny-smoke/export`, which `python -m bertjax.train --config=configs/tiny.py:smoke`
+leaves, on the embedded corpus in under a minute.
+"""
+
+import ml_collections
+
+from bertjax import opening
+
+SMOKE_TEACHER = "runs/tiny-smoke/export"
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    if not variant:
+        raise ValueError("name the teacher, such as configs/distilbert.py:models/bert")
+    teacher = SMOKE_TEACHER if variant == "smoke" else variant
+    source = opening.open_config(teacher)
+    if source.model.layers % 2:
+        raise ValueError(f"{teacher} has {source.model.layers} layers, an odd number: every second makes no half")
+    config = ml_collections.ConfigDict()
+    config.init_from, config.init_every = teacher, 2
+    config.model = {"preset": "init_from", "layers": source.model.layers // 2, "segments": 0}
+    config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}
+    config.tasks = {
+        "distillation": {
+            "objective": {"kind": "distillation", "teacher": teacher},
+            "examples": {"kind": "full_sentences"},
+            "row_examples": 1,
+        }
+    }
+    config.optimizer = {"learning_rate": 5e-4, "warmup_share": 0.05, "weight_decay": 0.0, "clip_norm": 5.0}
+    config.stages = [{"epochs": 3.0, "seq_len": source.model.max_positions, "batch": 4000}]
+    config.runtime = {"log_every": 100}
+    if variant == "smoke":
+        config.data["corpus"] = "embedded:en"
+        config.stages = [{"steps": 50, "seq_len": 32, "batch": 32}]
+        config.eval = {"every": 25, "rows": 64}
+        config.runtime = {"save_every": 20}
+    return config
