@@ -39,6 +39,8 @@ def within(path: Path, *prefixes: str) -> list[str]:
         ),
         ("training", ["bertjax.inference", "bertjax.predict"]),
         ("interop", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.convert"]),
+        ("training", ["bertjax.comparison", "bertjax.compare"]),
+        ("comparison", ["bertjax.compare", "bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.predict"]),
         ("prediction", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile"]),
     ],
 )

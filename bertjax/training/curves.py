@@ -2,14 +2,22 @@
 
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from etils import epath
 
 from bertjax.training.files import read_jsonl
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # Reference curves of the shipped configurations: mean and band of several seeds.
 REFERENCES = Path(__file__).parent / "references"
+
+# What the name of a metric begins with in `metrics.jsonl`.
+TRAIN, HELDOUT = "train/", "eval/heldout/"
 
 
 def reference_of(config_name: str) -> dict | None:
@@ -30,7 +38,8 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
 
     records = read_jsonl(metrics)
     reference = reference_of(config_name) or {}
-    panels = ("mlm_loss", "mlm_accuracy") if any("train/mlm_loss" in record for record in records) else _losses(records)
+    names = metrics_in(records)
+    panels = ["mlm_loss", "mlm_accuracy"] if "mlm_loss" in names else losses_among(names) or ["loss"]
     figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if name in reference:
@@ -38,19 +47,41 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
             label = f"reference, {reference['seeds']} seeds"
             axes.fill_between(band["step"], band["low"], band["high"], color="0.85")
             axes.plot(band["step"], band["mean"], color="0.6", label=label)
-        for prefix, style in (("train", {"alpha": 0.5, "linewidth": 0.8}), ("eval/heldout", {"marker": "o"})):
-            points = [(r["step"], r[key]) for r in records if (key := f"{prefix}/{name}") in r and r[key] is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=prefix, **style)
+        for prefix, style in ((TRAIN, {"alpha": 0.5, "linewidth": 0.8}), (HELDOUT, {"marker": "o"})):
+            if points := points_of(records, "step", f"{prefix}{name}"):
+                axes.plot(*zip(*points, strict=True), label=prefix.rstrip("/"), **style)
         axes.set(xlabel="step", title=name)
         if axes.lines:
             axes.legend()
         axes.grid(alpha=0.3)
+    save(figure, target)
+
+
+def metrics_in(records: Iterable[dict]) -> list[str]:
+    """Names of the metrics of training and held-out rows, a mixture's with their task, as they first come."""
+    names = {
+        key.removeprefix(prefix): None
+        for record in records
+        for key in record
+        for prefix in (TRAIN, HELDOUT)
+        if key.startswith(prefix)
+    }
+    return list(names)
+
+
+def losses_among(names: Iterable[str]) -> list[str]:
+    """The losses among metrics, in alphabetical order."""
+    return sorted(name for name in names if name.endswith("_loss"))
+
+
+def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
+    """The values under the keys, of each record that has them all; what was not finite is null there, and left out."""
+    found = (tuple(record.get(key) for key in keys) for record in records)
+    return [values for values in found if None not in values]
+
+
+def save(figure: "Figure", target: epath.Path) -> None:
+    """Writes a figure as PNG, on an object store too."""
     picture = io.BytesIO()
     figure.savefig(picture, dpi=120)
     target.write_bytes(picture.getvalue())
-
-
-def _losses(records: list[dict]) -> tuple[str, ...]:
-    names = {key.split("/")[-1] for record in records for key in record if key.endswith("_loss")}
-    return tuple(sorted(names)) or ("loss",)

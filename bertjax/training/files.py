@@ -188,7 +188,7 @@ def read_jsonl(path: epath.Path) -> list[dict]:
     """The records of a file, a last line that a kill cut short left out; empty where there is no file.
 
     Raises:
-      UserError: another line is no JSON.
+      UserError: another line is no JSON object.
     """
     if not path.exists():
         return []
@@ -196,9 +196,12 @@ def read_jsonl(path: epath.Path) -> list[dict]:
     records = []
     for number, line in enumerate(whole, start=1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError("it is no JSON object")
         except ValueError as error:
             raise UserError(f"{path}:{number} is damaged ({error}); delete the line to go on without it") from error
+        records.append(record)
     return records
 
 

@@ -25,7 +25,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
         metrics[name] = {
             "values": values,
             "mean": statistics.fmean(values),
-            "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "deviation": deviation(values),
             "median": statistics.median(values),
             "max": max(values),
         }
@@ -33,6 +33,11 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if "accuracy" in metrics and "majority_accuracy" in figures[0]["baseline"]:
         failed = sum(each["eval"]["accuracy"] <= each["baseline"]["majority_accuracy"] for each in figures)
     return {"metrics": metrics, "failed": failed}
+
+
+def deviation(values: Sequence[float]) -> float:
+    """That of a sample (n - 1), 0 for a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 def print_seeds(spread: dict[str, Any], console: Console | None = None) -> None:

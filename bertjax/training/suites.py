@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bertjax.errors import UserError
+from bertjax.training.seeds import deviation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str,
     found = {
         task: {
             "mean": 100 * statistics.fmean(values),
-            "deviation": 100 * statistics.stdev(values) if len(values) > 1 else 0.0,
+            "deviation": 100 * deviation(values),
             "seeds": len(values),
         }
         for task, values in scores.items()

@@ -34,6 +34,18 @@ def test_a_panel_for_every_loss_of_another_objective(workdir):
     assert drawn(workdir, records).shape[1] == 1800
 
 
+def test_a_panel_for_every_loss_of_a_mixture(workdir):
+    """Both tasks have one of the same name."""
+    records = [{"step": 1, "train/a/mlm_loss": 1.0, "eval/heldout/b/mlm_loss": 2.0}]
+    assert curves.losses_among(curves.metrics_in(records)) == ["a/mlm_loss", "b/mlm_loss"]
+    assert drawn(workdir, records).shape[1] == 1200
+
+
+def test_what_was_not_finite_is_no_point():
+    records = [{"step": 1, "loss": None}, {"step": 2, "loss": 3.0}, {"step": 3}]
+    assert curves.points_of(records, "step", "loss") == [(2, 3.0)]
+
+
 def test_the_reference_of_a_configuration_is_drawn_behind(workdir, tmp_path, monkeypatch):
     plain = drawn(workdir, RECORDS)
     band = {"step": [1, 2, 3], "mean": [8.0, 7.0, 6.0], "low": [7.5, 6.5, 5.5], "high": [8.5, 7.5, 6.5]}

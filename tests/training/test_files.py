@@ -144,9 +144,10 @@ def test_what_is_not_there_is_not_cut(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_line_that_is_damaged_elsewhere_is_named(log):
+@pytest.mark.parametrize("damaged", ["{'step': 2", "2"])
+def test_a_line_that_is_damaged_elsewhere_is_named(log, damaged):
     first, _, last = log.read_text().splitlines()
-    log.write_text("\n".join([first, "{'step': 2", last, ""]))
+    log.write_text("\n".join([first, damaged, last, ""]))
     with pytest.raises(UserError, match=r"metrics.jsonl:2 is damaged .*; delete the line"):
         read_jsonl(log)
 

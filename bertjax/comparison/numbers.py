@@ -1,0 +1,78 @@
+"""What runs came to, and what they spent: the figures of the newest step, over the seeds of an entry."""
+
+import dataclasses
+import statistics
+
+from bertjax.comparison.runs import Entry, Run
+from bertjax.training.curves import HELDOUT, points_of
+from bertjax.training.seeds import deviation
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """A number over the runs of an entry that have it.
+
+    Attributes:
+      values: one of each, at least one.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """Of a sample; 0 for a single value."""
+        return deviation(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Of an entry, by name.
+
+    Attributes:
+      heldout: metrics of the last evaluation.
+      baselines: of finished runs, on the same rows.
+      spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
+    """
+
+    heldout: dict[str, Spread]
+    baselines: dict[str, Spread]
+    spent: dict[str, Spread]
+
+
+def numbers_of(entry: Entry) -> Numbers:
+    """Gathers the numbers of all runs of an entry."""
+    evaluations = [_last_evaluation(run) for run in entry.runs]
+    return Numbers(
+        heldout=_over([metrics for _, metrics in evaluations]),
+        baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]),
+        spent=_over([{"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]),
+    )
+
+
+def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
+    for record in reversed(run.records):
+        metrics = {key.removeprefix(HELDOUT): value for key, value in record.items() if key.startswith(HELDOUT)}
+        if metrics:
+            return record.get("step"), metrics
+    return None, {}
+
+
+def _spent(run: Run) -> dict[str, float]:
+    """Up to the newest record; seconds up to the end where the run has one, as its own table says them."""
+    newest = run.records[-1] if run.records else {}
+    spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
+    if run.summary.get("steps") == newest.get("step"):
+        return spent | {name: run.summary[name] for name in ("seconds", "tokens_per_second")}
+    if rates := [tokens / seconds for tokens, seconds in points_of([newest], "tokens", "seconds") if seconds]:
+        spent["tokens_per_second"] = rates[0]
+    return spent
+
+
+def _over(of_runs: list[dict[str, float | None]]) -> dict[str, Spread]:
+    names = dict.fromkeys(name for found in of_runs for name in found)
+    values = {name: tuple(found[name] for found in of_runs if found.get(name) is not None) for name in names}
+    return {name: Spread(found) for name, found in values.items() if found}

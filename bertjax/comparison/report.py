@@ -1,0 +1,133 @@
+"""A comparison as tables for a person, and as plain data."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bertjax.comparison.numbers import Numbers, Spread
+from bertjax.comparison.runs import Entry
+from bertjax.comparison.settings import Differences, Rows, shorten, text_of
+
+_FINGERPRINT_WIDTH = 8
+_METRIC = "{:.4f}"
+_SPENT = {
+    "evaluated_at": ("last evaluation at step", "{:,.0f}"),
+    "steps": ("steps", "{:,.0f}"),
+    "tokens": ("tokens", "{:,.0f}"),
+    "flops": ("FLOPs", "{:.3e}"),
+    "seconds": ("seconds", "{:,.1f}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+}
+
+
+def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers]) -> dict[str, Any]:
+    """All differences and numbers, nothing shortened.
+
+    Returns:
+      {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value, None
+      where it has none, or {`each`: its distinct values} where seeds differ}}}, `numbers`: {name: {part: {number:
+      {`values`, `mean`, `deviation`}}}}}. Halves and parts are the fields of `Differences` and `Numbers`.
+    """
+    names = [entry.name for entry in entries]
+    return {
+        "runs": {
+            entry.name: {
+                "path": entry.path,
+                "runs": len(entry.runs),
+                "finished": sum(run.finished for run in entry.runs),
+                "planned_steps": max(run.planned_steps for run in entry.runs),
+            }
+            for entry in entries
+        },
+        "differences": {
+            half: {
+                setting: {name: each[0] if len(each) == 1 else {"each": list(each)} for name, each in zip(names, row)}
+                for setting, row in rows.items()
+            }
+            for half, rows in _fields(differences).items()
+        },
+        "numbers": {
+            name: {
+                part: {number: _spread_dict(spread) for number, spread in found.items()}
+                for part, found in _fields(each).items()
+            }
+            for name, each in zip(names, numbers)
+        },
+    }
+
+
+def print_comparison(
+    entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers], console: Console | None = None
+) -> None:
+    """Prints the settings that differ and the numbers, a column an entry."""
+    console = console or Console()
+    for title, rows, width in (
+        ("settings that differ: what is trained", differences.identity, None),
+        ("settings that differ: where data lies, and how it was carried out", differences.execution, None),
+        ("what they read (fingerprints)", differences.content, _FINGERPRINT_WIDTH),
+    ):
+        if rows:
+            console.print(_settings_table(title, entries, rows, width))
+    if not any(_fields(differences).values()):
+        console.print("no setting differs")
+    console.print(_numbers_table(entries, numbers))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
+def _spread_dict(spread: Spread) -> dict[str, Any]:
+    return {"values": list(spread.values), "mean": spread.mean, "deviation": spread.deviation}
+
+
+def _table(title: str, entries: Sequence[Entry]) -> Table:
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    for entry in entries:
+        table.add_column(Text(entry.name), justify="right", overflow="fold")
+    return table
+
+
+def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int | None) -> Table:
+    table = _table(title, entries)
+    for name, row in rows.items():
+        texts = [text_of(each) for each in row]
+        table.add_row(Text(name), *map(Text, shorten(texts, width) if width else shorten(texts)))
+    return table
+
+
+def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Table:
+    table = _table("numbers, of seeds mean ± deviation", entries)
+
+    def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
+        cells = [_cell(find(each), pattern, len(entry.runs)) for each, entry in zip(numbers, entries)]
+        table.add_row(Text(title), *cells)
+
+    for prefix, part in (("held out: ", "heldout"), ("baseline: ", "baselines")):
+        for name in dict.fromkeys(name for each in numbers for name in getattr(each, part)):
+            add(f"{prefix}{name}", _METRIC, lambda each, part=part, name=name: getattr(each, part).get(name))
+        table.add_section()
+    table.add_row("finished", *map(_finished, entries))
+    for name, (title, pattern) in _SPENT.items():
+        add(title, pattern, lambda each, name=name: each.spent.get(name))
+    return table
+
+
+def _cell(spread: Spread | None, pattern: str, runs: int) -> str:
+    if spread is None:
+        return "-"
+    text = pattern.format(spread.mean)
+    if len(set(spread.values)) > 1:
+        text += f" ± {pattern.format(spread.deviation)}"
+    return text if len(spread.values) == runs else f"{text} ({len(spread.values)} of {runs})"
+
+
+def _finished(entry: Entry) -> str:
+    if len(entry.runs) > 1:
+        return f"{sum(run.finished for run in entry.runs)} of {len(entry.runs)} seeds"
+    return "yes" if entry.runs[0].finished else f"no, of {entry.runs[0].planned_steps:,} steps"

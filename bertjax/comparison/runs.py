@@ -1,0 +1,107 @@
+"""The runs that are compared: a workdir each, or a folder of `--seeds` that holds several."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from bertjax.config import Config
+from bertjax.errors import UserError
+from bertjax.training.files import Workdir, read_json, read_jsonl
+from bertjax.training.restoring import read_record
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a workdir says of its run.
+
+    Attributes:
+      config: as it was filled in from the data.
+      identity: what a resumed run must share, the fingerprints of what was read among it.
+      records: the lines of `metrics.jsonl`.
+      summary: `summary.json`, empty as long as there is none.
+    """
+
+    config: Config
+    identity: dict[str, Any]
+    records: list[dict]
+    summary: dict[str, Any]
+
+    @property
+    def planned_steps(self) -> int:
+        """Of all stages."""
+        return sum(stage.steps for stage in self.config.stages)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of them are done; one that is trained longer has the summary of its old end."""
+        return self.summary.get("steps") == self.planned_steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One side of a comparison.
+
+    Attributes:
+      name: the path, without the folders that all entries share.
+      path: as the user named it.
+      runs: one, or one of each seed.
+    """
+
+    name: str
+    path: str
+    runs: tuple[Run, ...]
+
+    @property
+    def records(self) -> list[dict]:
+        """Those of all runs."""
+        return [record for run in self.runs for record in run.records]
+
+
+def open_entries(paths: Sequence[str]) -> list[Entry]:
+    """Reads workdirs, and folders with a workdir `seed=N` of each seed.
+
+    Raises:
+      UserError: fewer than two, one that is named twice, or one that is no run or has logged nothing.
+    """
+    roots = [Workdir.at(path).root for path in paths]
+    if len(roots) < 2:
+        raise UserError(f"{paths[0] if paths else 'nothing'} alone has nothing to differ from; name two runs or more")
+    if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
+        raise UserError(f"{twice[0]} is named twice; name each run once")
+    return [Entry(name, str(path), _open(path)) for name, path in zip(_names(paths), paths, strict=True)]
+
+
+def _open(path: str) -> tuple[Run, ...]:
+    workdir = Workdir.at(path)
+    if not workdir.root.is_dir():
+        raise UserError(f"{path!r} does not exist; name a workdir, or the folder of a run with --seeds")
+    if workdir.config.exists():
+        runs = (_read(workdir),)
+    else:
+        seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
+        runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
+    if not runs:
+        raise UserError(
+            f"{path!r} is no run: it has neither config.json nor folders seed=N with one; name a workdir, or the "
+            "folder of a run with --seeds"
+        )
+    if not any(run.records for run in runs):
+        every = runs[0].config.runtime.log_every
+        raise UserError(f"{path!r} has no line in metrics.jsonl yet; a run logs its first at step {every}")
+    return runs
+
+
+def _read(workdir: Workdir) -> Run:
+    summary = {}
+    if workdir.summary.exists():
+        summary = read_json(workdir.summary, "eval", "baseline", "steps", "seconds", "tokens_per_second")
+    record = read_record(workdir)
+    return Run(record.config, record.identity, read_jsonl(workdir.metrics), summary)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """`a/x`, `b/x` for `runs/a/x`, `runs/b/x`."""
+    parts = [path.rstrip("/").split("/") for path in paths]
+    while all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
+        parts = [each[1:] for each in parts]
+    return ["/".join(each) for each in parts]

@@ -1,0 +1,70 @@
+"""Final numbers of runs and of seeds, against sums done by hand."""
+
+import pytest
+
+from bertjax.comparison.numbers import numbers_of
+from bertjax.comparison.runs import open_entries
+from tests.comparison.workdirs import STEPS, record, write
+
+
+@pytest.fixture
+def entries(tmp_path):
+    """Three seeds, of which the last is under way, and a run by itself that was never evaluated."""
+    for seed, loss in enumerate((3.0, 5.0)):
+        write(
+            tmp_path / f"many/seed={seed}",
+            [record(10, 6.0, 5.5), record(STEPS, 4.0, loss)],
+            baseline={"unigram_loss": 7.0},
+        )
+    write(tmp_path / "many/seed=2", [record(10, 6.0, 5.5), record(12, 5.0)])
+    alone = write(tmp_path / "alone", [record(4, 6.0)])
+    return open_entries([str(tmp_path / "many"), str(alone)])
+
+
+def test_numbers_over_seeds(entries):
+    found = numbers_of(entries[0])
+    loss = found.heldout["mlm_loss"]
+    assert loss.values == (3.0, 5.0, 5.5), "of the seed that is under way its last evaluation"
+    assert loss.mean == pytest.approx(4.5) and loss.deviation == pytest.approx(1.75**0.5)
+    assert found.baselines["unigram_loss"].values == (7.0, 7.0)
+    assert found.spent["evaluated_at"].values == (20, 20, 10)
+    assert found.spent["steps"].values == (20, 20, 12)
+    assert found.spent["tokens"].values == (2000.0, 2000.0, 1200.0)
+    assert found.spent["flops"].values == (20000.0, 20000.0, 12000.0)
+    assert found.spent["seconds"].values == (50.0, 50.0, 24.0), "the end of a finished run is after its last line"
+    assert found.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
+
+
+def test_a_run_that_was_never_evaluated(entries):
+    found = numbers_of(entries[1])
+    assert (found.heldout, found.baselines) == ({}, {})
+    assert {name: spread.values for name, spread in found.spent.items()} == {
+        "steps": (4,),
+        "tokens": (400.0,),
+        "flops": (4000.0,),
+        "seconds": (8.0,),
+        "tokens_per_second": (50.0,),
+    }
+    assert found.spent["steps"].deviation == 0.0
+
+
+def test_which_are_finished(entries):
+    assert [[run.finished for run in entry.runs] for entry in entries] == [[True, True, False], [False]]
+
+
+def test_a_run_that_goes_on_has_the_numbers_of_its_newest_line(tmp_path):
+    """`--extend` leaves the old summary until the new end."""
+    longer = {"stages": [{"steps": 40, "seq_len": 32, "batch": 8}]}
+    root = write(tmp_path / "a", [record(STEPS, 4.0, 4.0)], longer, baseline={"unigram_loss": 7.0})
+    with open(root / "metrics.jsonl", "a") as file:
+        file.write('{"step": 30, "tokens": 3000.0, "seconds": 60.0, "eval/heldout/mlm_loss": 3.5}\n')
+    entry, _ = open_entries([str(root), str(write(tmp_path / "b", [record(1)]))])
+    found = numbers_of(entry)
+    assert not entry.runs[0].finished and found.heldout["mlm_loss"].values == (3.5,)
+    assert found.spent["seconds"].values == (60.0,) and found.spent["tokens_per_second"].values == (50.0,)
+
+
+def test_a_loss_that_is_not_finite_is_no_number(tmp_path):
+    broken = write(tmp_path / "a", [record(1) | {"eval/heldout/mlm_loss": None, "eval/heldout/b/mlm_loss": 2.0}])
+    entry, _ = open_entries([str(broken), str(write(tmp_path / "b", [record(1)]))])
+    assert {name: spread.values for name, spread in numbers_of(entry).heldout.items()} == {"b/mlm_loss": (2.0,)}
