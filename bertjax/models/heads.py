@@ -39,14 +39,51 @@ class MaskedLMHead(nn.Module):
         """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
-        bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
-        width = config.embedded_width
-        transformed_BKE = activation(config)(Dense(config, width, name="transform")(hidden_BKD))
-        transformed_BKE = layer_norm(config, "norm")(transformed_BKE)
-        rows, word_VE = transformed_BKE.reshape(-1, width), word_VE.astype(transformed_BKE.dtype)
-        logits = jnp.einsum("re,ve->rv", rows, word_VE, preferred_element_type=jnp.float32) + bias_V
-        return logits.reshape(*hidden_BKD.shape[:-1], -1)
+        transformed_BKE = activation(config)(Dense(config, config.embedded_width, name="transform")(hidden_BKD))
+        return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
+
+
+class SpanBoundaryHead(nn.Module):
+    """Guesses a token of a masked span from the two tokens around the span and its place in it.
+
+    Two layers with GELU and layer norm on the concatenation of the boundary states and the embedding of the place, then
+    a product with the word embeddings (Joshi et al., 2020, section 3.2).
+    """
+
+    config: EncoderConfig
+    longest: int
+    place_width: int
+
+    @nn.compact
+    def __call__(
+        self, left_BKD: jax.Array, right_BKD: jax.Array, places_BK: jax.Array, word_VE: jax.Array
+    ) -> jax.Array:
+        """Returns float32 logits_BKV over the padded vocabulary.
+
+        Args:
+          left_BKD, right_BKD: hidden states of the last token before the span and of the first one after it.
+          places_BK: int, in [0, longest), 0 for the first token of the span.
+          word_VE: the word embeddings.
+        """
+        config = self.config
+        init = nn.initializers.truncated_normal(config.init_stddev)
+        place = self.param("place", init, (self.longest, self.place_width))
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
+        hidden = jnp.concatenate([left_BKD, right_BKD, place[places_BK].astype(left_BKD.dtype)], axis=-1)
+        for name, width in (("first", config.width), ("second", config.embedded_width)):
+            hidden = layer_norm(config, f"{name}_norm")(activation(config)(Dense(config, width, name=name)(hidden)))
+        return vocabulary_logits(config, hidden, word_VE, word_bias_V)
+
+
+def vocabulary_logits(
+    config: EncoderConfig, transformed_BKE: jax.Array, word_VE: jax.Array, word_bias_V: jax.Array
+) -> jax.Array:
+    """The product with the word embeddings, float32 logits_BKV; those of padded ids are the lowest float."""
+    is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
+    bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
+    rows = transformed_BKE.reshape(-1, transformed_BKE.shape[-1])
+    logits = jnp.einsum("re,ve->rv", rows, word_VE.astype(rows.dtype), preferred_element_type=jnp.float32) + bias_V
+    return logits.reshape(*transformed_BKE.shape[:-1], -1)
 
 
 class DetectionHead(nn.Module):

@@ -10,6 +10,8 @@ KINDS = {
     "electra": "bertjax.objectives.electra:Electra",
     "sentence_order": "bertjax.objectives.sop:SentenceOrderPrediction",
     "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",
+    "span_boundary": "bertjax.objectives.span_boundary:SpanBoundary",
+    "structbert": "bertjax.objectives.structbert:StructBERT",
     "classification": "bertjax.objectives.classification:Classification",
     "regression": "bertjax.objectives.regression:Regression",
     "tagging": "bertjax.objectives.tagging:Tagging",

@@ -10,7 +10,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masking, TokenMasking, mask, predictions
+from bertjax.data.masking import Masked, Masking, TokenMasking, mask, predictions
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
@@ -74,7 +74,10 @@ class MaskedLM(Objective):
         return self.masking.fingerprints
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        masked = mask(examples, draw, self.masking)
+        return self.features_of(examples, draw, mask(examples, draw, self.masking))
+
+    def features_of(self, examples: PlacedExamples, draw: Draw, masked: Masked) -> dict[str, np.ndarray]:
+        """Host: the features of examples that are masked."""
         _, seq_len, row_examples = examples.shape
         capacity = self.masking.capacity(seq_len, row_examples)
         return {
