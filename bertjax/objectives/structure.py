@@ -10,7 +10,7 @@ from bertjax.objectives.pairs import MaskedPairs
 class SentenceStructurePrediction(MaskedPairs):
     """Masked tokens, and how segment B relates to segment A (section 2.2). Terms: `mlm`, `structure`.
 
-    The labels: 0 B follows A, 1 B precedes A, 2 B is random. `structbert` has the paper's word structural objective, too.
+    The labels: 0 B follows A, 1 B precedes A, 2 B is random. The word structural objective is in `structbert`.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("order",)
