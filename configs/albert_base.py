@@ -49,7 +49,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     }
     config.tasks = {
         "sop": {
-            "objective": {"kind": "sop", "masking": {"kind": "ngrams"}},
+            "objective": {"kind": "sentence_order", "masking": {"kind": "ngrams"}},
             "examples": {"kind": "sentence_order"},
             "row_examples": 1,
         }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import config
+from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").rglob("*.py")))
@@ -26,7 +27,9 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     monkeypatch.chdir(ROOT)
     # A model of BERT's size, with longer examples.
     (tmp_path / "bertjax.json").write_text(json.dumps({"config": {"model": {"max_positions": 1024}}}))
-    command = re.sub(r"(--config\.init_from=|adapt\.py:)\S+", rf"\g<1>{tmp_path}", command)
+    command = re.sub(r"(--config\.init_from=|(?:adapt|distilbert)\.py:)\S+", rf"\g<1>{tmp_path}", command)
+    example.write(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
     config.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])

@@ -1,0 +1,18 @@
+"""The objective of docs/adding_an_objective.md, as a module that can be imported."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding_an_objective.md"
+KIND = "mylab.replaced:RandomReplacement"
+
+
+def code() -> str:
+    """What the page shows as Python."""
+    return re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
+
+
+def write(folder: Path) -> None:
+    """Writes it to `folder`/mylab/replaced.py."""
+    (folder / "mylab").mkdir()
+    (folder / "mylab" / "replaced.py").write_text(code())

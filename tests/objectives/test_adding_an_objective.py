@@ -1,0 +1,30 @@
+"""The page that says how to add an objective: its code, trained as it stands there."""
+
+import json
+
+import pytest
+
+from tests import runs
+from tests.objectives import example
+
+FLAGS = [
+    f"--config.tasks.bert.objective.kind={example.KIND}",
+    "--config.tasks.bert.examples.kind=full_sentences",
+]
+
+
+def test_it_is_short():
+    assert 20 < len(example.code().strip().splitlines()) <= 60
+
+
+@pytest.mark.slow
+def test_it_learns_which_tokens_were_replaced(flags, tmp_path):
+    example.write(tmp_path)
+    workdir = f"--workdir={tmp_path / 'run'}"
+    done = runs.finish(runs.start(*flags, *FLAGS, workdir, PYTHONPATH=f"{tmp_path}:."))
+    assert done.returncode == 0, done.stderr
+    assert f"--config.tasks.bert.objective.kind={example.KIND}" in example.PAGE.read_text()
+    losses = [record["train/replaced_loss"] for record in runs.records(tmp_path / "run" / "metrics.jsonl")]
+    assert losses[-1] < losses[0] - 0.1
+    evaluated = json.loads((tmp_path / "run" / "summary.json").read_text())["eval"]
+    assert set(evaluated) == {"replaced_loss", "replaced_accuracy"}
