@@ -10,7 +10,7 @@ from bertjax.config import load
 from tests import runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-RECIPES = ("bert_base", "bert_large", "bert_lamb", "roberta_base", "albert_base", "electra_small")
+RECIPES = ("bert_base", "bert_large", "bert_lamb", "roberta_base", "albert_base", "electra_small", "spanbert")
 
 
 @pytest.mark.slow
