@@ -76,7 +76,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "corpus": "embedded:en",
             "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},
         }
-        config.tasks["electra"]["objective"]["generator_share"] = 1 / 2
         config.optimizer = {"learning_rate": 1e-3, "warmup_steps": 10}
         config.stages = [{"steps": 50, "seq_len": 32, "batch": 32}]
         config.eval = {"every": 25, "rows": 64}
