@@ -39,7 +39,7 @@ class MaskedLMHead(nn.Module):
         """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        transformed_BKE = activation(config)(Dense(config, config.embedded_width, name="transform")(hidden_BKD))
+        transformed_BKE = activation(config)(Dense(config, config.embedded_width, config.has_biases, name="transform")(hidden_BKD))
         return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
 
 
