@@ -22,7 +22,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | learning rate | warm-up, stable, decay | 2.2 | the same; steps, rate and batch are ours |
 | packing | no padding | 2.1 | several examples a row, kept apart |
 
-Deviations: AdamW in place of StableAdamW, a linear fall, byte-level BPE trained on your corpus, text alone without code,
+Deviations: AdamW in place of StableAdamW, a linear fall, byte-level BPE trained on your corpus, text without code,
 and no second phase of longer rows.
 
 `modern.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
