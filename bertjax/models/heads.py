@@ -97,7 +97,8 @@ class DetectionHead(nn.Module):
     @nn.compact
     def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
         """Returns float32 logits_BT."""
-        transformed_BTD = activation(self.config)(Dense(self.config, self.config.width, name="transform")(hidden_BTD))
+        transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
+        transformed_BTD = activation(self.config)(transform(hidden_BTD))
         return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
 
 
