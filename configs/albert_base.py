@@ -48,7 +48,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "tokenizer": {"kind": "unigram", "vocab_size": 30_000},
     }
     config.tasks = {
-        "sop": {
+        "albert": {
             "objective": {"kind": "sentence_order", "masking": {"kind": "ngrams"}},
             "examples": {"kind": "sentence_order"},
             "row_examples": 1,

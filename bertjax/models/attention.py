@@ -7,6 +7,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, path_at
 from bertjax.models.layers import Dense, dropout
+from bertjax.models.rotary import Rotation
 from bertjax.models.visibility import Visibility
 
 
@@ -45,8 +46,11 @@ class SelfAttention(nn.Module):
         read_BQ: jax.Array | None,
         head_mask_H: jax.Array | None,
         key: jax.Array | None,
+        rotation: Rotation | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Attends from the tokens `read_BQ`, whose hidden states are the queries, or from all.
+
+        Where positions are rotary, `rotation` is that of all tokens.
 
         Returns:
           The projected values [B, Q, D], and the attention probabilities [B, H, Q, T], which only the plain path has.
@@ -57,13 +61,16 @@ class SelfAttention(nn.Module):
         config = self.config
 
         def heads(name, x):
-            return Dense(config, config.width, name=name)(x).reshape(*x.shape[:-1], config.heads, -1)
+            projected = Dense(config, config.width, config.has_biases, name=name)(x)
+            return projected.reshape(*x.shape[:-1], config.heads, -1)
 
         query_BQHD, key_BTHD, value_BTHD = (
             heads("query", queries_BQD),
             heads("key", hidden_BTD),
             heads("value", hidden_BTD),
         )
+        if rotation is not None:
+            query_BQHD, key_BTHD = rotation.at(read_BQ).turned(query_BQHD), rotation.turned(key_BTHD)
         rate = 0.0 if key is None else config.attention_dropout
         path = path_at(config.execution.attention, hidden_BTD.shape[1])
         if path == PLAIN or read_BQ is not None:  # a few queries are little work, and the kernels take T of them
@@ -76,4 +83,5 @@ class SelfAttention(nn.Module):
             values_BQHD, probabilities_BHQT = kernel(query_BQHD, key_BTHD, value_BTHD, visibility), None
         if head_mask_H is not None:
             values_BQHD = values_BQHD * head_mask_H[:, None].astype(values_BQHD.dtype)
-        return Dense(config, config.width, name="output")(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT
+        output = Dense(config, config.width, config.has_biases, name="output")
+        return output(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT

@@ -7,7 +7,10 @@ from bertjax.errors import UserError
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
-ACTIVATIONS = ("gelu", "gelu_tanh")
+ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
+POSITIONS = ("learned", "rotary")
+NORMS = ("post", "pre")
+BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
 
 # The name under which a checkpoint policy finds the weights that `Execution.whole_layer` gathered.
@@ -53,7 +56,17 @@ class EncoderConfig:
       heads: H; the width of a head is D / H.
       feedforward: F, width of the hidden layer between two layers' attention.
       activation: of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh (Hendrycks &
-        Gimpel, 2016, section 2).
+        Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv 2002.05202); the
+        MLM head has `gelu` then.
+      norm: where the layer norms of attention and feed-forward are: `post`, after the sum of input and output, or
+        `pre`, before the input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
+      biases: of dense layers and layer norms: `all`, or those of the `heads` alone (pooler, classifiers, vocabulary).
+      positions: `learned`, a table of them, or `rotary`, which turns queries and keys (Su et al., 2021, arXiv
+        2104.09864).
+      rotary_base: of rotary positions, the longest of their wavelengths over 2 pi.
+      window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0
+        where all layers are global.
+      global_every: the first of so many layers sees the whole example, the others are local; 1 where all do.
       sharing: what layers share (Lan et al., 2020, section 3.1): `none`, the weights of `attention` or of
         `feedforward`, each with its layer norm, or `all`, so that depth costs no parameters (Dehghani et al., 2019,
         arXiv 1807.03819).
@@ -77,6 +90,12 @@ class EncoderConfig:
     heads: int = 12
     feedforward: int = 3072
     activation: str = "gelu"
+    norm: str = "post"
+    biases: str = "all"
+    positions: str = "learned"
+    rotary_base: float = 10_000.0
+    window: int = 0
+    global_every: int = 1
     sharing: str = "none"
     sharing_groups: int = 1
     embedding_width: int = 0
@@ -90,21 +109,29 @@ class EncoderConfig:
     execution: Execution = Execution()
 
     def __post_init__(self):
-        for field, known in (("activation", ACTIVATIONS), ("sharing", SHARING)):
+        for field, known in (
+            ("activation", ACTIVATIONS),
+            ("norm", NORMS),
+            ("biases", BIASES),
+            ("positions", POSITIONS),
+            ("sharing", SHARING),
+        ):
             if (value := getattr(self, field)) not in known:
                 raise UserError(f"model.{field}={value!r} is unknown; choose one of {', '.join(known)}")
-        for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups"):
+        for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups", "global_every"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
         for field, of_zero in (
             ("embedding_width", "takes that of model.width"),
             ("position_offset", "reads the position table from its first row"),
             ("segments", "has no segment table"),
+            ("window", "lets every layer see everything"),
         ):
             if getattr(self, field) < 0:
                 raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
         if self.width % self.heads:
             raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
+        self._check_positions()
         if self.layers % self.sharing_groups:
             raise UserError(
                 f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
@@ -118,6 +145,41 @@ class EncoderConfig:
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
+
+    def _check_positions(self) -> None:
+        if self.positions == "rotary":
+            if self.position_offset:
+                raise UserError(
+                    f"model.position_offset={self.position_offset} is of a position table, which "
+                    "model.positions=rotary has not; leave it 0"
+                )
+            if self.width // self.heads % 2:
+                raise UserError(
+                    f"model.positions=rotary turns pairs, and model.width={self.width} over "
+                    f"model.heads={self.heads} is odd; choose another number of heads"
+                )
+        elif self.rotary_base != EncoderConfig.rotary_base:
+            raise UserError(
+                f"model.rotary_base={self.rotary_base} says nothing to model.positions={self.positions}; leave it out, "
+                "or choose rotary"
+            )
+        if self.rotary_base <= 1.0:
+            raise UserError(f"model.rotary_base={self.rotary_base} must be above 1; 10000 is usual")
+        if (self.window > 0) != (self.global_every > 1):
+            raise UserError(
+                f"model.window={self.window} and model.global_every={self.global_every} contradict each other; local "
+                "layers need a window above 0 and a global_every above 1"
+            )
+
+    @property
+    def has_biases(self) -> bool:
+        """Whether the dense layers and layer norms below the heads have biases."""
+        return self.biases == "all"
+
+    @property
+    def local_layers(self) -> int:
+        """How many layers see a window alone."""
+        return self.layers - -(-self.layers // self.global_every)
 
     @property
     def embedded_width(self) -> int:
@@ -142,9 +204,18 @@ def _albert(layers: int, width: int) -> EncoderConfig:
     return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
 
 
+def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
+    return EncoderConfig(
+        layers=layers, width=width, heads=heads, feedforward=feedforward, activation="geglu", norm="pre",
+        biases="heads", positions="rotary", segments=0, window=64, global_every=3, norm_epsilon=1e-5,
+        dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+
+
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
 # electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
+# modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "google_tiny": _bert(2, 128, 2),
@@ -160,4 +231,6 @@ PRESETS: dict[str, EncoderConfig] = {
     "albert_xlarge": _albert(24, 2048),
     "albert_xxlarge": _albert(12, 4096),
     "electra_small": _bert(12, 256, 4, embedding_width=128),
+    "modern_base": _modern(22, 768, 12, 1152),
+    "modern_large": _modern(28, 1024, 16, 2624),
 }

@@ -18,6 +18,7 @@ from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, path_at
 from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
 from bertjax.models.random import split
+from bertjax.models.rotary import Rotation, rotation
 from bertjax.models.visibility import Visibility
 
 TAPS = frozenset({"hidden", "attention"})
@@ -38,7 +39,8 @@ class Encoded(NamedTuple):
     Attributes:
       hidden: [B, T, D], or [B, K, D] where only the positions `read_BK` were asked for.
       pooled_BND: tanh of a dense layer on each example's [CLS]; None where the params have no pooler.
-      captured: `hidden` [L + 1, B, T, D] (embeddings first) and `attention` [L, B, H, T, T], where asked for.
+      captured: `hidden` [L + 1, B, T, D] (embeddings first, as they pass from layer to layer) and `attention`
+        [L, B, H, T, T], where asked for.
     """
 
     hidden: jax.Array
@@ -62,8 +64,15 @@ class _Depth(NamedTuple):
     key: jax.Array | None
 
 
+class _Tokens(NamedTuple):
+    """What every layer knows of the tokens: who sees whom, and by how much they turn where positions are rotary."""
+
+    visibility: Visibility
+    rotation: Rotation | None
+
+
 class Layer(nn.Module):
-    """One post-layer-norm Transformer layer (Vaswani et al., 2017, section 3.1)."""
+    """One Transformer layer (Vaswani et al., 2017, section 3.1), its norms where `config.norm` says."""
 
     config: EncoderConfig
 
@@ -75,20 +84,33 @@ class Layer(nn.Module):
         head_mask_H: jax.Array | None = None,
         key: jax.Array | None = None,
         read_BK: jax.Array | None = None,
+        rotation: Rotation | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the new hidden states, of all positions or of `read_BK`, and the attention probabilities if any."""
-        config = self.config
+        config, is_pre = self.config, self.config.norm == "pre"
+        attention_norm, output_norm = layer_norm(config, "attention_norm"), layer_norm(config, "output_norm")
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
-        queries = hidden_BTD if read_BK is None else jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
 
+        def read(x_BTD: jax.Array) -> jax.Array:
+            return x_BTD if read_BK is None else jnp.take_along_axis(x_BTD, read_BK[..., None], axis=1)
+
+        def dense(features: int, name: str, x: jax.Array) -> jax.Array:
+            return Dense(config, features, config.has_biases, name=name)(x)
+
+        inputs_BTD = attention_norm(hidden_BTD) if is_pre else hidden_BTD
         attended, probabilities = SelfAttention(config, name="attention")(
-            queries, hidden_BTD, visibility, read_BK, head_mask_H, attention_key
+            read(inputs_BTD), inputs_BTD, visibility, read_BK, head_mask_H, attention_key, rotation
         )
-        attended = layer_norm(config, "attention_norm")(queries + dropout(attended, config.dropout, output_key))
+        attended = read(hidden_BTD) + dropout(attended, config.dropout, output_key)
+        if not is_pre:
+            attended = attention_norm(attended)
+        inputs = output_norm(attended) if is_pre else attended
 
-        expanded = activation(config)(Dense(config, config.feedforward, name="intermediate")(attended))
-        output = dropout(Dense(config, config.width, name="output")(expanded), config.dropout, feedforward_key)
-        return layer_norm(config, "output_norm")(attended + output), probabilities
+        expanded = activation(config)(dense(config.feedforward, "intermediate", inputs))
+        if config.activation == "geglu":
+            expanded *= dense(config.feedforward, "gate", inputs)
+        output = attended + dropout(dense(config.width, "output", expanded), config.dropout, feedforward_key)
+        return (output if is_pre else output_norm(output)), probabilities
 
 
 class Encoder(nn.Module):
@@ -109,7 +131,9 @@ class Encoder(nn.Module):
 
     def setup(self):
         if self.config.embedded_width != self.config.width:
-            self.projection = Dense(self.config, self.config.width)
+            self.projection = Dense(self.config, self.config.width, self.config.has_biases)
+        if self.config.norm == "pre":
+            self.final_norm = layer_norm(self.config)
         if self.is_initializing() or self.config.execution.whole_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's share of the stack, whose shape no initialiser gives
@@ -177,49 +201,60 @@ class Encoder(nn.Module):
             jnp.arange(self.config.layers), own, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None
         )
         groups, last_group = stack.grouped(self.config, depths, shared)
+        tokens = _Tokens(visibility, self._rotation(positions_BT))
         embedded_BTD = hidden_BTD
-        hidden_BTD, before = self._run_groups(hidden_BTD, visibility, groups, capture)
+        hidden_BTD, before = self._run_groups(hidden_BTD, tokens, groups, capture)
 
         if read_BK is None:
-            hidden, captured = self._run(hidden_BTD, visibility, *last_group, capture)
+            hidden, captured = self._run(hidden_BTD, tokens, *last_group, capture)
             captured = {name: jnp.concatenate([before[name], captured[name]]) for name in before} or captured
             if "hidden" in captured:
                 captured["hidden"] = jnp.concatenate([embedded_BTD[None], captured["hidden"]])
+            hidden = self._last_norm(hidden)
             summary_BND = jnp.take_along_axis(hidden, summary_positions_BN[..., None], axis=1)
         else:
             depths, shared = last_group
             earlier, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
-            hidden_BTD, captured = self._run(hidden_BTD, visibility, earlier, shared)
+            hidden_BTD, captured = self._run(hidden_BTD, tokens, earlier, shared)
             read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
-            hidden, _ = self._layer(hidden_BTD, visibility, last, shared, read)
-            summary_BND, hidden = jnp.split(hidden, [summary_positions_BN.shape[1]], axis=1)
+            hidden, _ = self._layer(hidden_BTD, tokens, last, shared, read)
+            summary_BND, hidden = jnp.split(self._last_norm(hidden), [summary_positions_BN.shape[1]], axis=1)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None, captured)
 
-    def _run_groups(self, hidden_BTD, visibility, groups, capture):
+    def _rotation(self, positions_BT):
+        config = self.config
+        if config.positions != "rotary":
+            return None
+        return rotation(positions_BT, config.width // config.heads, config.rotary_base)
+
+    def _last_norm(self, hidden):
+        return self.final_norm(hidden) if self.config.norm == "pre" else hidden
+
+    def _run_groups(self, hidden_BTD, tokens, groups, capture):
         """Scans groups of layers, see `_run`; none where `groups` is None."""
         if groups is None:
             return hidden_BTD, {}
 
         def body(hidden_BTD, group):
-            return self._run(hidden_BTD, visibility, *group, capture)
+            return self._run(hidden_BTD, tokens, *group, capture)
 
         unroll = self.config.sharing_groups - 1 if self.config.execution.unroll else 1
         hidden_BTD, captured = jax.lax.scan(body, hidden_BTD, groups, unroll=unroll)
         return hidden_BTD, {name: taps.reshape(-1, *taps.shape[2:]) for name, taps in captured.items()}
 
-    def _run(self, hidden_BTD, visibility, depths, shared, capture=()):
+    def _run(self, hidden_BTD, tokens, depths, shared, capture=()):
         """Scans layers; returns the last hidden states and what was captured, stacked on the layer axis."""
 
         def body(hidden_BTD, depth):
-            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, visibility, depth, shared)
+            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, tokens, depth, shared)
             taps = {"hidden": output_BTD, "attention": probabilities_BHTT}
             return output_BTD, {name: taps[name] for name in capture}
 
         unroll = max(len(depths.number), 1) if self.config.execution.unroll else 1
         return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
 
-    def _layer(self, hidden_BTD, visibility, depth, shared, read_BK=None):
+    def _layer(self, hidden_BTD, tokens, depth, shared, read_BK=None):
         """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
         layer, execution = Layer(self.config, parent=None), self.config.execution
         whole_layer = None if self.is_initializing() else execution.whole_layer
@@ -227,13 +262,14 @@ class Encoder(nn.Module):
         if whole_layer is not None and policy is None:  # or every layer's weights would be kept whole
             policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
-        def apply(hidden_BTD, visibility, depth, shared, read_BK):
+        def apply(hidden_BTD, tokens, depth, shared, read_BK):
             params = depth.params | shared
             if whole_layer is not None:
                 params = whole_layer(params)
+            visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
             taps = depth.head_mask_H, depth.key, read_BK
-            return layer.apply({"params": params}, hidden_BTD, visibility, *taps)
+            return layer.apply({"params": params}, hidden_BTD, visibility, *taps, tokens.rotation)
 
         if policy is not None:
             apply = jax.checkpoint(apply, policy=policy)
-        return apply(hidden_BTD, visibility, depth, shared, read_BK)
+        return apply(hidden_BTD, tokens, depth, shared, read_BK)

@@ -39,7 +39,8 @@ class MaskedLMHead(nn.Module):
         """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        transformed_BKE = activation(config)(Dense(config, config.embedded_width, name="transform")(hidden_BKD))
+        transform = Dense(config, config.embedded_width, config.has_biases, name="transform")
+        transformed_BKE = activation(config)(transform(hidden_BKD))
         return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
 
 
@@ -71,7 +72,8 @@ class SpanBoundaryHead(nn.Module):
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
         hidden = jnp.concatenate([left_BKD, right_BKD, place[places_BK].astype(left_BKD.dtype)], axis=-1)
         for name, width in (("first", config.width), ("second", config.embedded_width)):
-            hidden = layer_norm(config, f"{name}_norm")(activation(config)(Dense(config, width, name=name)(hidden)))
+            hidden = activation(config)(Dense(config, width, config.has_biases, name=name)(hidden))
+            hidden = layer_norm(config, f"{name}_norm")(hidden)
         return vocabulary_logits(config, hidden, word_VE, word_bias_V)
 
 
@@ -97,7 +99,8 @@ class DetectionHead(nn.Module):
     @nn.compact
     def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
         """Returns float32 logits_BT."""
-        transformed_BTD = activation(self.config)(Dense(self.config, self.config.width, name="transform")(hidden_BTD))
+        transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
+        transformed_BTD = activation(self.config)(transform(hidden_BTD))
         return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
 
 

@@ -27,6 +27,7 @@ class Dense(nn.Module):
 
     config: EncoderConfig
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -35,15 +36,20 @@ class Dense(nn.Module):
         kernel = self.param(
             "kernel", nn.initializers.truncated_normal(self.config.init_stddev), (x.shape[-1], self.features)
         )
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        rows = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel.astype(dtype) + bias.astype(dtype)
+        rows = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel.astype(dtype)
+        if self.use_bias:
+            rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return rows.reshape(*x.shape[:-1], self.features)
 
 
 def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
     """Layer norm over the last axis (Ba et al., 2016), its statistics in float32."""
     return nn.LayerNorm(
-        epsilon=config.norm_epsilon, dtype=jnp.dtype(config.execution.dtype), use_fast_variance=False, name=name
+        epsilon=config.norm_epsilon,
+        dtype=jnp.dtype(config.execution.dtype),
+        use_bias=config.has_biases,
+        use_fast_variance=False,
+        name=name,
     )
 
 
@@ -58,8 +64,8 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
 
 
 def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
-    """The function that `config.activation` names."""
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh}[config.activation]
+    """The function that `config.activation` names, without the gate of `geglu`."""
+    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "geglu": gelu}[config.activation]
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
@@ -78,7 +84,10 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E."""
+    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E.
+
+    Positions that are rotary and segments that are none have no table here.
+    """
 
     config: EncoderConfig
 
@@ -86,7 +95,8 @@ class Embeddings(nn.Module):
         config, width = self.config, self.config.embedded_width
         init = nn.initializers.truncated_normal(config.init_stddev)
         self.word = self.param("word", init, (config.padded_vocab_size, width))
-        self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
+        if config.positions == "learned":
+            self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
         if config.segments:
             self.segment = self.param("segment", init, (config.segments, width))
         self.norm = layer_norm(config)
@@ -100,7 +110,9 @@ class Embeddings(nn.Module):
             # In float32, so that the gradients of a frequent token are not rounded one by one as they add up.
             return table_NE.astype(jnp.float32)[indices_BT]
 
-        summed_BTE = rows(self.word, tokens_BT) + rows(self.position, positions_BT + self.config.position_offset)
+        summed_BTE = rows(self.word, tokens_BT)
+        if self.config.positions == "learned":
+            summed_BTE += rows(self.position, positions_BT + self.config.position_offset)
         if self.config.segments:
             summed_BTE += rows(self.segment, segments_BT)
         return dropout(self.norm(summed_BTE), self.config.dropout, key)

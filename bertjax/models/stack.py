@@ -18,7 +18,7 @@ Tree = Any
 _PARTS = {
     "none": (),
     "attention": ("attention", "attention_norm"),
-    "feedforward": ("intermediate", "output", "output_norm"),
+    "feedforward": ("intermediate", "gate", "output", "output_norm"),
 }
 _PARTS["all"] = _PARTS["attention"] + _PARTS["feedforward"]
 
@@ -36,9 +36,16 @@ def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
 
     In float32, so that the gradients of all layers are not rounded one by one as they add up.
     """
-    of_shared = {name: layers[name] for name in _PARTS[config.sharing]}
+    of_shared = {name: params for name, params in layers.items() if name in _PARTS[config.sharing]}
     own = {name: params for name, params in layers.items() if name not in of_shared}
     return own, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_shared)
+
+
+def window(config: EncoderConfig, number: jax.Array) -> jax.Array | None:
+    """int32 [], how far a layer sees to either side, any distance where it is global; None where all layers are."""
+    if not config.window:
+        return None
+    return jnp.where(number % config.global_every == 0, jnp.iinfo(jnp.int32).max, config.window).astype(jnp.int32)
 
 
 def grouped(config: EncoderConfig, per_layer: Tree, shared: dict) -> tuple[tuple[Tree, dict] | None, tuple[Tree, dict]]:

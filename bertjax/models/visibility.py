@@ -11,12 +11,12 @@ class Visibility(NamedTuple):
 
     Attributes:
       examples_BT: int, which example of the row a token belongs to (0 = padding, which sees padding only).
-      window: at most this far to either side; None for everything.
+      window: int or int32 [], at most this far to either side; None for everything.
       rank_BT: int, only tokens of a lower or equal rank (XLNet's order of prediction); None for every order.
     """
 
     examples_BT: jax.Array
-    window: int | None = None
+    window: int | jax.Array | None = None
     rank_BT: jax.Array | None = None
 
     def mask_BQT(self, read_BQ: jax.Array | None = None) -> jax.Array:

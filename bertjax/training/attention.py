@@ -9,14 +9,16 @@ from bertjax.models.kernels import CUDNN, PLAIN, SPLASH
 _WITHOUT_SPLASH = re.compile(r"TPU v[23]\b")
 
 
-def choose_attention(wanted: str, backend: str, device_kind: str, dropout: float, dtype: str, tensor: int) -> str:
+def choose_attention(
+    wanted: str, backend: str, device_kind: str, dropout: float, dtype: str, tensor: int, window: int = 0
+) -> str:
     """The path of an encoder; rows that it cannot serve are left to `plain` by `bertjax.models.kernels.path_at`.
 
-    | wanted | backend         | attention dropout | axis tensor | path   |
-    |--------|-----------------|-------------------|-------------|--------|
-    | auto   | TPU v4 or later | 0                 | 1           | splash |
-    | auto   | any other       | any               | any         | plain  |
-    | a path | as below        | 0                 | 1 (splash)  | it     |
+    | wanted | backend         | attention dropout | axis tensor | local layers  | path   |
+    |--------|-----------------|-------------------|-------------|---------------|--------|
+    | auto   | TPU v4 or later | 0                 | 1           | none          | splash |
+    | auto   | any other       | any               | any         | any           | plain  |
+    | a path | as below        | 0                 | 1 (splash)  | none (splash) | it     |
 
     Splash runs on TPU v4 and later. The axis tensor is left to the compiler, which takes no kernel apart. cuDNN runs on
     GPU in bfloat16 and is never chosen by `auto`: it needs the full mask to keep packed examples apart, and whether
@@ -27,7 +29,7 @@ def choose_attention(wanted: str, backend: str, device_kind: str, dropout: float
     """
     has_splash = backend == "tpu" and not _WITHOUT_SPLASH.match(device_kind)
     if wanted == "auto":
-        return SPLASH if has_splash and dropout == 0.0 and tensor == 1 else PLAIN
+        return SPLASH if has_splash and dropout == 0.0 and tensor == 1 and not window else PLAIN
     reasons = []
     if wanted == SPLASH and not has_splash:
         reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
@@ -37,6 +39,8 @@ def choose_attention(wanted: str, backend: str, device_kind: str, dropout: float
         reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
     if wanted == SPLASH and tensor > 1:
         reasons.append(f"cannot be shared out over runtime.mesh.tensor={tensor}")
+    if wanted == SPLASH and window:
+        reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
     if reasons:
         raise UserError(f"runtime.attention={wanted} {' and '.join(reasons)}; use runtime.attention=auto")
     return wanted

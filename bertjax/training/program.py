@@ -71,7 +71,8 @@ class Program:
         encoder = self.config.encoder(self.vocab_size, self.backend)
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
-        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, runtime.mesh.tensor)
+        tensor, window = runtime.mesh.tensor, encoder.window
+        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=path))
 
     @functools.cached_property

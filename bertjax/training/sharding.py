@@ -24,8 +24,8 @@ AXES = ("data", "fsdp", "tensor")
 ENCODER_RULES: Rules = (
     (r"encoder/embeddings/word$", P("tensor", "fsdp")),
     (r"encoder/embeddings/(position|segment)$", P(None, "fsdp")),
-    (r"encoder/layers/(attention/(query|key|value)|intermediate)/kernel$", P(None, "fsdp", "tensor")),
-    (r"encoder/layers/(attention/(query|key|value)|intermediate)/bias$", P(None, "tensor")),
+    (r"encoder/layers/(attention/(query|key|value)|intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
+    (r"encoder/layers/(attention/(query|key|value)|intermediate|gate)/bias$", P(None, "tensor")),
     (r"encoder/layers/(attention/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
     (r"encoder/.*(bias|scale)$", P()),
     (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),

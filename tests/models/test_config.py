@@ -32,7 +32,8 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128(vocab_size, padded):
 
 def test_presets_are_the_published_sizes():
     """(layers, width, heads, feed-forward): Devlin et al. (2019), section 3; Turc et al. (2019), table 1; Liu et al.
-    (2019), table 9; Lan et al. (2020), section 3.1 and table 1; ours."""
+    (2019), table 9; Lan et al. (2020), section 3.1 and table 1; Clark et al. (2020), table 6;
+    Warner et al. (2024); ours."""
     assert {name: (p.layers, p.width, p.heads, p.feedforward) for name, p in PRESETS.items()} == {
         "tiny": (3, 256, 4, 1024),
         "google_tiny": (2, 128, 2, 512),
@@ -47,4 +48,7 @@ def test_presets_are_the_published_sizes():
         "albert_large": (24, 1024, 16, 4096),
         "albert_xlarge": (24, 2048, 32, 8192),
         "albert_xxlarge": (12, 4096, 64, 16384),
+        "electra_small": (12, 256, 4, 1024),
+        "modern_base": (22, 768, 12, 1152),
+        "modern_large": (28, 1024, 16, 2624),
     }

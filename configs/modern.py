@@ -1,0 +1,66 @@
+"""An encoder of ModernBERT's shape, trained as that in its first phase: Warner et al. (2024), arXiv 2412.13663.
+
+On every host of a TPU slice of 256 chips:
+
+    python -m bertjax.train --distributed --config=configs/modern.py --workdir=gs://BUCKET/modern \
+        --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
+
+Does it fit, and what does it cost? Compiled for the slice without having one:
+
+    python -m bertjax.compile --config=configs/modern.py --topology=v5e:16x16
+
+| setting | paper | where | here |
+|---|---|---|---|
+| layers, width | 22, 768 | 2.1 | the same, `modern_base` |
+| positions | rotary | 2.1 | the same, with one base of 10,000 for all layers |
+| attention | every third layer global, the others see 128 tokens | 2.1 | the same: 64 to either side |
+| feed-forward | GeGLU | 2.1 | the same |
+| norms | before each part, after the embeddings | 2.1 | the same, and one before the first attention too |
+| biases | none but in the decoder | 2.1 | none but in heads |
+| objective | masked tokens, 30%, no sentence pairs | 2.2 | the same |
+| sequence length | 1,024 in the first phase | 2.2 | the same |
+| learning rate | warm-up, stable, decay | 2.2 | the same; steps, rate and batch are ours |
+| packing | no padding | 2.1 | several examples a row, kept apart |
+
+Deviations: AdamW in place of StableAdamW, a linear fall, byte-level BPE trained on your corpus, text without code,
+and no second phase of longer rows.
+
+`modern.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+"""
+
+import ml_collections
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.model = {"preset": "modern_base", "max_positions": 1024}
+    config.data = {
+        "corpus": "hf:wikimedia/wikipedia/20231101.en",
+        "tokenizer": {"kind": "byte_bpe", "vocab_size": 50_000},
+    }
+    config.tasks = {
+        "mlm": {
+            "objective": {"kind": "mlm", "masking": {"kind": "tokens", "rate": 0.3}},
+            "examples": {"kind": "doc_sentences"},
+        }
+    }
+    config.optimizer = {
+        "learning_rate": 8e-4,
+        "warmup_steps": 2000,
+        "schedule": {"kind": "wsd", "decay_steps": 10_000},
+        "b2": 0.98,
+    }
+    config.stages = [{"steps": 100_000, "seq_len": 1024, "batch": 1024}]
+    config.eval = {"every": 2500}
+    config.runtime = {"micro_tokens": 4096, "log_every": 100}
+    if variant == "smoke":
+        config.model.update({"layers": 4, "width": 128, "heads": 2, "feedforward": 192, "window": 8})
+        config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "byte_bpe", "vocab_size": 2000}}
+        config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 10})
+        config.optimizer.schedule = {"kind": "wsd", "decay_steps": 10}
+        config.stages = [{"steps": 50, "seq_len": 64, "batch": 32}]
+        config.eval = {"every": 25, "rows": 64}
+        config.runtime = {"micro_tokens": 1024, "save_every": 20}
+    elif variant:
+        raise ValueError(f"no variant {variant!r}; there is smoke")
+    return config

@@ -1,0 +1,221 @@
+"""The parts of ModernBERT: rotary positions, local layers, gates, norms before and no biases."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import kernels, vocabulary
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.rotary import rotation
+from bertjax.objectives.bert import BERT
+from bertjax.training.attention import choose_attention
+from bertjax.training.flops import training_flops
+from bertjax.training.paths import path_of
+from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from tests import batches
+
+# Layer 0 is global, 1 and 2 are local, 3 is global.
+CONFIG = dataclasses.replace(
+    PRESETS["modern_base"], vocab_size=100, layers=4, width=16, heads=2, feedforward=24, max_positions=16, window=2
+)
+LOCAL = dataclasses.replace(CONFIG, layers=2, global_every=2, window=2)
+CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
+
+
+@functools.cache
+def params_of(config: EncoderConfig) -> dict:
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(shapes["params"])
+
+
+@functools.partial(jax.jit, static_argnames=("config", "capture"))
+def encode(config, params, batch, **taps):
+    return Encoder(config).apply({"params": params}, *(batch.get(name) for name in CORE), **taps)
+
+
+def packed() -> dict:
+    """Two examples of 7 and 8 tokens in a row of 16."""
+    examples_T = np.array([1] * 7 + [2] * 8 + [0])
+    return {
+        "tokens_BT": np.arange(10, 26)[None],
+        "positions_BT": np.array([[*range(7), *range(8), 0]]),
+        "examples_BT": examples_T[None],
+        "summary_positions_BN": np.array([[0, 7]]),
+    }
+
+
+def test_a_product_of_turned_queries_and_keys_follows_from_their_distance():
+    draw = np.random.default_rng(0)
+    query, key = (np.float32(draw.normal(size=(1, 1, 1, 8))) for _ in range(2))
+
+    def product(at, other):
+        turned = (rotation(jnp.array([[p]]), 8, 10_000.0).turned(x) for p, x in ((at, query), (other, key)))
+        return float(jnp.sum(next(turned) * next(turned)))
+
+    for distance in (0, 1, 5, -3):
+        products = [product(start + distance, start) for start in (3, 11, 100)]
+        np.testing.assert_allclose(products, products[0], rtol=1e-4)
+    assert abs(product(4, 3) - product(6, 3)) > 0.1
+    np.testing.assert_allclose(product(0, 0), float((query * key).sum()), rtol=1e-6)
+
+
+def test_a_rotation_is_that_of_complex_numbers():
+    x = np.float32(np.random.default_rng(0).normal(size=(1, 3, 2, 6)))
+    positions = np.array([[0, 2, 7]])
+    turned = rotation(jnp.asarray(positions), 6, 100.0).turned(jnp.asarray(x))
+    angles = positions[..., None, None] * 100.0 ** (-np.arange(3) / 3)
+    expected = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angles)
+    np.testing.assert_allclose(turned, np.concatenate([expected.real, expected.imag], -1), rtol=1e-5, atol=1e-6)
+
+
+def test_hidden_states_do_not_change_where_all_positions_move_on():
+    params, batch = params_of(CONFIG), packed()
+    attention = params["layers"]["attention"]
+    sharp = attention | {"query": {"kernel": 8 * attention["query"]["kernel"]}}
+    params = params | {"layers": params["layers"] | {"attention": sharp}}
+    moved = batch | {"positions_BT": batch["positions_BT"] + 37}
+    plain, after = encode(CONFIG, params, batch).hidden, encode(CONFIG, params, moved).hidden
+    np.testing.assert_allclose(after[:, :15], plain[:, :15], rtol=1e-4, atol=1e-4)
+    turned_round = batch | {"positions_BT": batch["positions_BT"][:, ::-1]}
+    assert np.abs(encode(CONFIG, params, turned_round).hidden - plain).max() > 0.01
+
+
+def test_a_local_layer_sees_its_window_and_a_global_one_everything():
+    """In row and column of the gradient; the second layer of two is local."""
+    params, tokens_BT = params_of(LOCAL), np.arange(10, 26)[None]
+
+    @jax.jit
+    def attention(params):
+        return Encoder(LOCAL).apply({"params": params}, tokens_BT, capture=("attention",)).captured["attention"]
+
+    near_TT = np.abs(np.arange(16)[:, None] - np.arange(16)) <= 2
+    first, second = np.asarray(attention(params))
+    assert first.min() > 0 and second[:, :, ~near_TT].max() == 0 and second[:, :, near_TT].min() > 0
+
+
+@pytest.mark.parametrize("layers, reach", [(2, 2), (3, 4)])
+@pytest.mark.parametrize("read", [False, True])
+def test_no_gradient_comes_from_outside_of_the_windows(layers, reach, read):
+    """Of the local layers alone: the embeddings stand for the global one's output, whose values are switched off."""
+    config = dataclasses.replace(CONFIG, layers=layers, global_every=layers)
+    params, tokens_BT = params_of(config), np.arange(10, 26)[None]
+    value = params["layers"]["attention"]["value"]["kernel"].copy()
+    value[0] = 0.0
+    attention = params["layers"]["attention"] | {"value": {"kernel": value}}
+    params = params | {"layers": params["layers"] | {"attention": attention}}
+
+    def number(word_VD):
+        changed = params | {"embeddings": params["embeddings"] | {"word": word_VD}}
+        taps = {"read_BK": np.array([[8]])} if read else {}
+        hidden = Encoder(config).apply({"params": changed}, tokens_BT, **taps).hidden
+        return jnp.sum(jnp.sin(3 * (hidden[0, 0] if read else hidden[0, 8])))
+
+    gradient = np.abs(jax.jit(jax.grad(number))(params["embeddings"]["word"]))[10:26].max(axis=1)
+    np.testing.assert_array_equal(gradient > 0, np.abs(np.arange(16) - 8) <= reach)
+
+
+def test_packed_examples_are_as_alone_and_do_not_leak():
+    params, batch = params_of(CONFIG), packed()
+    together = encode(CONFIG, params, batch)
+    for index, columns in enumerate((slice(0, 7), slice(7, 15))):
+        alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
+        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_reading_few_positions_is_exact():
+    params, batch, read_BK = params_of(CONFIG), packed(), np.array([[3, 8, 14]])
+    whole, few = encode(CONFIG, params, batch), encode(CONFIG, params, batch, read_BK=read_BK)
+    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="full")], ids=str)
+def test_the_execution_changes_nothing(execution):
+    params, batch, other = params_of(CONFIG), packed(), dataclasses.replace(CONFIG, execution=execution)
+
+    def gradient(config):
+        return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(encode(config, params, batch).hidden))))(params)
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(other), gradient(CONFIG))
+
+
+def test_there_are_no_biases_but_in_heads():
+    params = jax.eval_shape(BERT().module(CONFIG).init, jax.random.key(0), batches.make(1))["params"]
+    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    biases = {path for path in leaves if path.endswith("bias")}
+    assert biases == {"encoder/pooler/bias", "heads/mlm/word_bias", "heads/nsp/classifier/bias"}
+    assert {path for path in leaves if path.startswith("encoder/embeddings/")} == {
+        "encoder/embeddings/word",
+        "encoder/embeddings/norm/scale",
+    }
+    rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
+    specs = {path: spec_of(path, leaf, rules) for path, leaf in leaves.items()}
+    assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
+
+
+def test_flops_by_hand():
+    """Layers 4, two of them local with 2 tokens to either side; width 16, feed-forward 24, vocabulary 100."""
+    kernels_, attention = 4 * (4 * 16 * 16 + 3 * 16 * 24) * 20, 2 * 16 * (2 * 200 + 2 * 20 * 5)
+    head = (16 * 16 + 100 * 16) * 3
+    assert training_flops(CONFIG, 20, 200, 3) == 6 * (kernels_ + attention + head)
+    short = 2 * 16 * 4 * 40  # examples that lie within the window
+    assert training_flops(CONFIG, 20, 40, 3) == 6 * (kernels_ + short + head)
+
+
+@pytest.mark.parametrize("preset, millions", [("modern_base", 149), ("modern_large", 395)])
+def test_modern_encoders_have_the_published_number_of_parameters(preset, millions):
+    """With the MLM head and without pooler, of 50,368 pieces; the paper says 149 and 395 millions (section 2.1.3)."""
+    config = dataclasses.replace(PRESETS[preset], vocab_size=50_368)
+
+    def init():
+        encoder = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+        del encoder["pooler"]
+        hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
+        return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
+
+    found = vocabulary.count_parameters(jax.eval_shape(init), config)
+    assert abs(found / 1e6 - millions) < 1
+
+
+def test_splash_leaves_local_layers_to_the_plain_path():
+    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64) == "plain"
+    with pytest.raises(UserError, match="runtime.attention=splash has one mask for all layers, and model.window=64 is"):
+        choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64)
+    forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))
+    with pytest.raises(ValueError, match="attention path splash cannot express Visibility.window; use the plain path"):
+        jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 256), jnp.int32)))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"norm": "middle"}, "model.norm='middle' is unknown; choose one of post, pre"),
+        ({"biases": "some"}, "model.biases='some' is unknown; choose one of all, heads"),
+        ({"positions": "none"}, "model.positions='none' is unknown; choose one of learned, rotary"),
+        (
+            {"positions": "rotary", "position_offset": 2},
+            "model.position_offset=2 is of a position table, which model.p",
+        ),
+        (
+            {"positions": "rotary", "width": 36, "heads": 12},
+            "model.positions=rotary turns pairs, and model.width=36 over",
+        ),
+        ({"positions": "rotary", "rotary_base": 1.0}, "model.rotary_base=1.0 must be above 1; 10000 is usual"),
+        ({"rotary_base": 5.0}, "model.rotary_base=5.0 says nothing to model.positions=learned; leave it out, or"),
+        ({"window": -1}, "model.window=-1 must not be negative; 0 lets every layer see everything"),
+        ({"window": 64}, "model.window=64 and model.global_every=1 contradict each other; local layers need"),
+        ({"global_every": 3}, "model.window=0 and model.global_every=3 contradict each other; local layers need"),
+        ({"global_every": 0}, "model.global_every=0 must be at least 1"),
+    ],
+)
+def test_parts_that_cannot_be(fields, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        EncoderConfig(**fields)
