@@ -46,15 +46,15 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
         at = config.stages[index]
         for task in at.among(config.tasks):
             log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
-            predictions.append(predict(program, chips, index, task))
+            predictions.append(predict(program.at(index), chips, index, task))
     return predictions
 
 
 def _distinct(config: Config) -> list[int]:
-    """The first stage of each shape and choice of tasks."""
+    """The first stage of each shape, choice of tasks and depth."""
     first = {}
     for index, stage in enumerate(config.stages):
-        first.setdefault((stage.seq_len, stage.batch, stage.tasks), index)
+        first.setdefault((stage.seq_len, stage.batch, stage.tasks, stage.layers), index)
     return list(first.values())
 
 

@@ -76,8 +76,23 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} is that of the run's begin; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
+        self._check_depths()
         self._check_tasks()
         rises(self.stages, self.optimizer)  # refuses a warm-up that is too long
+
+    def _check_depths(self) -> None:
+        depths = [self.layers_at(index) for index in range(len(self.stages))]
+        for index, (before, after) in enumerate(zip(depths, depths[1:]), 1):
+            if after not in (before, 2 * before):
+                raise UserError(
+                    f"stages.{index} has {after} layers after {before}; a stack stays as deep or is doubled: let it be "
+                    f"{before} or {2 * before}"
+                )
+        if depths[-1] != self.model.layers:
+            raise UserError(
+                f"stages.{len(depths) - 1}.layers={depths[-1]} is not model.layers={self.model.layers}; the last stage "
+                "trains the whole model"
+            )
 
     def _check_tasks(self) -> None:
         if not self.tasks:
@@ -109,6 +124,10 @@ class Config:
                     f"tasks.{rarest} would have {share:.3%} of the steps of stages.{index}, and the least is "
                     f"{SMALLEST_SHARE:.3%}; raise its weight"
                 )
+
+    def layers_at(self, stage: int) -> int:
+        """How deep the encoder is in a stage."""
+        return self.stages[stage].layers or self.model.layers
 
     @property
     def task_name(self) -> str:

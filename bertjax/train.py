@@ -85,9 +85,9 @@ def run(
         feeds = distributed.together(lambda: _open(config))
         config = feeds.config  # what was left to the data is filled in
         program = Program(config, feeds.store.tokenizer.vocab_size)
-        source = distributed.together(lambda: initial.source_of(files, program, feeds.store.tokenizer))
+        source = distributed.together(lambda: initial.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _begin_together(files, program, feeds, source, extend)
-        begin = functools.partial(initial.state_from, source, program)
+        begin = functools.partial(initial.state_from, source, program.at(0))
         trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))

@@ -38,7 +38,7 @@ def test_it_is_the_step_that_training_runs():
     program = Program(load(), 400, tuple(jax.devices()[:1]))
     stage = program.config.stages[0]
     batches = program.task.abstract_batches(stage, 1)
-    chunk = program.task.jitted_chunk()
+    chunk = program.task.chunk
     abstract = chunk.lower(program.abstract_state, program.task.abstract_frozen, batches)
     batch = {name: np.zeros(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
     real = chunk.lower(program.init_state(), program.task.frozen, put_batches([batch], program.mesh))

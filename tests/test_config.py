@@ -12,14 +12,17 @@ from bertjax.data.config import SourceConfig
 from bertjax.data.formats import format_class
 from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
-from bertjax.models.config import Execution
+from bertjax.models.config import PRESETS, Execution
 from bertjax.objectives.mlm import MaskedLM
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
     *(("tiny", variant) for variant in ("", "smoke", "chars")),
     *(("bert_large", variant) for variant in ("", "smoke", "splash")),
-    *((name, variant) for name in ("bert_base", "bert_lamb", "roberta_base") for variant in ("", "smoke")),
+    *((name, variant) for name in ("bert_base", "bert_lamb", "spanbert", "modern") for variant in ("", "smoke")),
+    *(("roberta_base", variant) for variant in ("", "smoke", "large")),
+    *(("albert_base", variant) for variant in ("", "smoke", "large", "xlarge", "xxlarge")),
+    *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),
 ]
 
 
@@ -28,7 +31,7 @@ def path_of(name: str, variant: str = "") -> str:
 
 
 def test_every_shipped_file_is_tested():
-    of_an_export = {"adapt"}  # tests/test_extend.py
+    of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_initial.py
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
 
 
@@ -136,12 +139,19 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"model": {"preset": "tinny"}},
-            "model.preset='tinny' is unknown; choose one of tiny, google_tiny, mini, small, medium, base, large or "
-            "init_from",
+            f"model.preset='tinny' is unknown; choose one of {', '.join(PRESETS)} or init_from",
         ),
         (
             {"model": {"execution": {}}},
             "model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat",
+        ),
+        (
+            {"model": {"layers": 5}, "stages": [{"layers": 2}, {}]},
+            "stages.1 has 5 layers after 2; a stack stays as deep or is doubled: let it be 2 or 4",
+        ),
+        (
+            {"model": {"layers": 4}, "stages": [{"layers": 2}]},
+            "stages.0.layers=2 is not model.layers=4; the last stage trains the whole model",
         ),
         ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
         (

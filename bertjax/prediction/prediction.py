@@ -132,7 +132,7 @@ def predict(program: Program, topology: Topology, stage: int = 0, task: str = ""
     arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
     usable = usable_memory(program.mesh.devices.flat[0])
     started = time.monotonic()
-    traced = of_task.jitted_chunk().trace(*arguments)
+    traced = of_task.chunk.trace(*arguments)
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():

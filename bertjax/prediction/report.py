@@ -76,15 +76,18 @@ def projection(predictions: Sequence[Prediction], config: Config, corpus_tokens:
       corpus_tokens: tokens of the corpus.
       mfu: model FLOPs utilisation, the share of the chips' peak that the model's own FLOPs make use of.
     """
-    of_shape = {(one.seq_len, one.batch, one.task or config.task_name): one for one in predictions}
+    of_shape = {
+        (one.seq_len, one.batch, config.layers_at(one.stage), one.task or config.task_name): one for one in predictions
+    }
 
     def seconds(of_step: Callable[[Prediction], float]) -> float:
         """Of the whole run, its tasks having their shares of the steps."""
         total = 0.0
-        for stage in config.stages:
+        for index, stage in enumerate(config.stages):
+            shape = (stage.seq_len, stage.batch, config.layers_at(index))
             weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
             turns = {task: stage.steps * weight / sum(weights.values()) for task, weight in weights.items()}
-            total += sum(steps * of_step(of_shape[stage.seq_len, stage.batch, task]) for task, steps in turns.items())
+            total += sum(steps * of_step(of_shape[*shape, task]) for task, steps in turns.items())
         return total
 
     tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in config.stages)

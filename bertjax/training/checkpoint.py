@@ -149,8 +149,11 @@ class Checkpoints:
                 f"a checkpoint could not be written to {self._folder}: {_first_line(error)}; the older ones are kept"
             ) from error
 
-    def restore_newest(self, abstract_state: Any) -> Restored | None:
+    def restore_newest(self, abstract_state: Callable[[int], Any]) -> Restored | None:
         """The newest checkpoint that is whole; damaged ones are reported and set aside. None where there is none.
+
+        Args:
+          abstract_state: shapes, dtypes and shardings of the state after so many steps.
 
         Raises:
           UserError: there are checkpoints and none is whole, or the format is newer than this bertjax.
@@ -166,7 +169,7 @@ class Checkpoints:
         damaged = []
         for step in reversed(steps):
             try:
-                restored = self.restore(step, abstract_state)
+                restored = self.restore(step, abstract_state(step))
             except Damaged as error:
                 log.warning("checkpoint %d is damaged (%s); going on from the one before", step, error)
                 damaged.append(step)

@@ -24,6 +24,7 @@ class Stage:
       learning_rate: a peak, where the learning rate rises anew in this stage; 0 goes on with the rise before.
       warmup_steps: to that peak.
       tasks: names of those that take turns in this stage; empty for all.
+      layers: of the encoder in this stage, where it grows from stage to stage; 0 for all of them.
     """
 
     steps: int = 1_000_000
@@ -34,6 +35,7 @@ class Stage:
     learning_rate: float = 0.0
     warmup_steps: int = 0
     tasks: tuple[str, ...] = ()
+    layers: int = 0
 
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
         """Those of the tasks of a run that take turns in this stage, in their order."""
@@ -44,7 +46,7 @@ class Stage:
         for field in ("steps", "seq_len", "batch"):
             if getattr(self, field) < 1:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must be at least 1")
-        for field in ("epochs", "examples", "learning_rate", "warmup_steps"):
+        for field in ("epochs", "examples", "learning_rate", "warmup_steps", "layers"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.warmup_steps and not self.learning_rate:

@@ -18,6 +18,7 @@ from bertjax.training.checkpoint import Checkpoints
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.files import Workdir
+from bertjax.training.growth import grow
 from bertjax.training.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.program import Program
 from bertjax.training.report import show_samples
@@ -82,7 +83,7 @@ class Loop:
         self._checkpoints = Checkpoints(
             workdir.checkpoints, self._runtime.keep, self._runtime.keep_every, self._runtime.keep_best
         )
-        restored = self._checkpoints.restore_newest(program.abstract_state)
+        restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
         self._state = restored.tree if restored else begin()
         self._start = restored.step if restored else 0
         if restored:
@@ -94,7 +95,7 @@ class Loop:
             lambda: MetricsLog(workdir, totals, self._start, distributed.is_writer())
         )
         self._queue = MetricsQueue()
-        self._evaluate = Evaluator(program, feeds)
+        self._evaluators: dict[int, Evaluator] = {}
         self._watchdog, self._spikes = Watchdog(), Spikes()
         self._last: tuple[int, dict[str, float]] | None = None
         self._recent: dict[str, float] = {}  # since the last line: of every task that had a turn, its newest
@@ -116,6 +117,9 @@ class Loop:
                 if self._due(self._program.config.eval.every, first, step):
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
+                if self._program_at(step) is not self._program_at(step - 1):
+                    self._state = grow(self._state, self._program_at(step))
+                    log.info("from step %d on there are %d layers", step, self._program_at(step).encoder.layers)
                 stop = self._should_stop()
                 best = evaluation is not None and self._runtime.keep_best > 0
                 if stop or best or self._due(self._runtime.save_every, first, step):
@@ -134,7 +138,7 @@ class Loop:
             evaluation = None
         elif evaluation is None:  # the run had been finished before
             with self._log.spending("evaluation"):
-                evaluation = self._evaluate(self._state["params"])
+                evaluation = self._evaluate(step)
         totals = self._log.totals
         accounts = accounts_of(totals, self._elapsed.seconds)
         accounts |= utilisation(totals.flops, totals.executed_flops, accounts["step"], self._program.mesh)
@@ -142,7 +146,6 @@ class Loop:
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatches chunk after chunk; yields (steps before, steps after) as soon as one is under way."""
-        run_chunk = {name: task.jitted_chunk() for name, task in self._program.tasks.items()}
         make = LocalBatches(self._timetable.at, self._feeds.train, *batch_shards(self._program.mesh))
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
         step, compiled = self._start, set()
@@ -153,16 +156,16 @@ class Loop:
                 local = [next(batches) for _ in range(step, end)]
             global_batches = put_batches(local, self._program.mesh)
             slot = self._timetable.at(step)
-            task = self._program.tasks[slot.task]
+            task = self._program.at(slot.stage).tasks[slot.task]
             self._log.dispatched(task.batch_flops(global_batches))
             arguments = (self._state, task.frozen, global_batches)
             shapes = (slot.stage, slot.task, end - step)
             if shapes in compiled:
-                self._state, metrics = run_chunk[slot.task](*arguments)
+                self._state, metrics = task.chunk(*arguments)
             else:  # a call returns as soon as its program is under way, the first once it is compiled
                 compiled.add(shapes)
                 with self._log.spending("compile"), self._watchdog.paused():
-                    self._state, metrics = run_chunk[slot.task](*arguments)
+                    self._state, metrics = task.chunk(*arguments)
             self._queue.put(step + 1, metrics)
             yield step, end
             step = end
@@ -178,7 +181,8 @@ class Loop:
             self._flush()
             self._check(step, metrics)
             self._watch(step, metrics)
-            task = self._program.tasks[self._timetable.at(step - 1).task]
+            slot = self._timetable.at(step - 1)
+            task = self._program.at(slot.stage).tasks[slot.task]
             self._log.count(metrics, task.flops(*(metrics[name] for name in ("tokens", "token_pairs", "predictions"))))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
@@ -222,11 +226,22 @@ class Loop:
 
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
         with self._log.spending("evaluation"), self._watchdog.paused():
-            evaluation = self._evaluate(self._state["params"])
+            evaluation = self._evaluate(step)
         self._flush(evaluation.metrics)
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
         return evaluation
+
+    def _evaluate(self, step: int) -> Evaluation:
+        """Of the state as the step left it, before it may grow."""
+        program = self._program_at(step - 1)
+        if program.encoder.layers not in self._evaluators:
+            self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds)
+        return self._evaluators[program.encoder.layers](self._state["params"])
+
+    def _program_at(self, step: int) -> Program:
+        """That of the next step after so many."""
+        return self._program.at(self._timetable.at(min(step, self._timetable.steps - 1)).stage)
 
     def _save(self, step: int, evaluation: Evaluation | None, last: bool) -> None:
         """Begins a checkpoint. One that fails on the way costs no step: the older ones stay, and the next may do."""

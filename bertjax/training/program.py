@@ -51,11 +51,24 @@ class Program:
       config: as given.
       vocab_size: V, of the tokenizer.
       devices: all that take part; those of JAX by default.
+      layers: of the encoder, where it is not yet as deep as configured; 0 for all of them.
     """
 
     config: Config
     vocab_size: int
     devices: tuple[jax.Device, ...] = ()
+    layers: int = 0
+
+    def at(self, stage: int) -> "Program":
+        """The same run, with an encoder as deep as it is in a stage."""
+        return self._of_depth[self.config.layers_at(stage)]
+
+    @functools.cached_property
+    def _of_depth(self) -> dict[int, "Program"]:
+        depths = {self.config.layers_at(stage) for stage in range(len(self.config.stages))}
+        return {
+            depth: self if depth == self.encoder.layers else dataclasses.replace(self, layers=depth) for depth in depths
+        }
 
     @property
     def backend(self) -> str:
@@ -69,6 +82,7 @@ class Program:
     @functools.cached_property
     def encoder(self) -> EncoderConfig:
         encoder = self.config.encoder(self.vocab_size, self.backend)
+        encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
         tensor, window = runtime.mesh.tensor, encoder.window
@@ -159,7 +173,7 @@ class Program:
         """Raises UserError where devices do not divide the batch or the weights."""
         for index, stage in enumerate(self.config.stages):
             check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
-        _ = self.abstract_state
+            _ = self.at(index).abstract_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +268,8 @@ class TaskProgram:
         tokens = float(steps * rows * seq_len)
         return self.flops(tokens, tokens * seq_len, steps * rows * slots)
 
-    def jitted_chunk(self) -> jax.stages.Wrapped:
+    @functools.cached_property
+    def chunk(self) -> jax.stages.Wrapped:
         """`train_chunk` of (state, frozen, batches), compiled for the mesh; the state that goes in is given up."""
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
         return jax.jit(

@@ -92,6 +92,15 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
         )
 
 
+def layers_after(config: Config, step: int) -> int:
+    """How deep the encoder is in a checkpoint: at the end of a stage it has grown already."""
+    for index, stage in enumerate(config.stages):
+        if step < stage.steps:
+            return config.layers_at(index)
+        step -= stage.steps
+    return config.model.layers
+
+
 def read_checkpoint(path: Path, step: str) -> Export:
     """The params of a checkpoint of a run; the newest where `step` is empty.
 
@@ -112,9 +121,10 @@ def read_checkpoint(path: Path, step: str) -> Export:
     except Damaged as error:
         others = ", ".join(str(other) for other in steps if other != wanted) or "none"
         raise UserError(f"checkpoint {wanted} of run {path} is damaged ({error}); the others are {others}") from error
+    encoder = record.config.encoder(record.vocab_size, backend="cpu")
     return Export(
         config=record.config,
-        encoder=record.config.encoder(record.vocab_size, backend="cpu"),
+        encoder=dataclasses.replace(encoder, layers=layers_after(record.config, wanted)),
         params=jax.tree.map(np.asarray, restored.tree["params"]),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": wanted, **restored.meta["totals"]},

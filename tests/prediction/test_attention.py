@@ -22,7 +22,7 @@ def compiled(variant: str) -> str:
     recipe = config.load(f"{RECIPE}:{variant}", overrides)
     program = Program(recipe, 1000, topologies.parse("v5e:1x1").devices())
     batches = program.task.abstract_batches(recipe.stages[1], 1)
-    return program.task.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
+    return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()
 
 
 def kernels(text: str) -> set[str]:

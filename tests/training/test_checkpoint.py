@@ -39,7 +39,7 @@ def write(folder: Path, *steps: int, keep: int = 3) -> None:
 
 
 def newest(folder: Path):
-    return Checkpoints(epath.Path(folder), keep=3).restore_newest(state(0))
+    return Checkpoints(epath.Path(folder), keep=3).restore_newest(lambda step: state(0))
 
 
 def assert_is(restored, step: int) -> None:
@@ -64,7 +64,7 @@ def files_of(folder: Path) -> list[str]:
 def test_what_was_saved_comes_back_bit_for_bit(two):
     checkpoints = Checkpoints(epath.Path(two))
     assert checkpoints.steps() == [10, 20]
-    assert_is(checkpoints.restore_newest(state(0)), 20)
+    assert_is(checkpoints.restore_newest(lambda step: state(0)), 20)
     assert_is(checkpoints.restore(10, state(0)), 10)
     assert fingerprints(checkpoints.restore(20).tree) == fingerprints(state(20))
 

@@ -26,7 +26,7 @@ def compiled(strategy: str, dropout: float) -> str:
     )
     program = Program(config, V, topologies.parse("v5e:2x2").devices())
     batches = program.task.abstract_batches(config.stages[0], 1)
-    return program.task.jitted_chunk().lower(program.abstract_state, None, batches).compile().as_text()
+    return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()
 
 
 @pytest.fixture(scope="module")
