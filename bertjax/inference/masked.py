@@ -12,9 +12,10 @@ from bertjax.inference.base import Arrays, Use
 from bertjax.objectives.mlm import MaskedLM
 
 
-def has_masked_lm(model: Export) -> bool:
-    """Whether a model has a head that guesses masked tokens."""
-    return isinstance(model.config.task.objective, MaskedLM) and "mlm" in model.params.get("heads", {})
+def masked_lm(model: Export) -> MaskedLM | None:
+    """The objective that guesses masked tokens, of the first task that has one; None where the model has no such head."""
+    found = (task.objective for task in model.config.tasks.values() if isinstance(task.objective, MaskedLM))
+    return next(found, None) if "mlm" in model.params.get("heads", {}) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class MaskedUse(Use):
     """Asks a masked-LM head; the examples are `bertjax.inference.texts.Readings`."""
 
     def __post_init__(self):
-        if not has_masked_lm(self.model):
+        if masked_lm(self.model) is None:
             raise UserError(
                 "the model has no masked-LM head, which [MASK] and pseudo-log-likelihoods need; "
                 "embed with it (--do=embed), or name a pretrained one"
@@ -35,7 +36,7 @@ class MaskedUse(Use):
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
         """Device: of every token at each position, in nats; float32 [B, K, V], of padded ids none."""
-        module = self.model.config.task.objective.module(self.model.encoder)
+        module = masked_lm(self.model).reader(self.model.encoder)
         return jax.nn.log_softmax(module.apply({"params": params}, batch)["mlm"])
 
 

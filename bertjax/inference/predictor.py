@@ -16,7 +16,7 @@ from bertjax.inference.base import EncodedExamples, Use
 from bertjax.inference.embed import Embed
 from bertjax.inference.fill import Fill
 from bertjax.inference.likelihood import PseudoLogLikelihood
-from bertjax.inference.masked import has_masked_lm
+from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, the_one
 from bertjax.inference.trained import Trained, has_predictions
 
@@ -75,7 +75,7 @@ class Predictor:
         """What the model was trained for: its `task`, or to `fill`; `embed` where it has no head for either."""
         if has_predictions(self.model):
             return "task"
-        return "fill" if has_masked_lm(self.model) else "embed"
+        return "embed" if masked_lm(self.model) is None else "fill"
 
     @functools.cached_property
     def _params(self) -> dict:

@@ -120,6 +120,10 @@ class Electra(MaskedLM):
     def module(self, encoder: EncoderConfig) -> nn.Module:
         return ElectraModule(encoder, self.generator(encoder))
 
+    def reader(self, encoder: EncoderConfig) -> nn.Module:
+        """The generator guesses."""
+        return self.module(encoder)
+
     def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
         return Pass(encoder, predicts=False), Pass(self.generator(encoder))
 

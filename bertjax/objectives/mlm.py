@@ -62,6 +62,10 @@ class MaskedLM(Objective):
     def module(self, encoder: EncoderConfig) -> nn.Module:
         return MaskedLMModule(encoder)
 
+    def reader(self, encoder: EncoderConfig) -> nn.Module:
+        """What guesses masked tokens by encoder and head alone: a module that gives {`mlm`: logits_BKV}."""
+        return MaskedLMModule(encoder)
+
     @property
     def sharding_rules(self):
         return ((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)

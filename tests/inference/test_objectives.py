@@ -1,0 +1,45 @@
+"""Masked tokens are guessed by whatever model has learned to, whichever objective taught it."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from bertjax.config import Task
+from bertjax.data.formats import format_class
+from bertjax.inference.predictor import Predictor
+from bertjax.models import vocabulary
+from bertjax.objectives.distillation import Distillation
+from bertjax.objectives.electra import Electra
+from bertjax.objectives.span_boundary import SpanBoundary
+from bertjax.objectives.structbert import StructBERT
+from bertjax.training.shapes import batch_shapes
+from tests import batches
+
+OBJECTIVES = {"span_boundary": SpanBoundary(), "structbert": StructBERT(), "electra": Electra(generator_share=0.5)}
+
+
+@pytest.mark.parametrize("kind", [*OBJECTIVES, "distillation"])
+def test_masks_are_filled(model, kind):
+    objective = OBJECTIVES.get(kind) or Distillation(teacher="a/folder/that/is/gone")
+    examples = "sentence_structure" if kind == "structbert" else "full_sentences"
+    task = Task(objective, format_class(examples)())
+    params = model.params
+    if kind in OBJECTIVES:
+        module, batch = objective.module(model.encoder), batch_shapes(task, model.tokenizer.vocab_size, 80)
+        shapes = jax.eval_shape(lambda key: module.lazy_init(key, batch)["params"], jax.random.key(0))
+        params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), model.encoder), model.encoder)
+    config = dataclasses.replace(model.config, tasks={kind: task})
+    [found] = Predictor(model._replace(config=config, params=params)).fill(["ada [MASK] baf"])
+    best = found["masks"][0]
+    assert len(best) > 1 and best[0]["probability"] >= best[1]["probability"] > 0.0
+
+
+def test_a_mixture_fills_by_the_head_that_its_tasks_share(model):
+    """Though the first task alone would not do."""
+    tasks = {"order": Task(StructBERT(), format_class("sentence_structure")()), **model.config.tasks}
+    config = dataclasses.replace(model.config, tasks=tasks)
+    alone, mixed = (
+        Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(config=config))
+    )
+    assert mixed == alone
