@@ -19,7 +19,11 @@ ROOT = Path(__file__).parents[1]
 SHIPPED = [
     *(("tiny", variant) for variant in ("", "smoke", "chars")),
     *(("bert_large", variant) for variant in ("", "smoke", "splash")),
-    *((name, variant) for name in ("bert_base", "bert_lamb", "spanbert", "modern") for variant in ("", "smoke")),
+    *(
+        (name, variant)
+        for name in ("bert_base", "bert_lamb", "spanbert", "modern", "ernie")
+        for variant in ("", "smoke")
+    ),
     *(("roberta_base", variant) for variant in ("", "smoke", "large")),
     *(("albert_base", variant) for variant in ("", "smoke", "large", "xlarge", "xxlarge")),
     *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),

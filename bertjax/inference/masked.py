@@ -13,7 +13,7 @@ from bertjax.objectives.mlm import MaskedLM
 
 
 def masked_lm(model: Export) -> MaskedLM | None:
-    """The objective that guesses masked tokens, of the first task that has one; None where the model has no such head."""
+    """The objective that guesses masked tokens, of the first task that has one; None where there is no such head."""
     found = (task.objective for task in model.config.tasks.values() if isinstance(task.objective, MaskedLM))
     return next(found, None) if "mlm" in model.params.get("heads", {}) else None
 

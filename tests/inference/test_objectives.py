@@ -39,7 +39,5 @@ def test_a_mixture_fills_by_the_head_that_its_tasks_share(model):
     """Though the first task alone would not do."""
     tasks = {"order": Task(StructBERT(), format_class("sentence_structure")()), **model.config.tasks}
     config = dataclasses.replace(model.config, tasks=tasks)
-    alone, mixed = (
-        Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(config=config))
-    )
+    alone, mixed = (Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(config=config)))
     assert mixed == alone
