@@ -140,7 +140,11 @@ def _begin_together(
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
     frozen = distributed.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
     if frozen:
-        identity["frozen"] = fingerprints(frozen)
+        identity["frozen"] = {
+            program.config.qualified(name, path): value
+            for name, params in frozen.items()
+            for path, value in fingerprints(params).items()
+        }
     if source is not None:
         identity["init_from"] = source.fingerprint
     if feeds.read:

@@ -23,12 +23,14 @@ class _ContractingDense(nn.Module):
 
     config: EncoderConfig
     features: int
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x):
         init = nn.initializers.truncated_normal(self.config.init_stddev)
         kernel = self.param("kernel", init, (x.shape[-1], self.features))
-        return x @ kernel + self.param("bias", nn.initializers.zeros, (self.features,))
+        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else 0.0
+        return x @ kernel + bias
 
 
 def _erfc_gelu(x):
