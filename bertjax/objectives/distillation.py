@@ -6,7 +6,6 @@ one minus the cosine of the last hidden states of student and teacher.
 """
 
 import dataclasses
-import functools
 from pathlib import Path
 
 import jax
@@ -18,21 +17,13 @@ from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.models import saved
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads, MaskedLMHead
 from bertjax.models.pooling import unit
 from bertjax.objectives.base import Arrays, Pass, encode
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.mlm import MaskedLM, MaskedLMModule
 
 
-class HiddenModule(nn.Module):
-    """Encoder and masked-LM head, of which all hidden states are wanted, too."""
-
-    config: EncoderConfig
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.heads = Heads({"mlm": functools.partial(MaskedLMHead, self.config)})
+class HiddenModule(MaskedLMModule):
+    """The same encoder and head; all hidden states are wanted, too."""
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`: logits_BKV at the predicted positions, `hidden`: of the last layer, [B, T, D]}."""

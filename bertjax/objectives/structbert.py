@@ -6,7 +6,6 @@ the same head, and with the sentence structural objective (section 2.3), which h
 """
 
 import dataclasses
-import functools
 import math
 from typing import ClassVar
 
@@ -20,10 +19,9 @@ from bertjax.data.masking import Masked, predictions
 from bertjax.data.masking.base import token_bits, token_shares
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads, MaskedLMHead, PairHead
 from bertjax.objectives.base import Arrays, encode
 from bertjax.objectives.mlm import classification_term
+from bertjax.objectives.pairs import MaskedPairModule
 from bertjax.objectives.structure import SentenceStructurePrediction
 
 RUN = 3
@@ -32,17 +30,8 @@ ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1,
 _DEVIATIONS = 4
 
 
-class StructBERTModule(nn.Module):
-    """Encoder, a masked-LM head that restores the order too, and a head for how sentences follow each other."""
-
-    config: EncoderConfig
-    term: str
-    classes: int
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        kinds = {"mlm": functools.partial(MaskedLMHead, self.config)}
-        self.heads = Heads(kinds | {self.term: functools.partial(PairHead, self.config, self.classes)})
+class StructBERTModule(MaskedPairModule):
+    """The same encoder and heads; that for masked tokens restores the order, too."""
 
     def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Returns {`mlm`, `order`: logits_BKV at the predicted positions, `<term>`: logits, [B, N, classes]}."""
