@@ -9,9 +9,11 @@ import pytest
 
 from bertjax import evaluate, export
 from bertjax.commands import command
+from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.training.checkpoint import fingerprints
-from bertjax.training.restoring import read_checkpoint
+from bertjax.training.files import Workdir
+from bertjax.training.restoring import check_identity, read_checkpoint, read_record
 from tests import runs
 from tests.toy_objective import Toy
 
@@ -49,6 +51,22 @@ def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed
 
 
 @pytest.mark.slow
+def test_a_run_that_is_older_than_a_setting_goes_on(undisturbed, tmp_path):
+    """Its default is what the run had all along; another value is another run."""
+    shutil.copytree(undisturbed, tmp_path / "run")
+    files = Workdir.at(tmp_path / "run")
+    identity = read_record(files).identity
+    path = tmp_path / "run" / "config.json"
+    record = json.loads(path.read_text())
+    for half in ("config", "identity"):
+        del record[half]["model"]["norm"], record[half]["init_every"], record[half]["stages"][0]["layers"]
+    path.write_text(json.dumps(record))
+    assert check_identity(files, identity, extend=False)
+    other = identity | {"model": identity["model"] | {"norm": "pre"}}
+    with pytest.raises(UserError, match="holds a run of other settings .model.norm"):
+        check_identity(files, other, extend=False)
+
+
 def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)

@@ -67,7 +67,7 @@ def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
     """
     if not workdir.config.exists():
         return False
-    before = read_record(workdir).identity
+    before = _identity(read_record(workdir))
     changed = differences(before, identity)
     last = f"stages.{len(identity['stages']) - 1}.steps: "
     longer = [line for line in changed if line.startswith(last)]
@@ -79,6 +79,11 @@ def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
             remedy = "add --extend to train it longer, or use another --workdir"
         raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
     return True
+
+
+def _identity(record: RunRecord) -> dict:
+    """That of a run as this version writes it: settings that are newer than the run have their defaults."""
+    return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
 
 
 def check_shared(workdir: Workdir, identity: dict) -> None:
