@@ -5,24 +5,20 @@ from typing import Any
 from flax.traverse_util import flatten_dict
 
 from bertjax.export import Export
+from bertjax.interop.family import Family
 
 FILE = "README.md"
-_AUTO = {
-    "BertForPreTraining": "AutoModelForPreTraining",
-    "BertForMaskedLM": "AutoModelForMaskedLM",
-    "BertModel": "AutoModel",
-}
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
 library_name: transformers
 tags:
-- bert
+- {model_type}
 - bertjax
 ---
 
 # {architecture}
 
-An encoder of the BERT family, written by bertjax. Licence and intended use are for its author to add.
+An encoder of the BERT family, written by bertjax. Licence and intended use are for its author to add.{notes}
 
 {sizes}
 
@@ -67,11 +63,20 @@ Where a text spells a special symbol, such as `{mask}`, transformers reads the s
 """
 
 
-def text(export: Export, architecture: str) -> str:
-    """The card of a model that transformers opens as `architecture`."""
+def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]) -> str:
+    """The card of a model that transformers opens as the class of a family with these parts.
+
+    Args:
+      export: it.
+      family: what transformers has it as.
+      parts: those that were written.
+      notes: what there is to say of it, a line each.
+    """
     return _CARD.format(
-        architecture=architecture,
-        auto=_AUTO[architecture],
+        architecture=family.class_of(parts),
+        model_type=family.model_type,
+        auto="AutoModel" + family.classes[parts].removeprefix("Model"),
+        notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),
         sizes=_rows(_sizes(export)),
         data=_data(export),
         numbers=_numbers(export.numbers),

@@ -12,12 +12,18 @@ from bertjax.config import from_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
-from bertjax.interop import bert, card, names, tokenizers, weights
+from bertjax.interop import card, families, names, tokenizers, weights
+from bertjax.interop.family import MLM, NSP, POOLER, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"
+# The objective that a head was trained by, and its examples where they are not the usual ones.
+_TASKS = {
+    NSP: ("bert", {}),
+    SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
+}
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -38,27 +44,27 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
       What there is to say of it, a line each.
 
     Raises:
-      UserError: the model is no BERT, or has heads or pieces of a tokenizer that Hugging Face's files cannot hold.
+      UserError: no family of transformers computes the model, or it has heads or pieces of a tokenizer that Hugging
+        Face's files cannot hold.
     """
-    bert.check(export.encoder)
-    folder = Path(folder)
+    folder, tokenizer = Path(folder), export.tokenizer
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
-    parts, notes = bert.parts_of(flat, "ours"), []
-    if bert.MLM in parts and bert.NSP not in parts and bert.POOLER in parts:
-        notes.append("left out: the pooler, which no head reads and BertForMaskedLM has not")
-        flat = {path: leaf for path, leaf in flat.items() if not path.startswith("encoder/pooler/")}
-        parts -= {bert.POOLER}
-    tensors = names.to_tensors(flat, bert.names(parts))
-    architecture = bert.ARCHITECTURES[parts]
-    if architecture == bert.BARE:
-        tensors = {name.removeprefix(bert.ROOT): tensor for name, tensor in tensors.items()}
+    family = families.of_model(export.encoder, flat, tokenizer.pad_id)
+    parts, notes = family.leave_out(parts_in(flat))
+    left_out = parts_in(flat) - parts
+    flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in left_out}
+    encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
+    tensors = names.to_tensors(flat, family.names(encoder, parts))
+    architecture = family.class_of(parts)
+    if not parts - {POOLER}:
+        tensors = family.bare(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    tokenizers.write(folder, export.tokenizer, export.encoder.max_positions)
+    tokenizers.write(folder, tokenizer, export.encoder.max_positions)
     weights.write(folder / weights.SAFETENSORS, tensors)
-    (folder / card.FILE).write_text(card.text(export, architecture), encoding="utf-8")
+    (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
     draft = folder / f".{CONFIG}.draft"
-    settings = bert.settings(export.encoder, architecture, export.tokenizer.pad_id)
+    settings = family.settings(encoder, architecture, tokenizer.pad_id)
     draft.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     draft.replace(folder / CONFIG)
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
@@ -73,32 +79,35 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
       It, and what there is to say of it, a line each.
 
     Raises:
-      UserError: it is damaged, no BERT, or a BERT that bertjax's encoder does not compute.
+      UserError: it is damaged, of no family that is converted, or computes what bertjax's encoder does not.
     """
     folder = Path(folder)
-    encoder = bert.encoder_config(tokenizers.load_json(folder / CONFIG))
-    found = bert.canonical(weights.read(folder))
-    parts = bert.parts_of(found, "theirs")
-    if parts not in bert.ARCHITECTURES and parts != {bert.POOLER, bert.MLM}:
-        raise UserError(
-            f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts BertModel, "
-            "BertForMaskedLM and BertForPreTraining"
-        )
-    flat = names.to_params(found, bert.names(parts), bert.shapes(encoder))
+    settings = tokenizers.load_json(folder / CONFIG)
+    family = families.of_config(settings)
+    encoder = family.encoder_config(settings)
+    found = family.canonical(weights.read(folder))
+    parts = family.parts_of(found)
+    if parts not in family.classes and parts != {POOLER, MLM}:
+        known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
+        raise UserError(f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}")
     tokenizer = tokenizers.read(folder)
+    if refusals := family.refusals(encoder, tokenizer.pad_id):
+        raise UserError(refusals[0])
+    flat = names.to_params(found, family.names(encoder, parts), family.shapes(encoder))
+    encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
     _check_vocabulary(folder, encoder, tokenizer)
-    objective = "bert" if bert.NSP in parts else "mlm"
+    objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
     config = from_dict(
         {
             "model": _plain(encoder),
-            "tasks": {objective: {"objective": {"kind": objective}}},
+            "tasks": {objective: {"objective": {"kind": objective}} | examples},
             "stages": [{"seq_len": min(Stage.seq_len, encoder.max_positions)}],
         }
     )
     encoder = config.encoder(encoder.vocab_size, backend="cpu")
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
-    notes = [f"parts: encoder{''.join(f', {part}' for part in bert.PARTS if part in parts)}"]
-    if bert.POOLER not in parts:
+    notes = [f"parts: encoder{''.join(f', {part}' for part in family.parts if part in parts)}"]
+    if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(config, encoder, params, tokenizer, {}), notes
 

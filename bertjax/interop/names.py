@@ -35,6 +35,67 @@ def norm(theirs: str, ours: str) -> tuple[Name, Name]:
     return Name(f"{theirs}.weight", f"{ours}/scale"), Name(f"{theirs}.bias", f"{ours}/bias")
 
 
+def embeddings(theirs: str, segments: bool = True) -> tuple[Name, ...]:
+    """The tables that are summed, and their layer norm."""
+    segment = (Name(f"{theirs}.token_type_embeddings.weight", "encoder/embeddings/segment"),) if segments else ()
+    return (
+        Name(f"{theirs}.word_embeddings.weight", "encoder/embeddings/word"),
+        Name(f"{theirs}.position_embeddings.weight", "encoder/embeddings/position"),
+        *segment,
+        *norm(f"{theirs}.LayerNorm", "encoder/embeddings/norm"),
+    )
+
+
+def layers(
+    theirs: str,
+    *,
+    query: str,
+    key: str,
+    value: str,
+    attended: str,
+    attention_norm: str,
+    intermediate: str,
+    output: str,
+    output_norm: str,
+) -> tuple[Name, ...]:
+    """The stack of layers, each of its parts by what it is called within a layer `theirs`."""
+    ours = "encoder/layers"
+    return (
+        *dense(f"{theirs}.{query}", f"{ours}/attention/query"),
+        *dense(f"{theirs}.{key}", f"{ours}/attention/key"),
+        *dense(f"{theirs}.{value}", f"{ours}/attention/value"),
+        *dense(f"{theirs}.{attended}", f"{ours}/attention/output"),
+        *norm(f"{theirs}.{attention_norm}", f"{ours}/attention_norm"),
+        *dense(f"{theirs}.{intermediate}", f"{ours}/intermediate"),
+        *dense(f"{theirs}.{output}", f"{ours}/output"),
+        *norm(f"{theirs}.{output_norm}", f"{ours}/output_norm"),
+    )
+
+
+def bert_layers(theirs: str) -> tuple[Name, ...]:
+    """The stack as BERT has it, and those whose classes were copied from BERT's."""
+    return layers(
+        f"{theirs}.encoder.layer.{LAYER}",
+        query="attention.self.query",
+        key="attention.self.key",
+        value="attention.self.value",
+        attended="attention.output.dense",
+        attention_norm="attention.output.LayerNorm",
+        intermediate="intermediate.dense",
+        output="output.dense",
+        output_norm="output.LayerNorm",
+    )
+
+
+def masked_lm(transform: str, transform_norm: str, bias: str) -> tuple[Name, ...]:
+    """The head of masked language modelling; its decoder is tied to the word embeddings."""
+    return (
+        *dense(transform, "heads/mlm/transform"),
+        *norm(transform_norm, "heads/mlm/norm"),
+        Name(bias, "heads/mlm/word_bias"),
+    )
+
+
 def to_params(
     tensors: Mapping[str, np.ndarray], names: Sequence[Name], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
@@ -50,8 +111,10 @@ def to_params(
     """
     layers = {name.ours: shapes[name.ours][0] for name in names if LAYER in name.theirs}
     wanted = {theirs for name in names for theirs in _expanded(name, layers)}
-    _refuse("lacks", wanted - tensors.keys())
-    _refuse("has names that bertjax does not know:", tensors.keys() - wanted)
+    if missing := wanted - tensors.keys():
+        raise UserError(_leftover("lacks", missing))
+    if unknown := tensors.keys() - wanted:
+        raise UserError(_leftover("has names that bertjax does not know:", unknown))
     params = {}
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
@@ -69,8 +132,10 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
       UserError: a param is missing or left over.
     """
     ours = {name.ours for name in names}
-    _refuse("lacks", ours - params.keys())
-    _refuse("has params that Hugging Face's files have no name for:", params.keys() - ours)
+    if missing := ours - params.keys():
+        raise UserError(_leftover("lacks", missing))
+    if unknown := params.keys() - ours:
+        raise UserError(unnamed(unknown))
     tensors = {}
     for name in names:
         param = np.asarray(params[name.ours])
@@ -89,7 +154,7 @@ def _expanded(name: Name, layers: Mapping[str, int]) -> list[str]:
 def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.ndarray:
     if tensor.shape != expected:
         raise UserError(
-            f"the checkpoint's {theirs} has shape {list(tensor.shape)}, its config.json and BERT make it "
+            f"the checkpoint's {theirs} has shape {list(tensor.shape)}, its config.json and class make it "
             f"{list(expected)}; get the two files of one model"
         )
     if tensor.dtype not in (np.float16, np.float32):
@@ -97,7 +162,12 @@ def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.n
     return tensor.astype(np.float32)
 
 
-def _refuse(complaint: str, names: Iterable[str]) -> None:
-    if names := sorted(names):
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise UserError(f"the model {complaint} {', '.join(names[:_SHOWN])}{more}; bertjax converts no model in part")
+def unnamed(paths: Iterable[str]) -> str:
+    """The line that refuses params without a name in the table."""
+    return _leftover("has params that Hugging Face's files have no name for:", paths)
+
+
+def _leftover(complaint: str, names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"the model {complaint} {', '.join(names[:_SHOWN])}{more}; bertjax converts no model in part"

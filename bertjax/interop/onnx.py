@@ -13,10 +13,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
-from bertjax.interop import bert, huggingface
+from bertjax.interop import bert, families, huggingface
+from bertjax.interop.family import MLM, NSP, POOLER
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead, PairHead
@@ -27,6 +29,7 @@ HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS = "last_hidden_state", "pooler_output", "
 TOLERANCE = 1e-4
 # Weights beyond it lie in a file of their own, MODEL.onnx.data: protocol buffers end at 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
+_BARE = "BertModel"
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 _CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
 
@@ -45,10 +48,16 @@ def write(path: Path, export: Export) -> list[str]:
       What there is to say of it, a line each.
 
     Raises:
-      UserError: a package is missing, or see `huggingface.write`.
+      UserError: a package is missing, the model is of another family than BERT, or see `huggingface.write`.
       RunFailed: onnxruntime computes something else than bertjax.
     """
     check_installed()
+    flat = flatten_dict(export.params, sep="/")
+    if (family := families.of_model(export.encoder, flat, export.tokenizer.pad_id)) is not bert.FAMILY:
+        raise UserError(
+            f"transformers has the model as {family.title}, and bertjax writes ONNX for BERT alone; convert it to a "
+            "folder of transformers"
+        )
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         _, *notes = huggingface.write(Path(folder) / "transformers", export)
         draft = Path(folder) / path.name
@@ -89,15 +98,15 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
             return (*found, self.model.cls(hidden)) if pooled is None else (*found, *self.model.cls(hidden, pooled))
 
     [architecture] = transformers.AutoConfig.from_pretrained(source).architectures
-    has_pooler = bert.POOLER in export.params["encoder"]
-    choices = {"add_pooling_layer": has_pooler} if architecture == bert.BARE else {}  # or it would make one up
+    has_pooler = POOLER in export.params["encoder"]
+    choices = {"add_pooling_layer": has_pooler} if architecture == _BARE else {}  # or it would make one up
     # Plain attention: one graph for any number of rows and tokens.
     model = getattr(transformers, architecture).from_pretrained(source, attn_implementation="eager", **choices).eval()
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     outputs = {
         "BertForPreTraining": [HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS],
         "BertForMaskedLM": [HIDDEN, MLM_LOGITS],
-        bert.BARE: [HIDDEN, POOLED] if has_pooler else [HIDDEN],
+        _BARE: [HIDDEN, POOLED] if has_pooler else [HIDDEN],
     }[architecture]
     longest = export.encoder.max_positions
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=longest)}
@@ -157,10 +166,10 @@ def _outputs(export: Export, inputs: dict[str, np.ndarray]) -> dict[str, np.ndar
     found = {HIDDEN: encoded.hidden}
     if encoded.pooled_BND is not None:
         found[POOLED] = encoded.pooled_BND[:, 0]
-    if bert.MLM in heads:
+    if MLM in heads:
         word = encoder["embeddings"]["word"]
-        logits_BTV = MaskedLMHead(config).apply({"params": heads[bert.MLM]}, encoded.hidden, word)
+        logits_BTV = MaskedLMHead(config).apply({"params": heads[MLM]}, encoded.hidden, word)
         found[MLM_LOGITS] = logits_BTV[..., : config.vocab_size]
-    if bert.NSP in heads:
-        found[NSP_LOGITS] = PairHead(config).apply({"params": heads[bert.NSP]}, encoded.pooled_BND)[:, 0]
+    if NSP in heads:
+        found[NSP_LOGITS] = PairHead(config).apply({"params": heads[NSP]}, encoded.pooled_BND)[:, 0]
     return {name: np.asarray(output) for name, output in found.items()}

@@ -77,13 +77,10 @@ def read(folder: Path) -> Tokenizer:
     if description:
         return _from_description(description, settings, str(folder / MODEL))
     if (folder / VOCAB).exists():
-        lowercase = settings.get("do_lower_case", True)
-        if settings.get("strip_accents") not in (None, lowercase) or not settings.get("tokenize_chinese_chars", True):
-            raise UserError(
-                f"{folder / CONFIG} has strip_accents or tokenize_chinese_chars, which a {VOCAB} alone cannot say; "
-                f"save the tokenizer with transformers, which writes {MODEL}"
-            )
-        return wordpiece.from_vocab(folder / VOCAB, lowercase)
+        found = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
+        description = found.description
+        description["normalizer"]["normalizers"][-1] |= _normalization(settings)
+        return huggingface.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
         f"{folder} holds no tokenizer ({MODEL}, {VOCAB} or {_SENTENCEPIECE}); download it beside the weights"
     )
@@ -95,14 +92,23 @@ def _from_description(description: dict, settings: dict, path: str) -> HuggingFa
     if settings.get("tokenizer_class", _BERT_CLASSES[0]) in _BERT_CLASSES and (normalizer or {}).get("type") == (
         "BertNormalizer"
     ):  # the class puts its own settings in place of those that it finds
-        normalizer["lowercase"] = settings.get("do_lower_case", True)
-        normalizer["strip_accents"] = settings.get("strip_accents")
-        normalizer["handle_chinese_chars"] = settings.get("tokenize_chinese_chars", True)
+        normalizer |= _normalization(settings)
     for step in ("truncation", "padding", "post_processor"):
         description[step] = None
     for symbol in description.get("added_tokens", []):
         symbol["lstrip"] = symbol["rstrip"] = False
     return huggingface.from_json(_json(description, indent=None), path)
+
+
+def _normalization(settings: dict) -> dict[str, bool]:
+    """What a class of BERT's tokenizers makes of a text before it splits it; accents go with capitals if not said."""
+    lowercase = settings.get("do_lower_case", True)
+    accents = settings.get("strip_accents")
+    return {
+        "lowercase": lowercase,
+        "strip_accents": lowercase if accents is None else accents,
+        "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+    }
 
 
 def _template(tokenizer: Tokenizer) -> dict[str, Any]:

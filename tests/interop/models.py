@@ -11,16 +11,41 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.export import Export
-from bertjax.interop import bert
+from bertjax.interop import families
 from bertjax.models import vocabulary
 from tests import batches
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 20, "segments": 3}
-PARTS = {
-    "BertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
-    "BertForMaskedLM": frozenset({"mlm"}),
-    "BertModel": frozenset({"pooler"}),
+# What each family has that BERT has not.
+OWN = {
+    "bert": {},
+    "albert": {
+        "layers": 4,
+        "embedding_width": 8,
+        "activation": "gelu_tanh",
+        "sharing": "all",
+        "sharing_groups": 2,
+    },
 }
+CLASSES = {
+    "bert": {
+        "BertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
+        "BertForMaskedLM": frozenset({"mlm"}),
+        "BertModel": frozenset({"pooler"}),
+    },
+    "albert": {
+        "AlbertForPreTraining": frozenset({"pooler", "mlm", "sop"}),
+        "AlbertForMaskedLM": frozenset({"mlm"}),
+        "AlbertModel": frozenset({"pooler"}),
+    },
+}
+STEMS = {"bert": "Bert", "albert": "Albert"}
+PARTS = CLASSES["bert"]
+_TASKS = {
+    "nsp": {"bert": {"objective": {"kind": "bert"}}},
+    "sop": {"sentence_order": {"objective": {"kind": "sentence_order"}, "examples": {"kind": "sentence_order"}}},
+}
+_MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
 
 def trained() -> Tokenizer:
@@ -29,18 +54,18 @@ def trained() -> Tokenizer:
     return tokenizer.train([" ".join(words)] * 9, TokenizerConfig(kind="wordpiece", vocab_size=60))
 
 
-def make(parts: frozenset[str], tokens: Tokenizer) -> Export:
-    """An encoder with these parts, whose values all differ."""
-    objective = "bert" if "nsp" in parts else "mlm"
+def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export:
+    """An encoder of a family with these parts, whose values all differ."""
+    own = {"norm_epsilon": 1e-6} | OWN[kind]
     config = from_dict(
         {
-            "model": SIZES | {"norm_epsilon": 1e-6, "dropout": 0.2, "vocab_size": tokens.vocab_size},
-            "tasks": {objective: {"objective": {"kind": objective}}},
+            "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
+            "tasks": next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
             "stages": [{"seq_len": 20}],
         }
     )
-    encoder = config.encoder(tokens.vocab_size, "cpu")
-    shapes = bert.shapes(encoder)
-    wanted = {name.ours: jax.ShapeDtypeStruct(shapes[name.ours], np.float32) for name in bert.names(parts)}
+    encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})
+    shapes = family.shapes(encoder)
+    wanted = {name.ours: jax.ShapeDtypeStruct(shapes[name.ours], np.float32) for name in family.names(encoder, parts)}
     params = vocabulary.pad(batches.filled(unflatten_dict(wanted, sep="/")), encoder)
     return Export(config, encoder, params, tokens, {})

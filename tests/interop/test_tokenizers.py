@@ -139,8 +139,10 @@ def test_a_vocab_txt_is_read_as_its_settings_say(trained, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert tokenizers.read(tmp_path).encode(["THE"]) == wordpiece.encode(["THE"])
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
-    with pytest.raises(UserError, match="strip_accents or tokenize_chinese_chars"):
-        tokenizers.read(tmp_path)
+    lower, kept = tokenizers.read(tmp_path).encode(["TH\u00c9", "th\u00e9"])
+    assert lower == kept != wordpiece.encode(["the"])[0]
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenize_chinese_chars": false}')
+    assert tokenizers.read(tmp_path).words("\u5b57\u5b57") == ["\u5b57\u5b57"]
 
 
 def test_no_tokenizer_is_said_so(tmp_path):

