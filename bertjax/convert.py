@@ -20,7 +20,7 @@ class Summary:
     Attributes:
       target: the folder or file that was written.
       made: what it is: a folder of `transformers`, an `export` or an `onnx` file.
-      has_heads: whether it can be evaluated, or only loaded.
+      has_heads: whether it can be evaluated, or only loaded and trained.
       notes: what there is to say of the model, a line each.
     """
 
@@ -38,8 +38,8 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
       target: a folder that is empty or not there yet, or a file `MODEL.onnx` that is not there yet.
 
     Raises:
-      UserError: nothing readable is there, it is no BERT, a name is left over on either side, or the target is not
-        empty.
+      UserError: nothing readable is there, it is of no family that is converted, a name is left over on either side, or
+        the target is not empty.
       RunFailed: see `onnx.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
@@ -58,24 +58,24 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     else:
         notes = huggingface.write(target, found)
     made = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
-    return Summary(target, made, "heads" in found.params, tuple(notes))
+    return Summary(target, made, "mlm" in found.params.get("heads", {}), tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = errors.ArgumentParser(
         prog="python -m bertjax.convert",
-        description="Converts a BERT of Hugging Face transformers to bertjax, or one of bertjax to transformers. The\n"
-        "direction follows from what the folder holds; both become ONNX where --to ends in .onnx. PyTorch and\n"
-        "transformers need not be installed, but for ONNX.",
+        description="Converts a model of Hugging Face transformers to bertjax, or one of bertjax to transformers:\n"
+        "BERT, ALBERT, ELECTRA, DistilBERT and RoBERTa. The direction follows from what the folder holds; a BERT\n"
+        "becomes ONNX where --to ends in .onnx. PyTorch and transformers need not be installed, but for ONNX.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
         "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n"
         "  either to ONNX:              python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
         "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, of which nothing is\n"
-        "run) and the tokenizer; BertModel, BertForMaskedLM and BertForPreTraining are converted. Every tensor is\n"
-        "accounted for: a name that is left over on either side is an error.",
+        "run) and the tokenizer. The classes that are converted end in Model, ForMaskedLM and ForPreTraining; of\n"
+        "ELECTRA it is the discriminator. Every tensor is accounted for: a name that is left over is an error.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -21,6 +21,15 @@ RECIPES = (
     "modern",
     "ernie",
 )
+# The class of transformers that opens what a recipe leaves; the heads and encoders of the others have none.
+CLASSES = {
+    "bert_base": "BertForPreTraining",
+    "bert_large": "BertForPreTraining",
+    "bert_lamb": "BertForPreTraining",
+    "albert_base": "AlbertForPreTraining",
+    "electra_small": "ElectraForPreTraining",
+    "roberta_base": "RobertaForMaskedLM",
+}
 
 
 @pytest.mark.slow
@@ -33,6 +42,9 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
     steps = sum(stage.steps for stage in config.stages)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == steps
+    if name in CLASSES:
+        theirs = json.loads((tmp_path / "run" / "export" / "hf" / "config.json").read_text())
+        assert theirs["architectures"] == [CLASSES[name]]
     records = runs.records(tmp_path / "run" / "metrics.jsonl")
     logged = [value for record in records for key, value in record.items() if re.search("^train/.*mlm_loss$", key)]
     assert logged[-1] < logged[0] - 0.5

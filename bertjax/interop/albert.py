@@ -16,8 +16,8 @@ class _Albert(Family):
         lines = super().refusals(encoder, pad_id)
         if encoder.embedded_width == encoder.width:
             lines.append(
-                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT takes those through "
-                "a dense layer; its embeddings must have another width"
+                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT takes those "
+                "through a dense layer; its embeddings must have another width"
             )
         return lines
 

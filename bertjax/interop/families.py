@@ -4,12 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.interop import albert, bert
+from bertjax.interop import albert, bert, distilbert, electra, roberta
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 
 # Where several can hold a model, the first does.
-FAMILIES: tuple[Family, ...] = (bert.FAMILY, albert.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    bert.FAMILY,
+    albert.FAMILY,
+    electra.FAMILY,
+    distilbert.FAMILY,
+    roberta.FAMILY,
+)
 
 
 def of_config(config: Mapping[str, Any]) -> Family:

@@ -13,7 +13,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.interop import card, families, names, tokenizers, weights
-from bertjax.interop.family import MLM, NSP, POOLER, SOP, part_of, parts_in
+from bertjax.interop.family import MLM, NSP, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
@@ -23,6 +23,7 @@ CONFIG = "config.json"
 _TASKS = {
     NSP: ("bert", {}),
     SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
+    RTD: ("electra", {}),
 }
 
 
@@ -60,7 +61,7 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
         tensors = family.bare(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    tokenizers.write(folder, tokenizer, export.encoder.max_positions)
+    tokenizers.write(folder, tokenizer, export.encoder.max_positions, export.encoder.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
     draft = folder / f".{CONFIG}.draft"

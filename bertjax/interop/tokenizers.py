@@ -4,26 +4,29 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.tokenizer import Tokenizer, huggingface, sentencepiece, wordpiece
+from bertjax.data.tokenizer import Tokenizer, byte_bpe, huggingface, sentencepiece, wordpiece
 from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import sentencepiece_json
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
-_SENTENCEPIECE = "tokenizer.model"
+_SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
 # The class of transformers that takes a tokenizer.json as it stands; BERT's own rewrites the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
-_BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
+_BERT_CLASSES = tuple(
+    f"{family}Tokenizer{kind}" for family in ("Bert", "DistilBert", "Electra") for kind in ("", "Fast")
+)
 
 
-def write(folder: Path, tokenizer: Tokenizer, longest: int) -> list[str]:
+def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -> list[str]:
     """Writes the files that `AutoTokenizer` reads; the same ids come out, between [CLS] and [SEP].
 
     Args:
       folder: exists.
       tokenizer: of any kind.
       longest: example that the encoder takes, in tokens.
+      segments: that the encoder tells apart; a second sequence is in the second of them where there is one.
 
     Returns:
       The names of the files.
@@ -36,7 +39,7 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int) -> list[str]:
         "tokenizer_class": _CLASS,
         "model_max_length": longest,
         "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         **symbols,
     }
     files = {}
@@ -53,7 +56,7 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int) -> list[str]:
             settings["add_prefix_space"] = True  # or transformers takes away what the description says
             for symbol in description["added_tokens"]:
                 symbol["lstrip"] = symbol["id"] == tokenizer.mask_id  # the space before belongs to the masked word
-    description["post_processor"] = _template(tokenizer)
+    description["post_processor"] = _template(tokenizer, second=int(segments > 1))
     files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings), SYMBOLS: _json(symbols)}
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -61,7 +64,8 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int) -> list[str]:
 
 
 def read(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint: its SentencePiece `tokenizer.model`, `tokenizer.json` or `vocab.txt`.
+    """The tokenizer of a checkpoint: its SentencePiece `tokenizer.model`, `tokenizer.json`, or older files of BERT
+    (`vocab.txt`) and RoBERTa (`vocab.json` and `merges.txt`).
 
     Raises:
       UserError: none of them is there, or none that bertjax reads.
@@ -76,13 +80,16 @@ def read(folder: Path) -> Tokenizer:
         return SentencePieceTokenizer(found.model, "nfc") if ours else found
     if description:
         return _from_description(description, settings, str(folder / MODEL))
+    if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
+        return byte_bpe.from_files(folder / _BYTE_VOCAB, folder / _MERGES)
     if (folder / VOCAB).exists():
         found = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
         description = found.description
         description["normalizer"]["normalizers"][-1] |= _normalization(settings)
         return huggingface.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
-        f"{folder} holds no tokenizer ({MODEL}, {VOCAB} or {_SENTENCEPIECE}); download it beside the weights"
+        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, or {_SENTENCEPIECE}); download it "
+        "beside the weights"
     )
 
 
@@ -111,8 +118,8 @@ def _normalization(settings: dict) -> dict[str, bool]:
     }
 
 
-def _template(tokenizer: Tokenizer) -> dict[str, Any]:
-    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP], B and what follows in segment 1."""
+def _template(tokenizer: Tokenizer, second: int) -> dict[str, Any]:
+    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP], B and what follows in the segment `second`."""
     cls_piece, sep_piece = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
 
     def symbol(piece: str, segment: int) -> dict:
@@ -122,7 +129,7 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, symbol(sep_piece, 1)],
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": second}}, symbol(sep_piece, second)],
         "special_tokens": {
             piece: {"id": piece, "ids": [token_id], "tokens": [piece]}
             for piece, token_id in ((cls_piece, tokenizer.cls_id), (sep_piece, tokenizer.sep_id))

@@ -26,6 +26,9 @@ OWN = {
         "sharing": "all",
         "sharing_groups": 2,
     },
+    "electra": {"embedding_width": 8},
+    "distilbert": {"segments": 0, "norm_epsilon": 1e-12},
+    "roberta": {"segments": 0, "position_offset": 1},
 }
 CLASSES = {
     "bert": {
@@ -38,12 +41,16 @@ CLASSES = {
         "AlbertForMaskedLM": frozenset({"mlm"}),
         "AlbertModel": frozenset({"pooler"}),
     },
+    "electra": {"ElectraForPreTraining": frozenset({"rtd"}), "ElectraModel": frozenset()},
+    "distilbert": {"DistilBertForMaskedLM": frozenset({"mlm"}), "DistilBertModel": frozenset()},
+    "roberta": {"RobertaForMaskedLM": frozenset({"mlm"}), "RobertaModel": frozenset({"pooler"})},
 }
-STEMS = {"bert": "Bert", "albert": "Albert"}
+STEMS = {"bert": "Bert", "albert": "Albert", "electra": "Electra", "distilbert": "DistilBert", "roberta": "Roberta"}
 PARTS = CLASSES["bert"]
 _TASKS = {
     "nsp": {"bert": {"objective": {"kind": "bert"}}},
     "sop": {"sentence_order": {"objective": {"kind": "sentence_order"}, "examples": {"kind": "sentence_order"}}},
+    "rtd": {"electra": {"objective": {"kind": "electra"}}},
 }
 _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
@@ -66,6 +73,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     )
     encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})
     shapes = family.shapes(encoder)
-    wanted = {name.ours: jax.ShapeDtypeStruct(shapes[name.ours], np.float32) for name in family.names(encoder, parts)}
+    paths = (name.ours for name in family.names(encoder, parts) if name.ours in shapes)
+    wanted = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
     params = vocabulary.pad(batches.filled(unflatten_dict(wanted, sep="/")), encoder)
     return Export(config, encoder, params, tokens, {})

@@ -67,7 +67,7 @@ def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind
             huggingface.read(tmp_path)
 
 
-@pytest.mark.parametrize("kind", models.CLASSES)
+@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
 def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path, kind):
     export = models.make(frozenset({"mlm"}), tokens, kind)
     width = export.encoder.width
@@ -97,6 +97,9 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, said):
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' alone"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT takes those"),
+        ("electra", {"sharing": "attention"}, "model.sharing='attention', and transformers' ELECTRA computes 'none'"),
+        ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
+        ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
     ],
 )
@@ -105,6 +108,71 @@ def test_what_no_family_computes_is_one_line_that_names_the_setting(tokens, tmp_
     with pytest.raises(UserError, match=f"^the model has {complaint}") as caught:
         huggingface.write(tmp_path / "out", export)
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_the_generator_of_electra_stays_behind_and_the_card_says_so(tokens, tmp_path):
+    export = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], tokens, "electra")
+    export.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
+    export.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
+    export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
+    notes = huggingface.write(tmp_path, export)
+    assert [note.partition(",")[0] for note in notes[1:]] == [
+        "left out: the pooler",
+        "left out: the generator and its head",
+    ]
+    assert "Left out: the generator and its head, which only pretraining needs." in (tmp_path / "README.md").read_text()
+    assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
+
+
+def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):
+    export = models.make(frozenset(), tokens, "electra")
+    export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
+    with pytest.raises(UserError, match="^the model has "):
+        huggingface.write(tmp_path, export)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("offset, rows", [(1, 21), (3, 21)])
+def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path, offset, rows):
+    export = encoder_with(models.make(frozenset({"mlm"}), tokens, "roberta"), position_offset=offset)
+    position = np.arange((20 + offset) * 16, dtype=np.float32).reshape(-1, 16)
+    export.params["encoder"]["embeddings"]["position"] = position
+    huggingface.write(tmp_path, export)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
+    assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
+    found, _ = huggingface.read(tmp_path)
+    assert (found.encoder.position_offset, found.encoder.max_positions, found.encoder.segments) == (1, 20, 0)
+    np.testing.assert_array_equal(found.params["encoder"]["embeddings"]["position"][1:], position[offset:])
+
+
+def test_a_row_of_segments_that_is_not_zero_is_kept(tokens, tmp_path):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "roberta"))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    tensors["roberta.embeddings.token_type_embeddings.weight"][0, 3] = -0.0
+    weights.write(tmp_path / "model.safetensors", tensors)
+    assert huggingface.read(tmp_path)[0].encoder.segments == 1
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        (
+            {"pad_token_id": 1},
+            "pad_token_id=1, from which RoBERTa counts its positions, and the tokenizer's padding is 0",
+        ),
+        ({"pad_token_id": None}, "pad_token_id=None, after which RoBERTa counts its 21 rows of positions"),
+        ({"pad_token_id": 20}, "pad_token_id=20, after which RoBERTa counts its 21 rows"),
+        ({"type_vocab_size": 0}, "type_vocab_size=0; transformers' RoBERTa reads one row at least"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; bertjax's RoBERTa computes 'gelu' alone"),
+    ],
+)
+def test_positions_that_would_be_others_are_refused(tokens, tmp_path, settings, complaint):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "roberta"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | settings))
+    with pytest.raises(UserError, match=f"^config.json has {complaint}"):
+        huggingface.read(tmp_path)
 
 
 def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp_path):

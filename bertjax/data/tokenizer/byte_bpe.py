@@ -1,11 +1,14 @@
 """Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909) over bytes (GPT-2, Radford et al. 2019): no [UNK]."""
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import huggingface
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.errors import UserError
 
 # A space before the first word makes it the same pieces at the beginning of a sentence as within.
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -28,6 +31,24 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     )
     model = huggingface.train(sentences, _describe({}, [], normalizers, ()), trainer, config.vocab_size)
     return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
+
+
+def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
+    """Takes the `vocab.json` and `merges.txt` of RoBERTa: ids by piece, and a pair a line, the first before the others.
+
+    Raises:
+      UserError: a file cannot be read, or see `huggingface.checked`.
+    """
+    refused = f"data.tokenizer.model={str(vocab)!r}"
+    try:
+        ids = json.loads(vocab.read_bytes())
+        lines = merges.read_text(encoding="utf-8").split("\n")
+        pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+        symbols = [symbol for symbol in huggingface.EQUIVALENTS.values() if symbol in ids]
+        description = _describe(ids, pairs, [], symbols)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{refused} or {merges.name} beside it cannot be read ({error}); name another") from None
+    return huggingface.checked(HuggingFaceTokenizer(description), refused)
 
 
 def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str]) -> bytes:

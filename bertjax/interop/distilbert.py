@@ -1,0 +1,47 @@
+"""DistilBERT as transformers names it: `DistilBertModel`, `DistilBertForMaskedLM` and `DistilBertConfig`.
+
+(transformers 4.57, models/distilbert/modeling_distilbert.py and configuration_distilbert.py.) It has neither segments
+nor a pooler, and the epsilon of its layer norms is written in its classes. `sinusoidal_pos_embds` says how its
+positions began; the table is in the checkpoint either way.
+"""
+
+from bertjax.interop import names
+from bertjax.interop.family import MLM, Family
+from bertjax.models.config import EncoderConfig
+
+FAMILY = Family(
+    title="DistilBERT",
+    model_type="distilbert",
+    stem="DistilBert",
+    table=(
+        *names.embeddings("distilbert.embeddings", segments=False),
+        *names.layers(
+            f"distilbert.transformer.layer.{names.LAYER}",
+            query="attention.q_lin",
+            key="attention.k_lin",
+            value="attention.v_lin",
+            attended="attention.out_lin",
+            attention_norm="sa_layer_norm",
+            intermediate="ffn.lin1",
+            output="ffn.lin2",
+            output_norm="output_layer_norm",
+        ),
+    ),
+    parts={MLM: names.masked_lm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")},
+    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
+    keys={
+        "vocab_size": "vocab_size",
+        "layers": "n_layers",
+        "width": "dim",
+        "heads": "n_heads",
+        "feedforward": "hidden_dim",
+        "max_positions": "max_position_embeddings",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "init_stddev": "initializer_range",
+        "activation": "activation",
+    },
+    defaults=EncoderConfig(vocab_size=30522, layers=6, segments=0),
+    fixed={},
+    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+)

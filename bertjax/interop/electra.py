@@ -1,0 +1,43 @@
+"""ELECTRA as transformers names it: `ElectraModel`, `ElectraForPreTraining` (the discriminator) and `ElectraConfig`.
+
+(transformers 4.57, models/electra/modeling_electra.py and configuration_electra.py.) Its classes have no pooler. A
+generator is a model of its own there; ours shares the discriminator's embeddings, and stays behind.
+"""
+
+from bertjax.interop import names
+from bertjax.interop.bert import FIXED, KEYS
+from bertjax.interop.family import MLM, RTD, Family
+from bertjax.models.config import EncoderConfig
+
+_GENERATOR = frozenset({"generator", MLM})
+
+
+class _Electra(Family):
+    def leave_out(self, parts):
+        if RTD not in parts or not parts & _GENERATOR:
+            return super().leave_out(parts)
+        kept, notes = super().leave_out(parts - _GENERATOR)
+        return kept, [*notes, "left out: the generator and its head, which only pretraining needs"]
+
+
+FAMILY = _Electra(
+    title="ELECTRA",
+    model_type="electra",
+    stem="Electra",
+    table=(
+        *names.embeddings("electra.embeddings"),
+        *names.dense("electra.embeddings_project", "encoder/projection"),
+        *names.bert_layers("electra"),
+    ),
+    parts={
+        RTD: (
+            *names.dense("discriminator_predictions.dense", "heads/rtd/transform"),
+            *names.dense("discriminator_predictions.dense_prediction", "heads/rtd/classifier"),
+        ),
+    },
+    classes={frozenset({RTD}): "ForPreTraining", frozenset(): "Model"},
+    keys=KEYS | {"activation": "hidden_act", "embedding_width": "embedding_size"},
+    defaults=EncoderConfig(vocab_size=30522, width=256, heads=4, feedforward=1024, embedding_width=128),
+    fixed=FIXED,
+    tied={},
+)

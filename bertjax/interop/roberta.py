@@ -1,0 +1,85 @@
+"""RoBERTa as transformers names it: `RobertaModel`, `RobertaForMaskedLM` and `RobertaConfig`.
+
+(transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions by
+the input: from the row after `pad_token_id` on, over tokens that are no padding. So the offset of our positions is the
+id of the padding symbol plus one: 2 with RoBERTa's own tokenizer, 1 with one of bertjax. Rows that no token reads are
+not written. Its segment table has one row, of zeros as published; that is our encoder without segments.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.interop import names
+from bertjax.interop.bert import FIXED, KEYS
+from bertjax.interop.family import MLM, POOLER, Family
+from bertjax.models.config import EncoderConfig
+
+_POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment"
+
+
+class _Roberta(Family):
+    def refusals(self, encoder, pad_id):
+        plain = dataclasses.replace(encoder, position_offset=0, segments=encoder.segments or 1)
+        lines = super().refusals(plain, pad_id)
+        if encoder.position_offset <= pad_id:
+            lines.append(
+                f"the model has model.position_offset={encoder.position_offset} and {pad_id} as the id of its padding, "
+                f"and transformers' {self.title} counts positions from row {pad_id + 1} on"
+            )
+        return lines
+
+    def encoder_config(self, config):
+        encoder = super().encoder_config(config)
+        if not encoder.segments:
+            raise UserError(f"config.json has type_vocab_size=0; transformers' {self.title} reads one row at least")
+        pad_id = config.get("pad_token_id", 1)
+        if type(pad_id) is not int or not 0 <= pad_id < encoder.max_positions - 1:
+            raise UserError(
+                f"config.json has pad_token_id={pad_id!r}, after which {self.title} counts its "
+                f"{encoder.max_positions} rows of positions; get the file again"
+            )
+        offset = pad_id + 1
+        return dataclasses.replace(encoder, position_offset=offset, max_positions=encoder.max_positions - offset)
+
+    def settings(self, encoder, architecture, pad_id):
+        rows = encoder.max_positions + encoder.position_offset
+        return super().settings(encoder, architecture, pad_id) | {"max_position_embeddings": rows}
+
+    def to_theirs(self, encoder, flat, pad_id):
+        flat = flat | {_POSITION: flat[_POSITION][encoder.position_offset - pad_id - 1 :]}
+        if not encoder.segments:
+            flat[_SEGMENT] = np.zeros((1, encoder.width), np.float32)
+        return dataclasses.replace(encoder, position_offset=pad_id + 1, segments=encoder.segments or 1), flat
+
+    def to_ours(self, encoder, flat, pad_id):
+        if pad_id + 1 != encoder.position_offset:
+            raise UserError(
+                f"config.json has pad_token_id={encoder.position_offset - 1}, from which {self.title} counts its "
+                f"positions, and the tokenizer's padding is {pad_id}; get the files of one model"
+            )
+        if encoder.segments > 1 or any(flat[_SEGMENT].tobytes()):
+            return encoder, flat
+        kept = {path: leaf for path, leaf in flat.items() if path != _SEGMENT}
+        return dataclasses.replace(encoder, segments=0), kept
+
+
+FAMILY = _Roberta(
+    title="RoBERTa",
+    model_type="roberta",
+    stem="Roberta",
+    table=(*names.embeddings("roberta.embeddings"), *names.bert_layers("roberta")),
+    parts={
+        POOLER: names.dense("roberta.pooler.dense", "encoder/pooler"),
+        MLM: names.masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+    },
+    classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
+    keys=KEYS,
+    defaults=EncoderConfig(vocab_size=50265),
+    fixed=FIXED | {"hidden_act": "gelu"},  # the head's is that one, whatever the key says
+    tied={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+)
