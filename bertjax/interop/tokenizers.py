@@ -88,8 +88,8 @@ def read(folder: Path) -> Tokenizer:
         description["normalizer"]["normalizers"][-1] |= _normalization(settings)
         return huggingface.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
-        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, or {_SENTENCEPIECE}); download it "
-        "beside the weights"
+        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, or {_SENTENCEPIECE}); download "
+        "it beside the weights"
     )
 
 

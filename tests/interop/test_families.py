@@ -97,7 +97,7 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, said):
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' alone"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT takes those"),
-        ("electra", {"sharing": "attention"}, "model.sharing='attention', and transformers' ELECTRA computes 'none'"),
+        ("electra", {"position_offset": 3}, "model.position_offset=3, and transformers' ELECTRA computes 0 alone"),
         ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
