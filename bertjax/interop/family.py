@@ -115,6 +115,12 @@ class Family:
             for field, value in computes.items()
             if field not in self.keys and found[field] != value
         ]
+        if "activation" in self.keys and encoder.activation not in ACTIVATIONS.values():
+            known = " and ".join(sorted(set(ACTIVATIONS.values())))
+            lines.append(
+                f"the model has model.activation={encoder.activation!r}, and transformers' {self.title} computes "
+                f"{known} alone"
+            )
         if "segments" in self.keys and not encoder.segments:
             lines.append(
                 f"the model has model.segments=0, and transformers' {self.title} has a segment table; train it with 1"

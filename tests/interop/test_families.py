@@ -94,6 +94,8 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, said):
 @pytest.mark.parametrize(
     "kind, settings, complaint",
     [
+        ("bert", {"norm": "pre"}, "model.norm='pre', and transformers' BERT computes 'post' alone"),
+        ("bert", {"activation": "geglu"}, "model.activation='geglu', and transformers' BERT computes gelu and gelu_ta"),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' alone"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT takes those"),
