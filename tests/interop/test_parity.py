@@ -227,7 +227,7 @@ def test_a_real_albert(tmp_path):
     ]
     texts = [text for text in texts if text][:16]
     first, second = texts[::2], texts[1::2]
-    inputs = of_texts(first, second, padding=True, truncation="only_second", max_length=64, return_tensors="np")
+    inputs = of_texts(first, second, padding=True, truncation=True, max_length=64, return_tensors="np")
     inputs = {name: array.astype(np.int32) for name, array in inputs.items()}
     assert 0 < inputs["attention_mask"].mean() < 1 and inputs["token_type_ids"].any()
     mask_BT, found, expected = inputs["attention_mask"], ours(tmp_path / "ours", inputs), theirs(model, inputs)
