@@ -136,6 +136,16 @@ def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
     assert f"--to={target} is there already" in capsys.readouterr().err
 
 
+@installed
+def test_another_family_than_bert_is_refused(tmp_path):
+    albert = models.make(models.CLASSES["albert"]["AlbertModel"], models.trained(), "albert")
+    with pytest.raises(
+        UserError, match="^transformers has the model as ALBERT, and bertjax writes ONNX for BERT alone"
+    ):
+        onnx.write(tmp_path / "model.onnx", albert)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not MISSING, reason="every package of the extra [onnx] is installed")
 def test_packages_that_are_missing_are_named(tmp_path):
     export.write(tmp_path / "ours", made("BertModel"))
