@@ -103,12 +103,12 @@ class Config:
                 f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labelled[0]} has labelled files; "
                 "a mixture is trained on one corpus: fine-tune such a task by itself"
             )
-        for name, task in self.tasks.items():
+        for task in self.tasks.values():
             if task.objective.relates_rows and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
-                    f"objective.kind={kind_of(task.objective)} of tasks.{name} compares all examples of it with each "
-                    "other; leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
+                    f"objective.kind={kind_of(task.objective)} compares all examples of it with each other; leave "
+                    "micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
                 )
         named = {name for stage in self.stages for name in stage.tasks}
         if unknown := sorted(named - self.tasks.keys()):
