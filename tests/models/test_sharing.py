@@ -88,9 +88,14 @@ def test_shared_layers_are_equal_layers_and_their_gradients_add_up(kind, groups)
 
 
 @pytest.mark.parametrize(
-    "execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")], ids=str
+    "kind, groups, execution",
+    [
+        ("all", 1, Execution(unroll=True)),
+        ("attention", 2, Execution(remat="dots")),
+        ("all", 1, Execution(remat="full")),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("kind, groups", [("all", 1), ("attention", 2)])
 def test_the_execution_of_shared_layers_changes_nothing(kind, groups, execution):
     config, batch, key = sharing(kind, groups, dropout=0.1, attention_dropout=0.1), batches.make(3), jax.random.key(3)
     other = dataclasses.replace(config, execution=execution)
