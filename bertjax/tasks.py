@@ -1,6 +1,7 @@
 """A task: an objective with the examples that it is trained on."""
 
 import dataclasses
+import math
 
 from bertjax.data.formats import kinds_with
 from bertjax.data.formats.base import ExampleFormat
@@ -43,7 +44,8 @@ class Task:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
         if self.plans < 1:
             raise UserError(f"plans={self.plans} must be at least 1")
-        if not self.weight > 0.0:
+        if not 0.0 < self.weight < math.inf:
             raise UserError(
-                f"weight={self.weight} must be above 0; to train without a task, leave it out of stages.N.tasks"
+                f"weight={self.weight} must be a number above 0; to train without a task, leave it out of "
+                "stages.N.tasks"
             )

@@ -160,7 +160,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
         (
             {"tasks": {"a": {"weight": 0.0}}},
-            "weight=0.0 must be above 0; to train without a task, leave it out of stages.N.tasks",
+            "weight=0.0 must be a number above 0; to train without a task, leave it out of stages.N.tasks",
         ),
         (
             {"tasks": {"a": {}, "b": {"weight": 1e-5}}},

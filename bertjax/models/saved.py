@@ -47,7 +47,11 @@ def read_encoder(folder: os.PathLike) -> EncoderConfig:
       UserError: see `read_record`.
     """
     record = read_record(folder)
-    return typed.build(EncoderConfig, record["config"]["model"] | {"vocab_size": record["vocab_size"]}, "model", {})
+    try:
+        settings = record["config"]["model"] | {"vocab_size": record["vocab_size"]}
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    return typed.build(EncoderConfig, settings, "model", {})
 
 
 def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:

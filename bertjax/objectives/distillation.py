@@ -6,6 +6,7 @@ one minus the cosine of the last hidden states of student and teacher.
 """
 
 import dataclasses
+import math
 from pathlib import Path
 
 import jax
@@ -54,11 +55,11 @@ class Distillation(MaskedLM):
     cosine_coefficient: float = 1.0
 
     def __post_init__(self):
-        if not self.temperature >= 1.0:
+        if not 1.0 <= self.temperature < math.inf:
             raise UserError(f"objective.temperature={self.temperature} must be at least 1; 2 is DistilBERT's")
         for term in ("soft", "mlm", "cosine"):
-            if (value := getattr(self, f"{term}_coefficient")) < 0.0:
-                raise UserError(f"objective.{term}_coefficient={value} must not be negative")
+            if not 0.0 <= (value := getattr(self, f"{term}_coefficient")) < math.inf:
+                raise UserError(f"objective.{term}_coefficient={value} must be a number and not negative")
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -100,14 +101,16 @@ class Distillation(MaskedLM):
         return super().opened(store)
 
     def frozen_params(self, encoder: EncoderConfig) -> dict:
-        folder = Path(self.teacher).expanduser()
-        params = saved.read_params(folder, self.teacher_encoder(encoder))
-        if "mlm" not in params.get("heads", {}):
+        teacher = self.teacher_encoder(encoder)
+        params = saved.read_params(Path(self.teacher).expanduser(), teacher)
+        head = params.get("heads", {}).get("mlm")
+        # ELECTRA's is on its generator, which is another encoder.
+        if head is None or "generator" in params:
             raise UserError(
-                f"objective.teacher={self.teacher} has no masked-LM head to imitate; name a model that was pretrained "
-                "with one"
+                f"objective.teacher={self.teacher} has no masked-LM head on its encoder to imitate; name a model that "
+                "was pretrained with one"
             )
-        return {"teacher": {"encoder": params["encoder"], "heads": {"mlm": params["heads"]["mlm"]}}}
+        return {"teacher": {"encoder": params["encoder"], "heads": {"mlm": head}}}
 
     def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
         return Pass(encoder), Pass(self.teacher_encoder(encoder), share=1 / 3)

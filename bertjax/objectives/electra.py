@@ -9,6 +9,7 @@ The discriminator is the encoder that is exported; the generator goes with the h
 
 import dataclasses
 import functools
+import math
 from typing import ClassVar
 
 import jax
@@ -89,6 +90,10 @@ class Electra(MaskedLM):
     best_metric: ClassVar[str] = "rtd_accuracy"
 
     def __post_init__(self):
+        if not 0.0 <= self.rtd_coefficient < math.inf:
+            raise UserError(
+                f"objective.rtd_coefficient={self.rtd_coefficient} must be a number and not negative; 50 is ELECTRA's"
+            )
         if not 0.0 < self.generator_share <= 1.0:
             raise UserError(
                 f"objective.generator_share={self.generator_share} must be above 0 and at most 1; a generator wider "

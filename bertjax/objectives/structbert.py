@@ -7,7 +7,6 @@ the same head, and with the sentence structural objective (section 2.3), which h
 
 import dataclasses
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +55,6 @@ class StructBERT(SentenceStructurePrediction):
     """
 
     shuffle_rate: float = 0.05
-    best_metric: ClassVar[str] = ""
 
     def __post_init__(self):
         if not 0.0 < self.shuffle_rate <= 1.0:

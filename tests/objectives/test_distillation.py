@@ -12,6 +12,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.models import saved
 from bertjax.objectives.distillation import Distillation, HiddenModule, divergence
+from bertjax.objectives.electra import Electra
 from tests import batches
 from tests.models import reference
 
@@ -97,7 +98,7 @@ def test_students_and_teachers_that_cannot_be(teacher, tmp_path):
         losses(teacher, params_of(encoder), student=dataclasses.replace(encoder, vocab_size=90))
     with pytest.raises(UserError, match="objective.temperature=0.5 must be at least 1"):
         Distillation(temperature=0.5)
-    with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must not be negative"):
+    with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must be a number and not negative"):
         Distillation(cosine_coefficient=-1.0)
 
 
@@ -105,5 +106,24 @@ def test_a_teacher_needs_a_masked_lm_head(teacher, tmp_path):
     params = params_of(batches.ENCODER)
     saved.write_params(tmp_path, {"encoder": params["encoder"]}, batches.ENCODER)
     saved.write_record(tmp_path, {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"})
-    with pytest.raises(UserError, match="has no masked-LM head to imitate"):
+    with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
         Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_generators_head_is_not_that_of_the_encoder(teacher, tmp_path, share):
+    """Though that of a generator as wide would fit."""
+    module = Electra(generator_share=share).module(batches.ENCODER)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), BATCH)["params"])
+    saved.write_params(tmp_path, params, batches.ENCODER)
+    saved.write_record(tmp_path, {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"})
+    with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
+        Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
+
+
+def test_a_teacher_whose_record_is_damaged(teacher, tmp_path):
+    record = {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"}
+    for config in ({}, "text"):
+        saved.write_record(tmp_path, record | {"config": config})
+        with pytest.raises(UserError, match="the export .* is damaged"):
+            Distillation(teacher=str(tmp_path)).module(batches.ENCODER)

@@ -92,6 +92,8 @@ def test_the_generator_has_its_share_of_the_widths_and_all_layers():
 def test_a_generator_is_no_wider_than_the_discriminator():
     with pytest.raises(UserError, match="^objective.generator_share=1.5 must be above 0 and at most 1"):
         Electra(generator_share=1.5)
+    with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
+        Electra(rtd_coefficient=float("nan"))
     with pytest.raises(UserError, match="makes a generator of width 11 and 3 heads, which do not divide it"):
         Electra(generator_share=0.7).generator(dataclasses.replace(batches.ENCODER, heads=4, width=16))
 
