@@ -8,13 +8,16 @@ Every cell is a process of its own and a line of the file; a restarted call goes
 
 The batch of a cell follows from a rule. A device begins with 16,384 tokens of it, halved until a step fits. Where chips
 then wait for each other, the batch is doubled for as long as a step fits and the floor is not that of compute: more
-rows do not change what a step sends. Where the chip's own memory binds, a larger batch would change nothing.
+rows do not change what a step sends. Where the chip's own memory binds, a larger batch would change nothing. Where the
+compiler itself crashes, as libtpu 0.0.42 does in a search for windows of nested products, the cell begins anew without
+the fusion of products with products, and says so.
 
 `--flops` compares XLA's count of a step of an unrolled model on one chip, without dropout, with the model's by formula.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +34,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 TOPOLOGIES = ("v2:4x4", "v3:8x8", "v4:2x2x4", "v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:16x16", "2xv5e:16x16")
 PRESETS, LENGTHS = ("base", "large"), (128, 512)
 _TOKENS_A_DEVICE = 16_384
+_WITHOUT_NESTED = "--xla_tpu_dot_dot_fusion=false"
 _BERT_VOCABULARY = 30_522
 
 
@@ -81,7 +85,12 @@ def finished(path: Path) -> dict[str, dict]:
 
 def _in_a_process(path: Path, *names: Any) -> None:
     command = [sys.executable, "-m", "benchmarks.compile_table", f"--out={path}", "--cell", *map(str, names)]
-    if subprocess.run(command, cwd=_REPOSITORY).returncode:
+    code = subprocess.run(command, cwd=_REPOSITORY).returncode
+    if code < 0:
+        print(f"the compiler crashed (signal {-code}); cell {_key(*names)} begins anew with {_WITHOUT_NESTED}")
+        environment = os.environ | {"LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {_WITHOUT_NESTED}"}
+        code = subprocess.run(command, cwd=_REPOSITORY, env=environment).returncode
+    if code:
         raise RunFailed(f"cell {_key(*names)} ended badly; the finished ones are in {path}, the same call goes on")
 
 
@@ -141,6 +150,7 @@ def main() -> int:
         platform.configure("cpu")
         is_flops = args.cell[0] == "flops"
         figures = compare_flops(args.cell[1]) if is_flops else compile_cell(*args.cell[:2], int(args.cell[2]))
+        figures["libtpu_init_args"] = os.environ.get("LIBTPU_INIT_ARGS", "").strip()
         with open(args.out, "a", encoding="utf-8") as file:
             file.write(json.dumps({"cell": _key(*args.cell)} | figures) + "\n")
     elif args.markdown:
