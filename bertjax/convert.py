@@ -58,7 +58,7 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     else:
         notes = huggingface.write(target, found)
     made = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
-    return Summary(target, made, "mlm" in found.params.get("heads", {}), tuple(notes))
+    return Summary(target, made, bool(found.params.get("heads", {}).keys() & {"mlm", "plm"}), tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,8 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = errors.ArgumentParser(
         prog="python -m bertjax.convert",
         description="Converts a model of Hugging Face transformers to bertjax, or one of bertjax to transformers:\n"
-        "BERT, ALBERT, ELECTRA, DistilBERT and RoBERTa. The direction follows from what the folder holds; a BERT\n"
-        "becomes ONNX where --to ends in .onnx. PyTorch and transformers need not be installed, but for ONNX.",
+        "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from what the folder holds;\n"
+        "a BERT becomes ONNX where --to ends in .onnx. PyTorch and transformers need not be installed, but for ONNX.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"

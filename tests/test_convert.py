@@ -101,12 +101,12 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
         ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs is there already and not empty; name another,"),
         ("{tmp}/theirs", "{tmp}/theirs/config.json", "is there already and not empty"),
         ("{tmp}/damaged", "{tmp}/new", "{tmp}/damaged/config.json is no readable JSON ("),
-        ("{tmp}/xlnet", "{tmp}/new", "config.json has model_type='xlnet'; bertjax converts bert, albert"),
+        ("{tmp}/t5", "{tmp}/new", "config.json has model_type='t5'; bertjax converts bert, albert"),
     ],
 )
 def test_what_cannot_be_converted_is_one_line(encoder_alone, tmp_path, capsys, source, target, complaint):
     (tmp_path / "empty").mkdir()
-    for name, config in (("xlnet", '{"model_type": "xlnet"}'), ("damaged", '{"model_type": "be')):
+    for name, config in (("t5", '{"model_type": "t5"}'), ("damaged", '{"model_type": "be')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
     code, output, error = said(capsys, source.format(tmp=tmp_path), target.format(tmp=tmp_path))

@@ -20,6 +20,7 @@ RECIPES = (
     "spanbert",
     "modern",
     "ernie",
+    "xlnet",
 )
 # The class of transformers that opens what a recipe leaves; the heads and encoders of the others have none.
 CLASSES = {
@@ -29,6 +30,7 @@ CLASSES = {
     "albert_base": "AlbertForPreTraining",
     "electra_small": "ElectraForPreTraining",
     "roberta_base": "RobertaForMaskedLM",
+    "xlnet": "XLNetLMHeadModel",
 }
 
 
@@ -46,7 +48,9 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
         theirs = json.loads((tmp_path / "run" / "export" / "hf" / "config.json").read_text())
         assert theirs["architectures"] == [CLASSES[name]]
     records = runs.records(tmp_path / "run" / "metrics.jsonl")
-    logged = [value for record in records for key, value in record.items() if re.search("^train/.*mlm_loss$", key)]
+    logged = [
+        value for record in records for key, value in record.items() if re.search("^train/.*(mlm|plm)_loss$", key)
+    ]
     assert logged[-1] < logged[0] - 0.5
     for index, stage in enumerate(config.stages):
         assert f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens" in done.stdout

@@ -27,7 +27,8 @@ class PseudoLogLikelihood(MaskedUse):
     def outputs(self, params, batch):
         """`log_probability_BN`: of the token that was masked, in nats."""
         log_probabilities_BV = self.log_probabilities(params, batch)[:, 0]
-        return {"log_probability_BN": jnp.take_along_axis(log_probabilities_BV, batch["mlm_labels_BK"], axis=1)}
+        labels_B1 = batch[f"{self.token_term}_labels_BK"]
+        return {"log_probability_BN": jnp.take_along_axis(log_probabilities_BV, labels_B1, axis=1)}
 
     def predictions(self, outputs, examples: Readings, records) -> list[dict[str, Any]]:
         """{`pseudo_log_likelihood`: in nats, `tokens`: how many it is the sum over}."""

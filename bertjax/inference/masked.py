@@ -14,8 +14,9 @@ from bertjax.objectives.mlm import MaskedLM
 
 def masked_lm(model: Export) -> MaskedLM | None:
     """The objective that guesses masked tokens, of the first task that has one; None where there is no such head."""
-    found = (task.objective for task in model.config.tasks.values() if isinstance(task.objective, MaskedLM))
-    return next(found, None) if "mlm" in model.params.get("heads", {}) else None
+    heads = model.params.get("heads", {})
+    objectives = (task.objective for task in model.config.tasks.values())
+    return next((each for each in objectives if isinstance(each, MaskedLM) and each.token_term in heads), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,14 +31,21 @@ class MaskedUse(Use):
             )
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """`mlm_positions_BK` and `mlm_labels_BK`, int32, as the objective has them."""
-        names = {"positions": "mlm_positions_BK", "originals": "mlm_labels_BK"}
-        return {name: _to_rows(placed, placed.ragged.labels[label]) for label, name in names.items()}
+        """`<token_term>_positions_BK` and `<token_term>_labels_BK`, int32, as the objective has them."""
+        positions_BK, originals_BK = (
+            _to_rows(placed, placed.ragged.labels[label]) for label in ("positions", "originals")
+        )
+        return {f"{self.token_term}_positions_BK": positions_BK, f"{self.token_term}_labels_BK": originals_BK}
+
+    @property
+    def token_term(self) -> str:
+        """How the objective names what it guesses."""
+        return masked_lm(self.model).token_term
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
         """Device: of every token at each position, in nats; float32 [B, K, V], of padded ids none."""
         module = masked_lm(self.model).reader(self.model.encoder)
-        return jax.nn.log_softmax(module.apply({"params": params}, batch)["mlm"])
+        return jax.nn.log_softmax(module.apply({"params": params}, batch)[self.token_term])
 
 
 def _to_rows(placed: PlacedExamples, values_MK: np.ndarray) -> np.ndarray:

@@ -41,15 +41,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {auto}.from_pretrained("FOLDER")
 ```
 
-Flax, with a transformers that still has it (4.57):
-
-```python
-from transformers import AutoTokenizer, Flax{auto}
-
-model = Flax{auto}.from_pretrained("FOLDER", from_pt=True)
-```
-
-JAX alone, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
+{flax}JAX alone, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
 
 ```python
 import bertjax
@@ -62,6 +54,16 @@ hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT
 Where a text spells a special symbol, such as `{mask}`, transformers reads the symbol and bertjax ordinary text.
 """
 
+_FLAX = """Flax, with a transformers that still has it (4.57):
+
+```python
+from transformers import AutoTokenizer, Flax{auto}
+
+model = Flax{auto}.from_pretrained("FOLDER", from_pt=True)
+```
+
+"""
+
 
 def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]) -> str:
     """The card of a model that transformers opens as the class of a family with these parts.
@@ -72,10 +74,12 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
       parts: those that were written.
       notes: what there is to say of it, a line each.
     """
+    auto = family.auto_of(parts)
     return _CARD.format(
         architecture=family.class_of(parts),
         model_type=family.model_type,
-        auto="AutoModel" + family.classes[parts].removeprefix("Model"),
+        auto=auto,
+        flax=_FLAX.format(auto=auto) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),
         sizes=_rows(_sizes(export)),
         data=_data(export),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.interop import albert, bert, distilbert, electra, roberta
+from bertjax.interop import albert, bert, distilbert, electra, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 
@@ -15,6 +15,7 @@ FAMILIES: tuple[Family, ...] = (
     electra.FAMILY,
     distilbert.FAMILY,
     roberta.FAMILY,
+    xlnet.FAMILY,
 )
 
 

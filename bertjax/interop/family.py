@@ -18,10 +18,10 @@ from bertjax.interop.names import Name, unnamed
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead
+from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 
 # Parts of a model beside its encoder proper: the pooler, and heads by the names of their terms.
-POOLER, MLM, NSP, SOP, RTD = "pooler", "mlm", "nsp", "sop", "rtd"
+POOLER, MLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "nsp", "sop", "rtd", "plm"
 _PAIRS = frozenset({NSP, SOP})  # who reads the pooler
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
 # Settings of every family that change the function computed; transformers takes these where the key is missing.
@@ -47,6 +47,7 @@ class Family:
       fixed: other keys that change the function computed, each with the one value that bertjax computes, transformers'
         default.
       tied: names of copies, written by some versions of transformers, and of what they are copies of.
+      has_flax: whether transformers 4.57 has the family in Flax, too.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Family:
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
     tied: Mapping[str, str]
+    has_flax: bool = True
 
     @property
     def root(self) -> str:
@@ -83,6 +85,7 @@ class Family:
                 NSP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 SOP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 RTD: lambda: DetectionHead(encoder).init(key, hidden_BTD),
+                PLM: lambda: VocabularyHead(encoder).init(key, hidden_BTD, word_VE),
             }
             heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
             return {"encoder": params, "heads": heads}
@@ -99,6 +102,10 @@ class Family:
     def class_of(self, parts: frozenset[str]) -> str | None:
         """The class of transformers that has these parts and no other; None where there is none."""
         return self.stem + self.classes[parts] if parts in self.classes else None
+
+    def auto_of(self, parts: frozenset[str]) -> str:
+        """The automatic class that opens a model with these parts."""
+        return "AutoModel" + self.classes[parts].removeprefix("Model")
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Of a model's parts those that are written, and a line for what is not."""
@@ -187,6 +194,10 @@ class Family:
           UserError: the tokenizer is that of another model.
         """
         return encoder, flat
+
+    def published(self, encoder: EncoderConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Tensors of the table in the shapes that the family's classes give them; `canonical` undoes it."""
+        return dict(tensors)
 
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The tensors under the names of a class without heads."""

@@ -13,7 +13,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.interop import card, families, names, tokenizers, weights
-from bertjax.interop.family import MLM, NSP, POOLER, RTD, SOP, part_of, parts_in
+from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
@@ -24,6 +24,7 @@ _TASKS = {
     NSP: ("bert", {}),
     SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
     RTD: ("electra", {}),
+    PLM: ("permutation", {}),
 }
 
 
@@ -55,7 +56,7 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     left_out = parts_in(flat) - parts
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in left_out}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
-    tensors = names.to_tensors(flat, family.names(encoder, parts))
+    tensors = family.published(encoder, names.to_tensors(flat, family.names(encoder, parts)))
     architecture = family.class_of(parts)
     if not parts - {POOLER}:
         tensors = family.bare(tensors)

@@ -7,8 +7,9 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, path_at
 from bertjax.models.layers import Dense, dropout
+from bertjax.models.relative import Relations, RelativeTerms
 from bertjax.models.rotary import Rotation
-from bertjax.models.visibility import Visibility
+from bertjax.models.visibility import Queries, Visibility
 
 
 def attend(
@@ -18,14 +19,19 @@ def attend(
     mask_BQT: jax.Array,
     dropout_rate: float,
     dropout_key: jax.Array | None,
+    terms_BHQT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1), softmax in float32.
+
+    `terms_BHQT` are added to the products of queries and keys, and scaled with them.
 
     Returns:
       The attended values, [B, Q, H, D / H], and the probabilities before dropout, [B, H, Q, T].
     """
     scale = query_BQHD.shape[-1] ** -0.5
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD).astype(jnp.float32)
+    if terms_BHQT is not None:
+        logits_BHQT += terms_BHQT * scale
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
     kept_BHQT = dropout(probabilities_BHQT, dropout_rate, dropout_key)
@@ -40,28 +46,28 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
-        queries_BQD: jax.Array,
+        queries: Queries | None,
         hidden_BTD: jax.Array,
         visibility: Visibility,
-        read_BQ: jax.Array | None,
         head_mask_H: jax.Array | None,
         key: jax.Array | None,
-        rotation: Rotation | None = None,
+        positions: Rotation | Relations | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Attends from the tokens `read_BQ`, whose hidden states are the queries, or from all.
+        """Attends from `queries`, or from all tokens.
 
-        Where positions are rotary, `rotation` is that of all tokens.
+        Where positions are rotary or relative, `positions` are those of all tokens.
 
         Returns:
           The projected values [B, Q, D], and the attention probabilities [B, H, Q, T], which only the plain path has.
 
         Raises:
-          ValueError: the path of `config.execution` cannot express the visibility, or has no dropout.
+          ValueError: the path of `config.execution` cannot express the visibility or the positions, or has no dropout.
         """
         config = self.config
+        queries_BQD, columns_BQ, rank_BQ = queries or (hidden_BTD, None, None)
 
         def heads(name, x):
-            projected = Dense(config, config.width, config.has_biases, name=name)(x)
+            projected = Dense(config, config.width, config.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], config.heads, -1)
 
         query_BQHD, key_BTHD, value_BTHD = (
@@ -69,13 +75,18 @@ class SelfAttention(nn.Module):
             heads("key", hidden_BTD),
             heads("value", hidden_BTD),
         )
-        if rotation is not None:
-            query_BQHD, key_BTHD = rotation.at(read_BQ).turned(query_BQHD), rotation.turned(key_BTHD)
+        terms_BHQT = None
+        if config.positions == "rotary":
+            query_BQHD, key_BTHD = positions.at(columns_BQ).turned(query_BQHD), positions.turned(key_BTHD)
+        elif config.positions == "relative":
+            query_BQHD, terms_BHQT = RelativeTerms(config, name="relative")(query_BQHD, positions, columns_BQ)
         rate = 0.0 if key is None else config.attention_dropout
         path = path_at(config.execution.attention, hidden_BTD.shape[1])
-        if path == PLAIN or read_BQ is not None:  # a few queries are little work, and the kernels take T of them
-            mask_BQT = visibility.mask_BQT(read_BQ)
-            values_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key)
+        if path == PLAIN or queries is not None:  # a few queries are little work, and the kernels take T of them
+            mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
+            values_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, terms_BHQT)
+        elif config.positions == "relative":
+            raise ValueError(f"attention path {path} cannot express relative positions; use the plain path")
         else:
             kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[path]
             if rate:
@@ -83,5 +94,5 @@ class SelfAttention(nn.Module):
             values_BQHD, probabilities_BHQT = kernel(query_BQHD, key_BTHD, value_BTHD, visibility), None
         if head_mask_H is not None:
             values_BQHD = values_BQHD * head_mask_H[:, None].astype(values_BQHD.dtype)
-        output = Dense(config, config.width, config.has_biases, name="output")
+        output = Dense(config, config.width, config.has_attention_biases, name="output")
         return output(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT

@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
-POSITIONS = ("learned", "rotary")
+POSITIONS = ("learned", "rotary", "relative")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
@@ -62,7 +62,8 @@ class EncoderConfig:
         `pre`, before the input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
       biases: of dense layers and layer norms: `all`, or those of the `heads` alone (pooler, classifiers, vocabulary).
       positions: `learned`, a table of them, or `rotary`, which turns queries and keys (Su et al., 2021, arXiv
-        2104.09864).
+        2104.09864), or `relative`, learned terms of distances, and of segments, in the logits of attention, which then
+        has no other biases; words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
       rotary_base: of rotary positions, the longest of their wavelengths over 2 pi.
       window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0
         where all layers are global.
@@ -76,7 +77,8 @@ class EncoderConfig:
       max_positions: tokens of the longest example.
       position_offset: rows of the position table that no token reads, before that of the first position; RoBERTa has 2,
         those of its padding symbol and of the one before it.
-      segments: rows of the segment table; 0 for none.
+      segments: rows of the segment table; 0 for none. Where positions are relative, tokens are of one segment or not,
+        and the number says nothing more.
       dropout: rate on embeddings and on the output of attention and feed-forward.
       attention_dropout: rate on the attention probabilities.
       norm_epsilon: of every layer norm.
@@ -147,12 +149,14 @@ class EncoderConfig:
                 raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
 
     def _check_positions(self) -> None:
+        if self.positions != "learned" and self.position_offset:
+            raise UserError(
+                f"model.position_offset={self.position_offset} is of a position table, which "
+                f"model.positions={self.positions} has not; leave it 0"
+            )
+        if self.positions == "relative" and self.width % 2:
+            raise UserError(f"model.positions=relative needs pairs of channels, and model.width={self.width} is odd")
         if self.positions == "rotary":
-            if self.position_offset:
-                raise UserError(
-                    f"model.position_offset={self.position_offset} is of a position table, which "
-                    "model.positions=rotary has not; leave it 0"
-                )
             if self.width // self.heads % 2:
                 raise UserError(
                     f"model.positions=rotary turns pairs, and model.width={self.width} over "
@@ -175,6 +179,11 @@ class EncoderConfig:
     def has_biases(self) -> bool:
         """Whether the dense layers and layer norms below the heads have biases."""
         return self.biases == "all"
+
+    @property
+    def has_attention_biases(self) -> bool:
+        """Whether the dense layers of attention have biases."""
+        return self.has_biases and self.positions != "relative"
 
     @property
     def local_layers(self) -> int:
@@ -204,6 +213,10 @@ def _albert(layers: int, width: int) -> EncoderConfig:
     return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
 
 
+def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
+    return _bert(layers, width, heads, positions="relative")
+
+
 def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
     return EncoderConfig(
         layers=layers, width=width, heads=heads, feedforward=feedforward, activation="geglu", norm="pre",
@@ -215,6 +228,7 @@ def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderCon
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
 # electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
+# xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
@@ -231,6 +245,8 @@ PRESETS: dict[str, EncoderConfig] = {
     "albert_xlarge": _albert(24, 2048),
     "albert_xxlarge": _albert(12, 4096),
     "electra_small": _bert(12, 256, 4, embedding_width=128),
+    "xlnet_base": _xlnet(12, 768, 12),
+    "xlnet_large": _xlnet(24, 1024, 16),
     "modern_base": _modern(22, 768, 12, 1152),
     "modern_large": _modern(28, 1024, 16, 2624),
 }

@@ -18,8 +18,10 @@ from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, path_at
 from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
 from bertjax.models.random import split
+from bertjax.models.relative import Relations, relations
 from bertjax.models.rotary import Rotation, rotation
-from bertjax.models.visibility import Visibility
+from bertjax.models.streams import Streams
+from bertjax.models.visibility import Queries, Visibility
 
 TAPS = frozenset({"hidden", "attention"})
 
@@ -65,10 +67,11 @@ class _Depth(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """What every layer knows of the tokens: who sees whom, and by how much they turn where positions are rotary."""
+    """What every layer knows of the tokens: who sees whom, where they are, and in which order some are predicted."""
 
     visibility: Visibility
-    rotation: Rotation | None
+    positions: Rotation | Relations | None
+    streams: Streams | None = None
 
 
 class Layer(nn.Module):
@@ -83,25 +86,25 @@ class Layer(nn.Module):
         visibility: Visibility,
         head_mask_H: jax.Array | None = None,
         key: jax.Array | None = None,
-        read_BK: jax.Array | None = None,
-        rotation: Rotation | None = None,
+        queries: Queries | None = None,
+        positions: Rotation | Relations | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the new hidden states, of all positions or of `read_BK`, and the attention probabilities if any."""
+        """Returns the new hidden states, of all tokens or of the `queries`, and the attention probabilities if any."""
         config, is_pre = self.config, self.config.norm == "pre"
         attention_norm, output_norm = layer_norm(config, "attention_norm"), layer_norm(config, "output_norm")
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
 
-        def read(x_BTD: jax.Array) -> jax.Array:
-            return x_BTD if read_BK is None else jnp.take_along_axis(x_BTD, read_BK[..., None], axis=1)
-
         def dense(features: int, name: str, x: jax.Array) -> jax.Array:
             return Dense(config, features, config.has_biases, name=name)(x)
 
-        inputs_BTD = attention_norm(hidden_BTD) if is_pre else hidden_BTD
+        inputs_BTD, own = hidden_BTD, hidden_BTD if queries is None else queries.hidden_BQD
+        if is_pre:
+            inputs_BTD = attention_norm(hidden_BTD)
+            queries = queries and queries._replace(hidden_BQD=attention_norm(queries.hidden_BQD))
         attended, probabilities = SelfAttention(config, name="attention")(
-            read(inputs_BTD), inputs_BTD, visibility, read_BK, head_mask_H, attention_key, rotation
+            queries, inputs_BTD, visibility, head_mask_H, attention_key, positions
         )
-        attended = read(hidden_BTD) + dropout(attended, config.dropout, output_key)
+        attended = own + dropout(attended, config.dropout, output_key)
         if not is_pre:
             attended = attention_norm(attended)
         inputs = output_norm(attended) if is_pre else attended
@@ -141,11 +144,14 @@ class Encoder(nn.Module):
         self.pooler = Dense(self.config, self.config.width)
 
     def _init_layers(self, key: jax.Array) -> dict:
-        layer = Layer(self.config, parent=None)
-        hidden_BTD = jnp.zeros((1, 1, self.config.width))
-        visibility = Visibility(jnp.ones((1, 1), jnp.int32))
-        keys = jax.random.split(key, self.config.layers)
-        return stack.create(self.config, jax.vmap(lambda key: layer.init(key, hidden_BTD, visibility)["params"]), keys)
+        hidden_BTD, zeros_BT = jnp.zeros((1, 1, self.config.width)), jnp.zeros((1, 1), jnp.int32)
+        positions = self._positions(zeros_BT, zeros_BT)
+
+        def init(key: jax.Array) -> dict:
+            layer = Layer(self.config, parent=None)
+            return layer.init(key, hidden_BTD, Visibility(zeros_BT), positions=positions)["params"]
+
+        return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
 
     def __call__(
         self,
@@ -156,6 +162,8 @@ class Encoder(nn.Module):
         summary_positions_BN: jax.Array | None = None,
         *,
         read_BK: jax.Array | None = None,
+        rank_BT: jax.Array | None = None,
+        memory_BT: jax.Array | None = None,
         key: jax.Array | None = None,
         capture: Collection[str] = (),
         head_mask_LH: jax.Array | None = None,
@@ -169,6 +177,9 @@ class Encoder(nn.Module):
           examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` where there is padding).
           summary_positions_BN: int, where each example's [CLS] is; column 0 by default.
           read_BK: int, the only positions whose hidden states are wanted.
+          rank_BT: int, the order in which tokens are predicted: the states at `read_BK` are those of the query stream,
+            nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
+          memory_BT: bool, tokens that pass no gradient on; with `rank_BT` alone.
           key: dropout key, or keys [B], one for each row; None means no dropout.
           capture: names of per-layer outputs to return: "hidden", "attention". It needs every position: no `read_BK`.
           head_mask_LH: float, scales the output of each head.
@@ -183,10 +194,12 @@ class Encoder(nn.Module):
         path = path_at(self.config.execution.attention, tokens_BT.shape[1])
         if "attention" in capture and path != PLAIN:
             raise ValueError(f"attention path {path} keeps no probabilities to capture; build the encoder with {PLAIN}")
+        if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
+            raise ValueError("rank_BT needs read_BK, the tokens that are predicted, and relative positions")
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
-        visibility = Visibility(jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32))
+        examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32)
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         # An absent example's summary position may be any placeholder: no weight ever reads it.
@@ -201,7 +214,10 @@ class Encoder(nn.Module):
             jnp.arange(self.config.layers), own, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None
         )
         groups, last_group = stack.grouped(self.config, depths, shared)
-        tokens = _Tokens(visibility, self._rotation(positions_BT))
+        tokens = _Tokens(Visibility(examples_BT, rank_BT=rank_BT), self._positions(positions_BT, segments_BT))
+        if rank_BT is not None:
+            tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
+            hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
         embedded_BTD = hidden_BTD
         hidden_BTD, before = self._run_groups(hidden_BTD, tokens, groups, capture)
 
@@ -216,17 +232,20 @@ class Encoder(nn.Module):
             depths, shared = last_group
             earlier, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
             hidden_BTD, captured = self._run(hidden_BTD, tokens, earlier, shared)
+            if rank_BT is not None:
+                hidden, _ = self._layer(hidden_BTD, tokens, last, shared, read_BK)
+                return Encoded(self._last_norm(hidden), None, captured)
             read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
             hidden, _ = self._layer(hidden_BTD, tokens, last, shared, read)
             summary_BND, hidden = jnp.split(self._last_norm(hidden), [summary_positions_BN.shape[1]], axis=1)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None, captured)
 
-    def _rotation(self, positions_BT):
+    def _positions(self, positions_BT, segments_BT):
         config = self.config
-        if config.positions != "rotary":
-            return None
-        return rotation(positions_BT, config.width // config.heads, config.rotary_base)
+        if config.positions == "rotary":
+            return rotation(positions_BT, config.width // config.heads, config.rotary_base)
+        return relations(config, segments_BT) if config.positions == "relative" else None
 
     def _last_norm(self, hidden):
         return self.final_norm(hidden) if self.config.norm == "pre" else hidden
@@ -267,8 +286,14 @@ class Encoder(nn.Module):
             if whole_layer is not None:
                 params = whole_layer(params)
             visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
-            taps = depth.head_mask_H, depth.key, read_BK
-            return layer.apply({"params": params}, hidden_BTD, visibility, *taps, tokens.rotation)
+            queries, streams = None, tokens.streams
+            if streams is not None:
+                queries = streams.queries(hidden_BTD, is_last=read_BK is not None)
+                hidden_BTD = streams.content(hidden_BTD)
+            elif read_BK is not None:
+                queries = Queries(jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1), read_BK)
+            taps = depth.head_mask_H, depth.key, queries
+            return layer.apply({"params": params}, hidden_BTD, visibility, *taps, tokens.positions)
 
         if policy is not None:
             apply = jax.checkpoint(apply, policy=policy)

@@ -44,6 +44,18 @@ class MaskedLMHead(nn.Module):
         return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
 
 
+class VocabularyHead(nn.Module):
+    """A product with the word embeddings, and no layer before it (Yang et al., 2019, section 2.3)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
+        """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
+        return vocabulary_logits(self.config, hidden_BKD, word_VE, word_bias_V)
+
+
 class SpanBoundaryHead(nn.Module):
     """Guesses a token of a masked span from the two tokens around the span and its place in it.
 

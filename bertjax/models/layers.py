@@ -86,7 +86,9 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E.
 
-    Positions that are rotary and segments that are none have no table here.
+    Positions that are rotary and segments that are none have no table here. Where positions are relative, so are
+    segments, and words are embedded as they are; beside them is `query`, which stands for a token that is not seen
+    (Yang et al., 2019, section 2.3).
     """
 
     config: EncoderConfig
@@ -97,6 +99,9 @@ class Embeddings(nn.Module):
         self.word = self.param("word", init, (config.padded_vocab_size, width))
         if config.positions == "learned":
             self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
+        if config.positions == "relative":
+            self.query = self.param("query", init, (width,))
+            return
         if config.segments:
             self.segment = self.param("segment", init, (config.segments, width))
         self.norm = layer_norm(config)
@@ -111,6 +116,8 @@ class Embeddings(nn.Module):
             return table_NE.astype(jnp.float32)[indices_BT]
 
         summed_BTE = rows(self.word, tokens_BT)
+        if self.config.positions == "relative":
+            return dropout(summed_BTE.astype(self.config.execution.dtype), self.config.dropout, key)
         if self.config.positions == "learned":
             summed_BTE += rows(self.position, positions_BT + self.config.position_offset)
         if self.config.segments:

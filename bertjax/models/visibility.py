@@ -6,6 +6,20 @@ import jax
 import jax.numpy as jnp
 
 
+class Queries(NamedTuple):
+    """The states that attend, where those are not the tokens' own.
+
+    Attributes:
+      hidden_BQD: their hidden states.
+      columns_BQ: int, where in the row each of them sits.
+      rank_BQ: int, in the order of `Visibility.rank_BT`; None for those of their columns.
+    """
+
+    hidden_BQD: jax.Array
+    columns_BQ: jax.Array
+    rank_BQ: jax.Array | None = None
+
+
 class Visibility(NamedTuple):
     """Which tokens of a row a token may attend to; it never looks out of its example.
 
@@ -19,16 +33,22 @@ class Visibility(NamedTuple):
     window: int | jax.Array | None = None
     rank_BT: jax.Array | None = None
 
-    def mask_BQT(self, read_BQ: jax.Array | None = None) -> jax.Array:
-        """Boolean mask, True where query q may attend to token t; queries are the tokens `read_BQ`, or all."""
+    def mask_BQT(self, columns_BQ: jax.Array | None = None, rank_BQ: jax.Array | None = None) -> jax.Array:
+        """Boolean mask, True where query q may attend to token t.
+
+        Args:
+          columns_BQ: int, where the queries sit; all tokens ask by default.
+          rank_BQ: int, those of the queries; those of their columns by default.
+        """
 
         def of_queries(values_BT):
-            return values_BT if read_BQ is None else jnp.take_along_axis(values_BT, read_BQ, axis=1)
+            return values_BT if columns_BQ is None else jnp.take_along_axis(values_BT, columns_BQ, axis=1)
 
         mask_BQT = of_queries(self.examples_BT)[:, :, None] == self.examples_BT[:, None, :]
         columns_BT = jnp.broadcast_to(jnp.arange(self.examples_BT.shape[1]), self.examples_BT.shape)
         if self.window is not None:
             mask_BQT &= jnp.abs(of_queries(columns_BT)[:, :, None] - columns_BT[:, None, :]) <= self.window
         if self.rank_BT is not None:
-            mask_BQT &= of_queries(self.rank_BT)[:, :, None] >= self.rank_BT[:, None, :]
+            rank_BQ = of_queries(self.rank_BT) if rank_BQ is None else rank_BQ
+            mask_BQT &= rank_BQ[:, :, None] >= self.rank_BT[:, None, :]
         return mask_BQT

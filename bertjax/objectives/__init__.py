@@ -8,6 +8,7 @@ KINDS = {
     "bert": "bertjax.objectives.bert:BERT",
     "distillation": "bertjax.objectives.distillation:Distillation",
     "electra": "bertjax.objectives.electra:Electra",
+    "permutation": "bertjax.objectives.permutation:PermutationLM",
     "sentence_order": "bertjax.objectives.sop:SentenceOrderPrediction",
     "sentence_structure": "bertjax.objectives.structure:SentenceStructurePrediction",
     "span_boundary": "bertjax.objectives.span_boundary:SpanBoundary",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -55,15 +56,21 @@ def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-    """Predicts masked tokens from both sides. Terms: `mlm`."""
+    """Predicts masked tokens from both sides. Terms: `mlm`.
+
+    Attributes:
+      masking: which tokens are predicted.
+      token_term: the name of the term, with which the names of its features and metrics begin.
+    """
 
     masking: Masking = TokenMasking()
+    token_term: ClassVar[str] = "mlm"
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         return MaskedLMModule(encoder)
 
     def reader(self, encoder: EncoderConfig) -> nn.Module:
-        """What guesses masked tokens by encoder and head alone: a module that gives {`mlm`: logits_BKV}."""
+        """What guesses masked tokens by encoder and head alone: a module that gives {`<token_term>`: logits_BKV}."""
         return MaskedLMModule(encoder)
 
     @property
@@ -86,11 +93,14 @@ class MaskedLM(Objective):
         capacity = self.masking.capacity(seq_len, row_examples)
         return {
             "tokens_BT": examples.tokens_to_rows(masked.tokens, fill=examples.vocabulary.pad_id),
-            **{f"mlm_{name}": array for name, array in predictions(examples, masked.chosen, capacity).items()},
+            **{
+                f"{self.token_term}_{name}": array
+                for name, array in predictions(examples, masked.chosen, capacity).items()
+            },
         }
 
     def weights(self, batch: Arrays) -> Arrays:
-        return {"mlm": jnp.sum(batch["mlm_weights_BK"])}
+        return {self.token_term: jnp.sum(batch[f"{self.token_term}_weights_BK"])}
 
     def terms(self, module, params, frozen, batch, key, train):
         logits = module.apply({"params": params}, batch, key if train else None)
@@ -98,19 +108,20 @@ class MaskedLM(Objective):
 
     def terms_of(self, logits: Arrays, batch: Arrays):
         """Terms and metrics from the heads' logits."""
-        weights_BK = batch["mlm_weights_BK"]
-        loss, right = classification_term(logits["mlm"], batch["mlm_labels_BK"], weights_BK)
-        predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch["mlm_dropped_B"]).astype(jnp.float32)
-        return {"mlm": loss}, {"mlm_accuracy": (right, predicted), "mlm_dropped": (dropped, predicted + dropped)}
+        term, weights_BK = self.token_term, batch[f"{self.token_term}_weights_BK"]
+        loss, right = classification_term(logits[term], batch[f"{term}_labels_BK"], weights_BK)
+        predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch[f"{term}_dropped_B"]).astype(jnp.float32)
+        metrics = {f"{term}_accuracy": (right, predicted), f"{term}_dropped": (dropped, predicted + dropped)}
+        return {term: loss}, metrics
 
     def outputs(self, module, params, batch):
-        """`mlm_guesses_BK5`: the best token ids at each predicted position, best first."""
+        """`<token_term>_guesses_BK5`: the best token ids at each predicted position, best first."""
         logits = module.apply({"params": params}, batch)
-        return {"mlm_guesses_BK5": jax.lax.top_k(logits["mlm"], GUESSES)[1]}
+        return {f"{self.token_term}_guesses_BK5": jax.lax.top_k(logits[self.token_term], GUESSES)[1]}
 
     def baselines(self, batch, token_counts):
         """The unigram distribution (counts + 1), and always guessing the most frequent token."""
-        labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
+        labels = batch[f"{self.token_term}_labels_BK"][batch[f"{self.token_term}_weights_BK"] > 0]
         smoothed = token_counts + 1
         losses = np.log(smoothed.sum()) - np.log(smoothed[labels])
         return {
@@ -122,10 +133,8 @@ class MaskedLM(Objective):
         rows = zip(
             batch["tokens_BT"],
             batch["examples_BT"],
-            batch["mlm_positions_BK"],
-            batch["mlm_labels_BK"],
-            batch["mlm_weights_BK"],
-            outputs["mlm_guesses_BK5"],
+            *(batch[f"{self.token_term}_{name}_BK"] for name in ("positions", "labels", "weights")),
+            outputs[f"{self.token_term}_guesses_BK5"],
             strict=True,
         )
         return [_sample(*row, tokenizer) for row in rows]

@@ -85,8 +85,8 @@ class Program:
         encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
-        tensor, window = runtime.mesh.tensor, encoder.window
-        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window)
+        tensor, window, positions = runtime.mesh.tensor, encoder.window, encoder.positions
+        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window, positions)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=path))
 
     @functools.cached_property

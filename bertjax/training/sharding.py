@@ -24,7 +24,11 @@ AXES = ("data", "fsdp", "tensor")
 ENCODER_RULES: Rules = (
     (r"encoder/embeddings/word$", P("tensor", "fsdp")),
     (r"encoder/embeddings/(position|segment)$", P(None, "fsdp")),
-    (r"encoder/layers/(attention/(query|key|value)|intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
+    (r"encoder/(embeddings/query|layers/attention/relative/segment)$", P()),
+    (
+        r"encoder/layers/(attention/(query|key|value|relative/distance)|intermediate|gate)/kernel$",
+        P(None, "fsdp", "tensor"),
+    ),
     (r"encoder/layers/(attention/(query|key|value)|intermediate|gate)/bias$", P(None, "tensor")),
     (r"encoder/layers/(attention/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
     (r"encoder/.*(bias|scale)$", P()),

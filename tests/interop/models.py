@@ -29,6 +29,7 @@ OWN = {
     "electra": {"embedding_width": 8},
     "distilbert": {"segments": 0, "norm_epsilon": 1e-12},
     "roberta": {"segments": 0, "position_offset": 1},
+    "xlnet": {"positions": "relative", "segments": 2, "max_positions": 512, "attention_dropout": 0.2},
 }
 CLASSES = {
     "bert": {
@@ -44,13 +45,22 @@ CLASSES = {
     "electra": {"ElectraForPreTraining": frozenset({"rtd"}), "ElectraModel": frozenset()},
     "distilbert": {"DistilBertForMaskedLM": frozenset({"mlm"}), "DistilBertModel": frozenset()},
     "roberta": {"RobertaForMaskedLM": frozenset({"mlm"}), "RobertaModel": frozenset({"pooler"})},
+    "xlnet": {"XLNetLMHeadModel": frozenset({"plm"}), "XLNetModel": frozenset()},
 }
-STEMS = {"bert": "Bert", "albert": "Albert", "electra": "Electra", "distilbert": "DistilBert", "roberta": "Roberta"}
+STEMS = {
+    "bert": "Bert",
+    "albert": "Albert",
+    "electra": "Electra",
+    "distilbert": "DistilBert",
+    "roberta": "Roberta",
+    "xlnet": "XLNet",
+}
 PARTS = CLASSES["bert"]
 _TASKS = {
     "nsp": {"bert": {"objective": {"kind": "bert"}}},
     "sop": {"sentence_order": {"objective": {"kind": "sentence_order"}, "examples": {"kind": "sentence_order"}}},
     "rtd": {"electra": {"objective": {"kind": "electra"}}},
+    "plm": {"permutation": {"objective": {"kind": "permutation"}}},
 }
 _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
@@ -68,7 +78,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
         {
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
             "tasks": next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
-            "stages": [{"seq_len": 20}],
+            "stages": [{"seq_len": min(128, (SIZES | own)["max_positions"])}],
         }
     )
     encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})

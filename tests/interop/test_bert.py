@@ -162,7 +162,7 @@ def test_tensors_that_do_not_fit_are_named(folder, tensors, complaint):
 @pytest.mark.parametrize(
     "config, complaint",
     [
-        ({"model_type": "xlnet"}, "config.json has model_type='xlnet'; bertjax converts bert, albert"),
+        ({"model_type": "t5"}, "config.json has model_type='t5'; bertjax converts bert, albert"),
         ({"model_type": None}, "model_type=None"),
         ({"hidden_act": "relu"}, "hidden_act='relu'; bertjax's BERT computes 'gelu' and 'gelu_new' and"),
         ({"type_vocab_size": "2"}, "type_vocab_size='2', which is no whole number"),

@@ -49,6 +49,8 @@ def test_presets_are_the_published_sizes():
         "albert_xlarge": (24, 2048, 32, 8192),
         "albert_xxlarge": (12, 4096, 64, 16384),
         "electra_small": (12, 256, 4, 1024),
+        "xlnet_base": (12, 768, 12, 3072),
+        "xlnet_large": (24, 1024, 16, 4096),
         "modern_base": (22, 768, 12, 1152),
         "modern_large": (28, 1024, 16, 2624),
     }

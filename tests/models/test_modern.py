@@ -199,7 +199,7 @@ def test_splash_leaves_local_layers_to_the_plain_path():
     [
         ({"norm": "middle"}, "model.norm='middle' is unknown; choose one of post, pre"),
         ({"biases": "some"}, "model.biases='some' is unknown; choose one of all, heads"),
-        ({"positions": "none"}, "model.positions='none' is unknown; choose one of learned, rotary"),
+        ({"positions": "none"}, "model.positions='none' is unknown; choose one of learned, rotary, relative"),
         (
             {"positions": "rotary", "position_offset": 2},
             "model.position_offset=2 is of a position table, which model.p",

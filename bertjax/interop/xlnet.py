@@ -1,0 +1,83 @@
+"""XLNet as transformers names it: `XLNetModel`, `XLNetLMHeadModel` and `XLNetConfig`.
+
+(transformers 4.57, models/xlnet/modeling_xlnet.py and configuration_xlnet.py.) The kernels of its attention have
+an axis for heads and one for the channels of a head where ours have one for both. It has one rate of dropout, and no
+longest example; `mem_len` and what else is of the memory of earlier calls changes nothing of a single one.
+"""
+
+import dataclasses
+
+from bertjax.interop import names
+from bertjax.interop.family import PLM, Family
+from bertjax.models.config import EncoderConfig
+
+_ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
+_OURS = "encoder/layers/attention"
+_SPLIT, _QUERY = tuple(f".rel_attn.{kernel}" for kernel in "qkvor"), "mask_emb"
+
+
+class _XLNet(Family):
+    @property
+    def root(self):
+        return "transformer."
+
+    def auto_of(self, parts):
+        return "AutoModelForPreTraining" if parts else super().auto_of(parts)
+
+    def refusals(self, encoder, pad_id):
+        return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
+
+    def canonical(self, tensors):
+        return super().canonical(_reshaped(tensors, kernel=(-1,), query=(-1,)))
+
+    def published(self, encoder, tensors):
+        return _reshaped(tensors, kernel=(encoder.heads, -1), query=(1, 1, -1))
+
+
+def _reshaped(tensors, kernel, query):
+    """The tensors, kernels of attention with these axes after their first, and the query with these."""
+    shapes = {name: (len(tensor), *kernel) for name, tensor in tensors.items() if name.endswith(_SPLIT)}
+    shapes |= {name: query for name in tensors if name.endswith(_QUERY)}
+    return {name: tensor.reshape(shapes.get(name, tensor.shape)) for name, tensor in tensors.items()}
+
+
+FAMILY = _XLNet(
+    title="XLNet",
+    model_type="xlnet",
+    stem="XLNet",
+    table=(
+        names.Name("transformer.word_embedding.weight", "encoder/embeddings/word"),
+        names.Name("transformer.mask_emb", "encoder/embeddings/query"),
+        names.Name(f"{_ATTENTION}.q", f"{_OURS}/query/kernel"),
+        names.Name(f"{_ATTENTION}.k", f"{_OURS}/key/kernel"),
+        names.Name(f"{_ATTENTION}.v", f"{_OURS}/value/kernel"),
+        names.Name(f"{_ATTENTION}.o", f"{_OURS}/output/kernel", transposed=True),
+        names.Name(f"{_ATTENTION}.r", f"{_OURS}/relative/distance/kernel"),
+        names.Name(f"{_ATTENTION}.r_w_bias", f"{_OURS}/relative/content_bias"),
+        names.Name(f"{_ATTENTION}.r_r_bias", f"{_OURS}/relative/distance_bias"),
+        names.Name(f"{_ATTENTION}.r_s_bias", f"{_OURS}/relative/segment_bias"),
+        names.Name(f"{_ATTENTION}.seg_embed", f"{_OURS}/relative/segment"),
+        *names.norm(f"{_ATTENTION}.layer_norm", "encoder/layers/attention_norm"),
+        *names.dense(f"transformer.layer.{names.LAYER}.ff.layer_1", "encoder/layers/intermediate"),
+        *names.dense(f"transformer.layer.{names.LAYER}.ff.layer_2", "encoder/layers/output"),
+        *names.norm(f"transformer.layer.{names.LAYER}.ff.layer_norm", "encoder/layers/output_norm"),
+    ),
+    parts={PLM: (names.Name("lm_loss.bias", "heads/plm/word_bias"),)},
+    classes={frozenset({PLM}): "LMHeadModel", frozenset(): "Model"},
+    keys={
+        "vocab_size": "vocab_size",
+        "layers": "n_layer",
+        "width": "d_model",
+        "heads": "n_head",
+        "feedforward": "d_inner",
+        "activation": "ff_activation",
+        "attention_dropout": "dropout",
+        "dropout": "dropout",
+        "norm_epsilon": "layer_norm_eps",
+        "init_stddev": "initializer_range",
+    },
+    defaults=EncoderConfig(vocab_size=32000, layers=24, width=1024, heads=16, feedforward=4096, positions="relative"),
+    fixed={"attn_type": "bi", "bi_data": False, "same_length": False, "clamp_len": -1},
+    tied={"lm_loss.weight": "transformer.word_embedding.weight"},
+    has_flax=False,
+)

@@ -1,0 +1,217 @@
+"""Relative positions and two streams: the parts of XLNet."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import kernels
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.encoder import Encoder, Layer
+from bertjax.models.relative import relations, shifted
+from bertjax.models.streams import Streams
+from bertjax.models.visibility import Visibility
+from bertjax.training.attention import choose_attention
+from bertjax.training.flops import training_flops
+from bertjax.training.paths import path_of
+from bertjax.training.sharding import ENCODER_RULES, spec_of
+from tests import batches
+
+CONFIG = dataclasses.replace(
+    PRESETS["xlnet_base"], vocab_size=100, layers=3, width=16, heads=2, feedforward=24, max_positions=16,
+    dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
+TOKENS_BT = np.arange(10, 22)[None]
+# 2 and 9 are given, 7, 4, 0 and 10 follow in this order; the second example is 6, 11, 8, the rest is padding.
+EXAMPLES_BT = np.array([[1, 0, 1, 0, 1, 0, 2, 1, 2, 1, 1, 2]])
+RANK_BT = np.array([[4, 0, 1, 0, 3, 0, 1, 2, 3, 1, 5, 2]])
+READ_BK = np.array([[0, 4, 7, 8, 10, 11]])
+
+
+@functools.cache
+def params_of(config: EncoderConfig) -> dict:
+    init = functools.partial(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(jax.eval_shape(init)["params"])
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def encode(config, params, tokens_BT=TOKENS_BT, segments_BT=None, examples_BT=EXAMPLES_BT, **others):
+    return Encoder(config).apply({"params": params}, tokens_BT, segments_BT, None, examples_BT, **others)
+
+
+def predict(config, params, tokens_BT=TOKENS_BT, **others):
+    return encode(config, params, tokens_BT, read_BK=READ_BK, rank_BT=RANK_BT, **others).hidden
+
+
+def reached(of_states, config=CONFIG) -> np.ndarray:
+    """Which of the 12 tokens each of the states (a function of params, [1, Q, D]) depends on; bool [Q, 12]."""
+    params = params_of(config)
+
+    def of_words(word_VD):
+        hidden = of_states(params | {"embeddings": params["embeddings"] | {"word": word_VD}})
+        return jnp.sum(jnp.sin(3 * hidden[0]), axis=-1)
+
+    jacobian_QVD = jax.jit(jax.jacrev(of_words))(params["embeddings"]["word"])
+    return np.abs(np.asarray(jacobian_QVD))[:, TOKENS_BT[0]].max(axis=-1) > 0
+
+
+def test_products_are_shifted_to_the_distances_of_query_and_key():
+    """Row r of the distances is T - r, query minus key."""
+    draw = np.random.default_rng(0)
+    products = jnp.asarray(draw.normal(size=(2, 3, 5 + 2, 10)), jnp.float32)
+    columns_BQ = np.concatenate([np.tile(np.arange(5), (2, 1)), [[4, 0], [2, 2]]], axis=1)
+    both = np.asarray(shifted(products, columns_BQ))
+    for row, head, query, key in np.ndindex(both.shape):
+        distance = columns_BQ[row, query] - key
+        assert both[row, head, query, key] == products[row, head, query, 5 - distance]
+    np.testing.assert_array_equal(shifted(products[:, :, :5]), both[:, :, :5])
+    np.testing.assert_array_equal(shifted(products[:, :, 5:], columns_BQ[:, 5:]), both[:, :, 5:])
+
+
+def test_distances_are_sinusoids():
+    distances_RD = relations(CONFIG, np.zeros((1, 3), int)).distances_RD
+    assert distances_RD.shape == (6, 16)
+    for row, distance in enumerate((3, 2, 1, 0, -1, -2)):
+        angles = distance / 10_000 ** (2 * np.arange(8) / 16)
+        np.testing.assert_allclose(distances_RD[row], [*np.sin(angles), *np.cos(angles)], rtol=1e-5, atol=1e-6)
+
+
+def test_packed_examples_are_as_alone_wherever_they_lie():
+    config, tokens_BT = CONFIG, np.arange(10, 22)[None]
+    examples_BT, segments_BT = np.array([[1] * 5 + [2] * 6 + [0]]), np.array([[0, 0, 1, 1, 1] + [0] * 3 + [1] * 4])
+    together = encode(config, params_of(config), tokens_BT, segments_BT, examples_BT).hidden
+    for columns in (slice(0, 5), slice(5, 11)):
+        alone = encode(
+            config, params_of(config), tokens_BT[:, columns], segments_BT[:, columns], examples_BT[:, columns]
+        ).hidden
+        np.testing.assert_allclose(together[:, columns], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_order_and_segments_matter_and_which_segment_is_called_what_does_not():
+    params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
+    segments_BT = np.array([[0] * 5 + [1] * 7])
+    plain, swapped, one = (
+        np.asarray(encode(CONFIG, params, TOKENS_BT, each, examples_BT).hidden)
+        for each in (segments_BT, 1 - segments_BT, 0 * segments_BT)
+    )
+    np.testing.assert_allclose(swapped, plain, rtol=1e-5, atol=1e-5)
+    assert np.abs(one - plain).max() > 1e-3
+    turned = encode(CONFIG, params, TOKENS_BT[:, ::-1], None, examples_BT).hidden[:, ::-1]
+    assert np.abs(turned - one).max() > 1e-3
+
+
+def test_a_query_sees_what_comes_before_it_in_the_order_and_not_itself():
+    """Through three layers, so that no content state leaks what comes later either."""
+    is_before = (RANK_BT[0, READ_BK[0], None] > RANK_BT[0]) & (EXAMPLES_BT[0, READ_BK[0], None] == EXAMPLES_BT[0])
+    np.testing.assert_array_equal(reached(lambda params: predict(CONFIG, params)), is_before)
+
+
+def test_a_content_state_sees_what_comes_before_it_and_itself():
+    streams = Streams(READ_BK, RANK_BT)
+    positions = relations(CONFIG, np.zeros_like(TOKENS_BT))
+
+    def states(params):
+        hidden_BTD = params["embeddings"]["word"][TOKENS_BT]
+        hidden_BSD = streams.begin(hidden_BTD, params["embeddings"]["query"])
+        for number in range(2):
+            layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
+            visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)
+            queries = streams.queries(hidden_BSD, is_last=False)
+            apply = functools.partial(Layer(CONFIG).apply, {"params": layer})
+            hidden_BSD, _ = apply(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
+        return hidden_BSD[:, :12]
+
+    sees = (RANK_BT[0, :, None] >= RANK_BT[0]) & (EXAMPLES_BT[0, :, None] == EXAMPLES_BT[0])
+    np.testing.assert_array_equal(reached(states), sees)
+
+
+def test_two_queries_that_see_the_same_differ_by_their_places():
+    given = dataclasses.replace(CONFIG, layers=1)
+    rank_BT = np.array([[0] * 10 + [1, 1]])
+    read_BK, examples_BT = np.array([[10, 11]]), np.ones((1, 12), int)
+    hidden = encode(given, params_of(given), TOKENS_BT, None, examples_BT, read_BK=read_BK, rank_BT=rank_BT).hidden
+    assert np.abs(hidden[0, 0] - hidden[0, 1]).max() > 1e-4
+
+
+def test_memory_is_seen_and_passes_no_gradient_on():
+    memory_BT = np.array([[1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]], bool)
+    without, with_memory = (
+        reached(lambda params, memory_BT=each: predict(CONFIG, params, memory_BT=memory_BT))
+        for each in (np.zeros_like(memory_BT), memory_BT)
+    )
+    np.testing.assert_array_equal(with_memory, without & ~memory_BT)
+    params, changed_BT = params_of(CONFIG), TOKENS_BT + 20 * memory_BT
+    plain = predict(CONFIG, params, memory_BT=memory_BT)
+    np.testing.assert_array_equal(plain, predict(CONFIG, params))
+    assert np.abs(predict(CONFIG, params, changed_BT, memory_BT=memory_BT) - plain).max() > 0.01
+
+
+@pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
+def test_the_execution_changes_nothing(how):
+    def gradient(config):
+        number = jax.jit(lambda params: jnp.sum(jnp.sin(predict(config, params))))
+        return jax.grad(number)(params_of(CONFIG))
+
+    other = dataclasses.replace(CONFIG, execution=Execution(**how))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(other), gradient(CONFIG))
+
+
+def test_parameters_are_those_of_the_paper_and_each_has_its_place():
+    """Three biases of heads in place of those of queries, keys, values and outputs; no tables of positions."""
+    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params_of(CONFIG))}
+    attention = "encoder/layers/attention/"
+    of_attention = {f"encoder/{path}" for path in leaves if path.startswith("layers/attention/")}
+    assert of_attention == {
+        *(f"{attention}{name}/kernel" for name in ("query", "key", "value", "output", "relative/distance")),
+        *(f"{attention}relative/{name}_bias" for name in ("content", "distance", "segment")),
+        f"{attention}relative/segment",
+    }
+    assert {path for path in leaves if path.startswith("embeddings/")} == {"embeddings/word", "embeddings/query"}
+    for path, leaf in leaves.items():
+        spec_of(f"encoder/{path}", leaf, ENCODER_RULES)
+    alone = jax.eval_shape(
+        Encoder(dataclasses.replace(CONFIG, segments=0)).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
+    )
+    assert alone["params"]["layers"]["attention"]["relative"].keys() == {"distance", "content_bias", "distance_bias"}
+
+
+def test_flops_by_hand():
+    """Three layers of width 16, feed-forward 24, vocabulary 100."""
+    kernels_, attention, head = 3 * (4 * 16 * 16 + 2 * 16 * 24) * 20, 3 * 16 * 3 * 200, (16 * 16 + 100 * 16) * 3
+    assert training_flops(CONFIG, 20, 200, 3) == 6 * (kernels_ + attention + head)
+
+
+def test_only_the_plain_path_adds_terms():
+    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, positions="relative") == "plain"
+    for path, backend, kind in (("splash", "tpu", "TPU v4"), ("cudnn", "gpu", "H200")):
+        with pytest.raises(UserError, match=f"runtime.attention={path} has no terms of distances, which model.positi"):
+            choose_attention(path, backend, kind, 0.0, "bfloat16", 1, positions="relative")
+    forced = dataclasses.replace(CONFIG, execution=Execution(attention=kernels.CUDNN))
+    with pytest.raises(ValueError, match="attention path cudnn cannot express relative positions; use the plain path"):
+        jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))
+
+
+def test_an_order_needs_relative_positions_and_what_to_read():
+    learned = dataclasses.replace(CONFIG, positions="learned")
+    for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
+        with pytest.raises(
+            ValueError, match="rank_BT needs read_BK, the tokens that are predicted, and relative posit"
+        ):
+            encode(config, params_of(config), read_BK=read_BK, rank_BT=RANK_BT)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"position_offset": 2}, "model.position_offset=2 is of a position table, which model.positions=relative has"),
+        ({"width": 3, "heads": 1}, "model.positions=relative needs pairs of channels, and model.width=3 is odd"),
+        ({"rotary_base": 5.0}, "model.rotary_base=5.0 says nothing to model.positions=relative; leave it out, or"),
+    ],
+)
+def test_parts_that_cannot_be(fields, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        EncoderConfig(positions="relative", **fields)
