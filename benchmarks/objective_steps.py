@@ -1,0 +1,160 @@
+"""What a step of an objective costs: replaced token detection and permutations beside masked language modelling.
+
+    python -m benchmarks.objective_steps
+    python -m benchmarks.objective_steps --compile
+
+All arms train the same encoder but for its positions, on the same rows; they take turns in one process, so that what
+else the machine does hits all of them, and a ratio is taken within one round. `--compile` compares instead how long the
+compiler takes for BERT and for ALBERT, which shares its layers, of the same depth and width.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from bertjax.config import Config
+from bertjax.data.batch import Draw, core, place
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.errors import exit_code_of
+from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.objectives.base import Objective
+from bertjax.objectives.electra import Electra
+from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.permutation import PermutationLM
+from bertjax.tasks import Task
+from bertjax.training import platform
+from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.program import Program
+from bertjax.training.step import train_chunk
+
+_VOCABULARY = Vocabulary(8000, 0, 5, 4, 6, (0, 1, 2, 3, 4, 5, 6))
+# The objective of each arm, and what its encoder has besides. The first is what the others are compared with.
+ARMS: dict[str, tuple[Objective, dict]] = {
+    "mlm": (MaskedLM(), {}),
+    "electra, generator 1/4": (Electra(generator_share=0.25), {}),
+    "permutation": (PermutationLM(), {"positions": "relative"}),
+}
+
+
+def program(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int, unroll: bool) -> Program:
+    """A run on rows of one example, whose learning rate stays where it is."""
+    config = Config(
+        model=encoder,
+        tasks={"task": Task(objective=objective, row_examples=1)},
+        optimizer=OptimizerConfig(warmup_steps=0),
+        stages=(Stage(10**6, seq_len, batch),),
+        runtime=RuntimeConfig(unroll=unroll),
+    )
+    return Program(config, _VOCABULARY.size, (jax.devices()[0],))
+
+
+def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.ndarray]:
+    """Core batch and features of rows that are full of random tokens."""
+    ids = np.arange(batch)
+    tokens_BT = np.random.default_rng(0).integers(7, _VOCABULARY.size, (batch, seq_len)).astype(np.int32)
+    tokens_BT[:, 0], tokens_BT[:, -1] = _VOCABULARY.cls_id, _VOCABULARY.sep_id
+    tokens = tokens_BT.reshape(-1)
+    special = _VOCABULARY.is_special[tokens]
+    ragged = Ragged(tokens, 0 * tokens, special, seq_len * np.arange(batch + 1), {}, ids)
+    placed = place(ragged, ids[:, None], seq_len, _VOCABULARY)
+    return core(placed) | objective.features(placed, Draw(0, 0 * ids))
+
+
+def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int) -> Callable[[], None]:
+    """A step on one batch, again and again."""
+    made = program(objective, encoder, batch, seq_len, unroll=True)
+    state = made.init_state()
+    chunk = jax.device_put({name: array[None] for name, array in features(objective, batch, seq_len).items()})
+    run = jax.jit(functools.partial(train_chunk, made.task.context), donate_argnums=0)
+
+    def step() -> None:
+        nonlocal state
+        state, _ = jax.block_until_ready(run(state, None, chunk))
+
+    return step
+
+
+def measure(encoder: EncoderConfig, batch: int, seq_len: int, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds a step of each arm, one figure a round."""
+    made = {}
+    for name, (objective, own) in ARMS.items():
+        print(f"compiling {name}", file=sys.stderr)
+        made[name] = make_step(objective, dataclasses.replace(encoder, **own), batch, seq_len)
+        made[name]()
+    seconds = {name: [] for name in made}
+    for done in range(1, rounds + 1):
+        for name, step in made.items():
+            start = time.perf_counter()
+            for _ in range(steps):
+                step()
+            seconds[name].append((time.perf_counter() - start) / steps)
+        print(
+            f"round {done} of {rounds}: " + ", ".join(f"{each[-1]:.3f} s" for each in seconds.values()), file=sys.stderr
+        )
+    return seconds
+
+
+def compile_seconds(encoder: EncoderConfig, batch: int, seq_len: int, unroll: bool) -> float:
+    """Seconds that the compiler takes for the step, tracing not counted."""
+    made = program(MaskedLM(), encoder, batch, seq_len, unroll)
+    chunk = made.task.abstract_batches(made.config.stages[0], 1)
+    run = jax.jit(functools.partial(train_chunk, made.task.context), donate_argnums=0)
+    lowered = run.lower(made.abstract_state, None, chunk)
+    start = time.perf_counter()
+    lowered.compile()
+    return time.perf_counter() - start
+
+
+def compare_compilation(layers: int, rounds: int) -> None:
+    """Prints seconds for BERT and ALBERT, scanned and unrolled."""
+    sizes = {"vocab_size": _VOCABULARY.size, "layers": layers, "execution": Execution()}
+    encoders = {name: dataclasses.replace(PRESETS[name], **sizes) for name in ("base", "albert_base")}
+    print("| layers | BERT, s | ALBERT, s | ALBERT / BERT |\n|---|---|---|---|")
+    for unroll in (False, True):
+        pairs = [[compile_seconds(each, 8, 128, unroll) for each in encoders.values()] for _ in range(rounds)]
+        bert, albert = map(statistics.median, zip(*pairs))
+        ratios = [theirs / ours for ours, theirs in pairs]
+        said = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {layers}, {'unrolled' if unroll else 'scanned'} | {bert:.1f} | {albert:.1f} | {said} |", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.objective_steps", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--preset", default="tiny", choices=sorted(PRESETS), help="of the encoder")
+    parser.add_argument("--batch", type=int, default=32, help="rows")
+    parser.add_argument("--seq-len", type=int, default=128, help="tokens in a row, one example")
+    parser.add_argument("--steps", type=int, default=5, help="timed in each round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="compare compile times of BERT and ALBERT instead")
+    parser.add_argument("--layers", type=int, default=12, help="with --compile")
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--json", default="", help="a file for every round")
+    args = parser.parse_args()
+    platform.configure(args.platform)
+    if args.compile:
+        compare_compilation(args.layers, args.rounds)
+        return 0
+    encoder = dataclasses.replace(PRESETS[args.preset], vocab_size=_VOCABULARY.size)
+    seconds = measure(encoder, args.batch, args.seq_len, args.steps, args.rounds)
+    first, *_ = seconds
+    print(f"| objective | ms a step | times {first} |\n|---|---|---|")
+    for name, rounds in seconds.items():
+        ratios = [own / base for own, base in zip(rounds, seconds[first], strict=True)]
+        said = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {name} | {1e3 * statistics.median(rounds):.0f} | {said} |")
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(seconds, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(main))
