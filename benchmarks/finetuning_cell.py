@@ -9,11 +9,15 @@ from bertjax import config as configuration
 from bertjax.config import Config
 from bertjax.data.labelled.base import Record
 from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
 from bertjax.training.config import OptimizerConfig
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "finetune"
 # What the optimizers of both arms are told; the rest of bertjax's stays as it is.
 _OPTIMIZER = ("learning_rate", "warmup_share", "b1", "b2", "epsilon", "weight_decay", "clip_norm")
+# Of a normal distribution cut at two deviations, as bertjax's heads begin; transformers draws them from all of one.
+# With few updates their scale matters: features change little, and logits by features times weights.
+_DEVIATION_WHEN_CUT = 0.8796
 _LABELS = {"tagged": "tags", "questions": "answers"}
 
 
@@ -131,6 +135,7 @@ def open_cell(task: str, data: Path, export: Path, limit: int, overrides: Sequen
     of_others = tuple(f"tasks.{other.name}." for other in SOURCES.values() if other != source)
     overrides = (
         f"init_from={export}",
+        f"model.init_stddev={EncoderConfig.init_stddev / _DEVIATION_WHEN_CUT:.5f}",
         f"{examples}.train={_file(data / source.train)}",
         f"{examples}.heldout={_file(data / source.heldout)}",
         f"{examples}.limit={limit}",

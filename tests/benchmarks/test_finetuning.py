@@ -4,6 +4,7 @@ import json
 import math
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -43,6 +44,13 @@ def line(task: str, arm: str, seed: int, score: float = 0.5, seconds: float = 1.
         "train_examples": 64,
         "recipe": recipe,
     }
+
+
+def test_heads_of_both_arms_begin_with_one_deviation(cells):
+    """transformers draws them from a normal distribution of `initializer_range`, 0.02."""
+    for cell in cells.values():
+        drawn = jax.nn.initializers.truncated_normal(cell.config.model.init_stddev)(jax.random.key(0), (400, 400))
+        np.testing.assert_allclose(drawn.std(), 0.02, rtol=0.01)
 
 
 def test_both_arms_get_the_recipe_of_the_configuration(smoke, cells):
