@@ -27,6 +27,7 @@ SHIPPED = [
     *(("roberta_base", variant) for variant in ("", "smoke", "large")),
     *(("albert_base", variant) for variant in ("", "smoke", "large", "xlarge", "xxlarge")),
     *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),
+    *(("xlnet", variant) for variant in ("", "smoke", "base")),
 ]
 
 

@@ -9,16 +9,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from bertjax import convert, export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer.huggingface import EQUIVALENTS
-from bertjax.interop import families, tokenizers, weights
+from bertjax.interop import families, names, tokenizers, weights
+from bertjax.models import vocabulary
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
+from bertjax.objectives.permutation import PermutationLM
 from tests.interop import models
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
@@ -247,3 +250,45 @@ def test_a_real_albert(real_albert, output):
     found, expected = real_albert
     assert found.keys() == expected.keys() == {"hidden", "sop", "mlm"}
     np.testing.assert_allclose(found[output], expected[output], rtol=0, atol=1e-4)
+
+
+def test_predictions_in_an_order_are_those_of_transformers(tokens):
+    """Both streams: `perm_mask` says who is not seen, and `target_mapping` which tokens are predicted."""
+    model = published("xlnet", "XLNetLMHeadModel", tokens)
+    family = families.of_config({"model_type": "xlnet"})
+    encoder = dataclasses.replace(family.encoder_config(model.config.to_dict()), dropout=0.0, attention_dropout=0.0)
+    tensors = family.canonical({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    flat = names.to_params(tensors, family.names(encoder, frozenset({"plm"})), family.shapes(encoder))
+    params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+
+    inputs = batch(tokens, segments=2)
+    rank_BT = np.ones_like(
+        inputs["input_ids"]
+    )  # what is given; columns 2, 0 and 5 follow, in another order in each row
+    read_BK = np.tile(np.array([0, 2, 5], np.int32), (4, 1))
+    rank_BT[:, [0, 2, 5]] = 2 + np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]])
+    found = (
+        PermutationLM()
+        .module(encoder)
+        .apply(
+            {"params": params},
+            {
+                "tokens_BT": inputs["input_ids"],
+                "segments_BT": inputs["token_type_ids"],
+                "positions_BT": np.broadcast_to(np.arange(20), (4, 20)),
+                "examples_BT": inputs["attention_mask"],
+                "plm_positions_BK": read_BK,
+                "rank_BT": rank_BT,
+            },
+        )
+    )
+    is_seen_BTT = (rank_BT[:, :, None] > rank_BT[:, None, :]) | (rank_BT[:, None, :] == 1)
+    with torch.no_grad():
+        expected = model(
+            **{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()},
+            perm_mask=torch.tensor(1.0 - is_seen_BTT, dtype=torch.float32),
+            target_mapping=torch.tensor(np.eye(20, dtype=np.float32)[read_BK]),
+        ).logits
+    difference = np.abs(found["plm"][..., : encoder.vocab_size] - expected.numpy()).max()
+    print(f"two streams: {difference}")
+    assert difference < TOLERANCE
