@@ -73,9 +73,9 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     for name, value in evaluation.items():
         task, slash, metric = name.rpartition("/")
         beside = {
-            "mlm_loss": (_number(baseline.get(f"{task}{slash}unigram_loss")), ""),
+            **dict.fromkeys(("mlm_loss", "plm_loss"), (_number(baseline.get(f"{task}{slash}unigram_loss")), "")),
             **dict.fromkeys(
-                ("mlm_accuracy", "accuracy", "token_accuracy"),
+                ("mlm_accuracy", "plm_accuracy", "accuracy", "token_accuracy"),
                 ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
             ),
         }
