@@ -64,7 +64,7 @@ class SelfAttention(nn.Module):
           ValueError: the path of `config.execution` cannot express the visibility or the positions, or has no dropout.
         """
         config = self.config
-        queries_BQD, columns_BQ, rank_BQ = queries or (hidden_BTD, None, None)
+        queries_BQD, columns_BQ, rank_BQ, tokens = queries or (hidden_BTD, None, None, hidden_BTD.shape[1])
 
         def heads(name, x):
             projected = Dense(config, config.width, config.has_attention_biases, name=name)(x)
@@ -79,7 +79,7 @@ class SelfAttention(nn.Module):
         if config.positions == "rotary":
             query_BQHD, key_BTHD = positions.at(columns_BQ).turned(query_BQHD), positions.turned(key_BTHD)
         elif config.positions == "relative":
-            query_BQHD, terms_BHQT = RelativeTerms(config, name="relative")(query_BQHD, positions, columns_BQ)
+            query_BQHD, terms_BHQT = RelativeTerms(config, name="relative")(query_BQHD, positions, columns_BQ, tokens)
         rate = 0.0 if key is None else config.attention_dropout
         path = path_at(config.execution.attention, hidden_BTD.shape[1])
         if path == PLAIN or queries is not None:  # a few queries are little work, and the kernels take T of them

@@ -196,6 +196,8 @@ class Encoder(nn.Module):
             raise ValueError(f"attention path {path} keeps no probabilities to capture; build the encoder with {PLAIN}")
         if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
             raise ValueError("rank_BT needs read_BK, the tokens that are predicted, and relative positions")
+        if memory_BT is not None and rank_BT is None:
+            raise ValueError("memory_BT says which tokens pass no gradient on to what rank_BT orders; give it, too")
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT

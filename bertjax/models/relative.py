@@ -49,14 +49,15 @@ class RelativeTerms(nn.Module):
 
     @nn.compact
     def __call__(
-        self, query_BQHC: jax.Array, relations: Relations, columns_BQ: jax.Array | None
+        self, query_BQHC: jax.Array, relations: Relations, columns_BQ: jax.Array | None, tokens: int
     ) -> tuple[jax.Array, jax.Array]:
         """Queries for the product with keys, and the logits to add to it.
 
         Args:
-          query_BQHC: at most T, or those of all T tokens and at most T after them.
+          query_BQHC: of any tokens.
           relations: of the tokens.
-          columns_BQ: int, where the queries sit; all tokens ask by default.
+          columns_BQ: int, where the queries sit; None where all tokens ask and no more.
+          tokens: see `shifted`.
 
         Returns:
           [B, Q, H, C], and float32 [B, H, Q, T].
@@ -69,7 +70,7 @@ class RelativeTerms(nn.Module):
 
         rows_RD = Dense(config, config.width, use_bias=False, name="distance")(relations.distances_RD)
         rows_RHC = rows_RD.reshape(-1, heads, channels)
-        terms_BHQT = shifted(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ)
+        terms_BHQT = shifted(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
         if relations.segments_BT is not None:
             segment_2HC = self.param("segment", init, (2, heads, channels)).astype(dtype)
             same, other = jnp.moveaxis(jnp.einsum("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
@@ -80,19 +81,19 @@ class RelativeTerms(nn.Module):
         return biased("content"), terms_BHQT.astype(jnp.float32)
 
 
-def shifted(products_BHQR: jax.Array, columns_BQ: jax.Array | None = None) -> jax.Array:
+def shifted(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int) -> jax.Array:
     """For each query, of its products with all distances those with the T tokens of its row: [B, H, Q, T].
 
     The query in column c begins at row T - c, that of its distance to column 0. For all T tokens that is a change of
     shape: in rows of 2T - 1 the beginnings lie below each other (Dai et al., 2019, appendix B).
 
     Args:
-      products_BHQR: of at most T queries, or of all T tokens and at most T queries after them.
-      columns_BQ: int, where the queries sit; all tokens ask by default.
+      products_BHQR: of queries and distances.
+      columns_BQ: int, where the queries sit; None where all tokens ask and no more.
+      tokens: how many of the first queries are all T tokens in their order: T or 0.
     """
     batch, heads, queries, distances = products_BHQR.shape
     seq_len = distances // 2
-    tokens = seq_len if columns_BQ is None or queries > seq_len else 0
 
     def cut(product_HR: jax.Array, column: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(product_HR, seq_len - column, seq_len, axis=1)

@@ -49,4 +49,4 @@ class Streams(NamedTuple):
             return Queries(states_BSD[:, tokens:], self.columns_BK, rank_BK)
         columns_BT = jnp.broadcast_to(jnp.arange(tokens), self.rank_BT.shape)
         columns_BS = jnp.concatenate([columns_BT, self.columns_BK], axis=1)
-        return Queries(states_BSD, columns_BS, jnp.concatenate([self.rank_BT, rank_BK], axis=1))
+        return Queries(states_BSD, columns_BS, jnp.concatenate([self.rank_BT, rank_BK], axis=1), tokens)

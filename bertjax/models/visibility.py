@@ -13,11 +13,13 @@ class Queries(NamedTuple):
       hidden_BQD: their hidden states.
       columns_BQ: int, where in the row each of them sits.
       rank_BQ: int, in the order of `Visibility.rank_BT`; None for those of their columns.
+      tokens: how many of the first are all T tokens in their order: T or 0.
     """
 
     hidden_BQD: jax.Array
     columns_BQ: jax.Array
     rank_BQ: jax.Array | None = None
+    tokens: int = 0
 
 
 class Visibility(NamedTuple):

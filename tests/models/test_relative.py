@@ -64,12 +64,23 @@ def test_products_are_shifted_to_the_distances_of_query_and_key():
     draw = np.random.default_rng(0)
     products = jnp.asarray(draw.normal(size=(2, 3, 5 + 2, 10)), jnp.float32)
     columns_BQ = np.concatenate([np.tile(np.arange(5), (2, 1)), [[4, 0], [2, 2]]], axis=1)
-    both = np.asarray(shifted(products, columns_BQ))
+    both = np.asarray(shifted(products, columns_BQ, tokens=5))
     for row, head, query, key in np.ndindex(both.shape):
         distance = columns_BQ[row, query] - key
         assert both[row, head, query, key] == products[row, head, query, 5 - distance]
-    np.testing.assert_array_equal(shifted(products[:, :, :5]), both[:, :, :5])
-    np.testing.assert_array_equal(shifted(products[:, :, 5:], columns_BQ[:, 5:]), both[:, :, 5:])
+    np.testing.assert_array_equal(shifted(products[:, :, :5], None, tokens=5), both[:, :, :5])
+    np.testing.assert_array_equal(shifted(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
+
+
+def test_reading_is_exact_even_where_more_is_read_than_there_are_tokens():
+    """[CLS] is read besides what is asked for, so that of a short row more states are read than it has tokens."""
+    params, tokens_BT, read_BK = params_of(CONFIG), np.arange(10, 14)[None], np.array([[3, 0, 2, 1, 3, 2]])
+    whole, few = (
+        encode(CONFIG, params, tokens_BT, np.array([[0, 0, 1, 1]]), np.ones((1, 4), int), **taps)
+        for taps in ({}, {"read_BK": read_BK})
+    )
+    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
 
 
 def test_distances_are_sinusoids():
@@ -193,6 +204,11 @@ def test_only_the_plain_path_adds_terms():
     forced = dataclasses.replace(CONFIG, execution=Execution(attention=kernels.CUDNN))
     with pytest.raises(ValueError, match="attention path cudnn cannot express relative positions; use the plain path"):
         jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))
+
+
+def test_a_memory_needs_an_order():
+    with pytest.raises(ValueError, match="memory_BT says which tokens pass no gradient on to what rank_BT orders"):
+        encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
 
 
 def test_an_order_needs_relative_positions_and_what_to_read():
