@@ -9,6 +9,7 @@ from pathlib import Path
 from bertjax import errors, export, opening
 from bertjax.commands import command
 from bertjax.errors import UserError
+from bertjax.inference.masked import masked_lm
 from bertjax.interop import card, huggingface, onnx
 from bertjax.training import platform
 
@@ -58,7 +59,7 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     else:
         notes = huggingface.write(target, found)
     made = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
-    return Summary(target, made, bool(found.params.get("heads", {}).keys() & {"mlm", "plm"}), tuple(notes))
+    return Summary(target, made, masked_lm(found) is not None, tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -195,10 +195,6 @@ class Family:
         """
         return encoder, flat
 
-    def published(self, encoder: EncoderConfig, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Tensors of the table in the shapes that the family's classes give them; `canonical` undoes it."""
-        return dict(tensors)
-
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The tensors under the names of a class without heads."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}

@@ -56,7 +56,7 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     left_out = parts_in(flat) - parts
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in left_out}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
-    tensors = family.published(encoder, names.to_tensors(flat, family.names(encoder, parts)))
+    tensors = names.to_tensors(flat, family.names(encoder, parts))
     architecture = family.class_of(parts)
     if not parts - {POOLER}:
         tensors = family.bare(tensors)

@@ -18,11 +18,13 @@ class Name(NamedTuple):
       theirs: `{layer}` stands for the number of a layer, which has a tensor of its own.
       ours: the flattened path of a param; layers are stacked on its first axis.
       transposed: theirs is [out, in], ours [in, out].
+      shape: of theirs, where it has other axes of the same numbers in the same order.
     """
 
     theirs: str
     ours: str
     transposed: bool = False
+    shape: tuple[int, ...] | None = None
 
 
 def dense(theirs: str, ours: str) -> tuple[Name, Name]:
@@ -118,8 +120,9 @@ def to_params(
     params = {}
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
-        expected = shape[::-1] if name.transposed else shape
-        found = [_checked(theirs, tensors[theirs], expected) for theirs in _expanded(name, layers)]
+        flat = shape[::-1] if name.transposed else shape
+        found = [_checked(theirs, tensors[theirs], name.shape or flat) for theirs in _expanded(name, layers)]
+        found = [tensor.reshape(flat) for tensor in found]
         found = [tensor.T if name.transposed else tensor for tensor in found]
         params[name.ours] = np.stack(found) if name.ours in layers else np.array(found[0])
     return params
@@ -141,7 +144,8 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
         param = np.asarray(params[name.ours])
         stacked = param if LAYER in name.theirs else param[None]
         for theirs, tensor in zip(_expanded(name, {name.ours: len(stacked)}), stacked, strict=True):
-            tensors[theirs] = tensor.T if name.transposed else tensor
+            tensor = tensor.T if name.transposed else tensor
+            tensors[theirs] = tensor.reshape(name.shape or tensor.shape)
     return tensors
 
 

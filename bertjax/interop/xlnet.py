@@ -13,7 +13,7 @@ from bertjax.models.config import EncoderConfig
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
-_SPLIT, _QUERY = tuple(f".rel_attn.{kernel}" for kernel in "qkvor"), "mask_emb"
+_QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
 
 
 class _XLNet(Family):
@@ -27,18 +27,10 @@ class _XLNet(Family):
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
 
-    def canonical(self, tensors):
-        return super().canonical(_reshaped(tensors, kernel=(-1,), query=(-1,)))
-
-    def published(self, encoder, tensors):
-        return _reshaped(tensors, kernel=(encoder.heads, -1), query=(1, 1, -1))
-
-
-def _reshaped(tensors, kernel, query):
-    """The tensors, kernels of attention with these axes after their first, and the query with these."""
-    shapes = {name: (len(tensor), *kernel) for name, tensor in tensors.items() if name.endswith(_SPLIT)}
-    shapes |= {name: query for name in tensors if name.endswith(_QUERY)}
-    return {name: tensor.reshape(shapes.get(name, tensor.shape)) for name, tensor in tensors.items()}
+    def names(self, encoder, parts):
+        split = (encoder.width, encoder.heads, encoder.width // encoder.heads)
+        shapes = dict.fromkeys(_SPLIT, split) | {_QUERY: (1, 1, encoder.width)}
+        return tuple(name._replace(shape=shapes.get(name.theirs)) for name in super().names(encoder, parts))
 
 
 FAMILY = _XLNet(
@@ -47,7 +39,7 @@ FAMILY = _XLNet(
     stem="XLNet",
     table=(
         names.Name("transformer.word_embedding.weight", "encoder/embeddings/word"),
-        names.Name("transformer.mask_emb", "encoder/embeddings/query"),
+        names.Name(_QUERY, "encoder/embeddings/query"),
         names.Name(f"{_ATTENTION}.q", f"{_OURS}/query/kernel"),
         names.Name(f"{_ATTENTION}.k", f"{_OURS}/key/kernel"),
         names.Name(f"{_ATTENTION}.v", f"{_OURS}/value/kernel"),

@@ -179,6 +179,18 @@ def test_positions_that_would_be_others_are_refused(tokens, tmp_path, settings, 
         huggingface.read(tmp_path)
 
 
+@pytest.mark.parametrize("shape", [(16, 4, 4), (16, 16), (2, 8, 16), (256,), (0,), ()])
+@pytest.mark.parametrize("kernel", ["q", "o"])
+def test_kernels_that_are_split_over_other_heads_are_refused(tokens, tmp_path, kernel, shape):
+    huggingface.write(tmp_path, models.make(frozenset({"plm"}), tokens, "xlnet"))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    name = f"transformer.layer.1.rel_attn.{kernel}"
+    assert tensors[name].shape == (16, 2, 8)
+    weights.write(tmp_path / "model.safetensors", tensors | {name: np.resize(tensors[name], shape)})
+    with pytest.raises(UserError, match=rf"{name} has shape \[.*make it \[16, 2, 8\]"):
+        huggingface.read(tmp_path)
+
+
 def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp_path):
     export = models.make(models.PARTS["BertForPreTraining"], tokens)
     export.params["heads"]["sop"] = export.params["heads"].pop("nsp")
