@@ -110,6 +110,17 @@ class Config:
                     f"objective.kind={kind_of(task.objective)} compares all examples of it with each other; leave "
                     "micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
                 )
+        for name, task in self.tasks.items():
+            if task.task_type >= max(1, self.model.task_types):
+                raise UserError(
+                    f"tasks.{name}.task_type={task.task_type} is no row of model.task_types={self.model.task_types}; "
+                    f"raise that to {task.task_type + 1} or more"
+                )
+            if task.task_type and name in labelled:
+                raise UserError(
+                    f"tasks.{name}.task_type={task.task_type} is of pretraining; what has learnt a labelled task adds "
+                    "the first of the task embeddings, whoever uses it: leave task_type 0"
+                )
         named = {name for stage in self.stages for name in stage.tasks}
         if unknown := sorted(named - self.tasks.keys()):
             raise UserError(f"stages.N.tasks names {unknown[0]!r}, which is none of tasks ({', '.join(self.tasks)})")

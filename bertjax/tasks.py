@@ -22,6 +22,7 @@ class Task:
       row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
       plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
       weight: of its share of the steps, beside the other tasks of a stage.
+      task_type: which of the model's task embeddings its steps add (`model.task_types`).
     """
 
     objective: Objective = BERT()
@@ -29,6 +30,7 @@ class Task:
     row_examples: int = 0
     plans: int = 1
     weight: float = 1.0
+    task_type: int = 0
 
     def __post_init__(self):
         if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
@@ -42,6 +44,8 @@ class Task:
             )
         if self.row_examples < 0:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
+        if self.task_type < 0:
+            raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
         if self.plans < 1:
             raise UserError(f"plans={self.plans} must be at least 1")
         if not 0.0 < self.weight < math.inf:

@@ -21,7 +21,7 @@ SHIPPED = [
     *(("bert_large", variant) for variant in ("", "smoke", "splash")),
     *(
         (name, variant)
-        for name in ("bert_base", "bert_lamb", "spanbert", "modern", "ernie")
+        for name in ("bert_base", "bert_lamb", "spanbert", "modern", "ernie", "ernie2", "structbert", "stacking")
         for variant in ("", "smoke")
     ),
     *(("roberta_base", variant) for variant in ("", "smoke", "large")),
@@ -108,6 +108,26 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
     assert type(config.task.examples) is format_class(kind)
     assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "said"),
+    [
+        ({}, {"task_type": 1}, "tasks.a.task_type=1 is no row of model.task_types=0; raise that to 2 or more"),
+        ({"task_types": 2}, {"task_type": 2}, "tasks.a.task_type=2 is no row of model.task_types=2; raise that to 3"),
+        ({"task_types": 2}, {"task_type": -1}, "task_type=-1 must not be negative"),
+        (
+            {"task_types": 2},
+            {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}},
+            "tasks.a.task_type=1 is of pretraining; .* leave task_type 0$",
+        ),
+        ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
+        ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
+    ],
+)
+def test_task_embeddings_that_cannot_be(model, task, said):
+    with pytest.raises(UserError, match=said):
+        from_dict({"model": model, "tasks": {"a": task}})
 
 
 @pytest.mark.parametrize(

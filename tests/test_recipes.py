@@ -20,6 +20,9 @@ RECIPES = (
     "spanbert",
     "modern",
     "ernie",
+    "ernie2",
+    "structbert",
+    "stacking",
     "xlnet",
 )
 # The class of transformers that opens what a recipe leaves; the heads and encoders of the others have none.
@@ -27,6 +30,7 @@ CLASSES = {
     "bert_base": "BertForPreTraining",
     "bert_large": "BertForPreTraining",
     "bert_lamb": "BertForPreTraining",
+    "stacking": "BertForPreTraining",
     "albert_base": "AlbertForPreTraining",
     "electra_small": "ElectraForPreTraining",
     "roberta_base": "RobertaForMaskedLM",

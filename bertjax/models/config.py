@@ -31,6 +31,7 @@ class Execution:
         (`full`).
       attention: `plain`, or a path of `bertjax.models.kernels` where that can serve.
       whole_layer: what a layer's weights pass through before they are used, where they rest in shares.
+      task_type: which row of the table of task embeddings is added; read where there is such a table.
     """
 
     dtype: str = "float32"
@@ -38,6 +39,7 @@ class Execution:
     remat: str = "none"
     attention: str = "plain"
     whole_layer: Callable[[dict], dict] | None = None
+    task_type: int = 0
 
     def __post_init__(self):
         for field, value, known in (("dtype", self.dtype, DTYPES), ("remat", self.remat, REMAT_POLICIES)):
@@ -79,6 +81,8 @@ class EncoderConfig:
         those of its padding symbol and of the one before it.
       segments: rows of the segment table; 0 for none. Where positions are relative, tokens are of one segment or not,
         and the number says nothing more.
+      task_types: rows of the table of task embeddings, one of which is added to every token (Sun et al., 2020, ERNIE
+        2.0, arXiv 1907.12412, "Model Structure"); 0 for none.
       dropout: rate on embeddings and on the output of attention and feed-forward.
       attention_dropout: rate on the attention probabilities.
       norm_epsilon: of every layer norm.
@@ -104,6 +108,7 @@ class EncoderConfig:
     max_positions: int = 512
     position_offset: int = 0
     segments: int = 2
+    task_types: int = 0
     dropout: float = 0.1
     attention_dropout: float = 0.1
     norm_epsilon: float = 1e-12
@@ -127,6 +132,7 @@ class EncoderConfig:
             ("embedding_width", "takes that of model.width"),
             ("position_offset", "reads the position table from its first row"),
             ("segments", "has no segment table"),
+            ("task_types", "has no table of task embeddings"),
             ("window", "lets every layer see everything"),
         ):
             if getattr(self, field) < 0:
@@ -153,6 +159,11 @@ class EncoderConfig:
             raise UserError(
                 f"model.position_offset={self.position_offset} is of a position table, which "
                 f"model.positions={self.positions} has not; leave it 0"
+            )
+        if self.positions == "relative" and self.task_types:
+            raise UserError(
+                f"model.task_types={self.task_types} are embeddings that are added to words, which "
+                "model.positions=relative leaves as they are; choose learned or rotary, or leave task_types 0"
             )
         if self.positions == "relative" and self.width % 2:
             raise UserError(f"model.positions=relative needs pairs of channels, and model.width={self.width} is odd")

@@ -86,9 +86,9 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E.
 
-    Positions that are rotary and segments that are none have no table here. Where positions are relative, so are
-    segments, and words are embedded as they are; beside them is `query`, which stands for a token that is not seen
-    (Yang et al., 2019, section 2.3).
+    Positions that are rotary have no table here, nor have segments and tasks where there are none. Where positions are
+    relative, so are segments, and words are embedded as they are; beside them is `query`, which stands for a token that
+    is not seen (Yang et al., 2019, section 2.3).
     """
 
     config: EncoderConfig
@@ -104,6 +104,8 @@ class Embeddings(nn.Module):
             return
         if config.segments:
             self.segment = self.param("segment", init, (config.segments, width))
+        if config.task_types:
+            self.task = self.param("task", init, (config.task_types, width))
         self.norm = layer_norm(config)
 
     def __call__(
@@ -122,4 +124,6 @@ class Embeddings(nn.Module):
             summed_BTE += rows(self.position, positions_BT + self.config.position_offset)
         if self.config.segments:
             summed_BTE += rows(self.segment, segments_BT)
+        if self.config.task_types:
+            summed_BTE += self.task[self.config.execution.task_type]
         return dropout(self.norm(summed_BTE), self.config.dropout, key)

@@ -195,7 +195,11 @@ class TaskProgram:
     @functools.cached_property
     def module(self) -> nn.Module:
         encoder = self.program.encoder
-        execution = dataclasses.replace(encoder.execution, whole_layer=self.program.layout.whole_layer)
+        execution = dataclasses.replace(
+            encoder.execution,
+            whole_layer=self.program.layout.whole_layer,
+            task_type=self.program.config.tasks[self.name].task_type,
+        )
         return self.objective.module(dataclasses.replace(encoder, execution=execution))
 
     @functools.cached_property

@@ -23,7 +23,7 @@ AXES = ("data", "fsdp", "tensor")
 # a TPU keeps it in tiles of 128, which a small share would not fill.
 ENCODER_RULES: Rules = (
     (r"encoder/embeddings/word$", P("tensor", "fsdp")),
-    (r"encoder/embeddings/(position|segment)$", P(None, "fsdp")),
+    (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
     (r"encoder/(embeddings/query|layers/attention/relative/segment)$", P()),
     (
         r"encoder/layers/(attention/(query|key|value|relative/distance)|intermediate|gate)/kernel$",

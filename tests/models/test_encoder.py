@@ -59,6 +59,23 @@ def test_the_execution_changes_nothing(params, batch, execution):
     close(value_and_gradient(other, params, batch, key=key), expected, 2e-5)
 
 
+def test_a_task_embedding_is_added_to_every_token(batch):
+    config = dataclasses.replace(CONFIG, task_types=3)
+    one, two = (dataclasses.replace(config, execution=Execution(task_type=number)) for number in (1, 2))
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    params = batches.filled(shapes["params"])
+    _, gradient = value_and_gradient(one, params, batch)
+    assert np.abs(gradient["embeddings"]["task"]).max(axis=1).astype(bool).tolist() == [False, True, False]
+    embeddings = params["embeddings"]
+    assert np.abs(encode(params, batch, two).hidden - encode(params, batch, one).hidden).max() > 0.1
+    summed = {
+        name: table + embeddings["task"][1] if name == "position" else table
+        for name, table in embeddings.items()
+        if name != "task"
+    }
+    close(encode(params | {"embeddings": summed}, batch).hidden, encode(params, batch, one).hidden, 1e-5)
+
+
 def test_scanned_and_unrolled_have_one_parameter_tree():
     scanned, unrolled = (
         fresh(dataclasses.replace(CONFIG, execution=Execution(unroll=unroll))) for unroll in (False, True)

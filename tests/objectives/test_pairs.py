@@ -8,7 +8,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives import objective_class
 from bertjax.training.feeds import Feeds
 
-SEQ_LEN = 48
+SEQ_LEN, ROWS = 48, 250
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ SEQ_LEN = 48
         ("bert", "sentence_pairs", "nsp", 2),
         ("sentence_order", "sentence_order", "sop", 2),
         ("sentence_structure", "sentence_structure", "structure", 3),
+        ("sentence_distance", "sentence_distance", "distance", 3),
+        ("sentence_reordering", "sentence_reordering", "reordering", 9),
     ],
 )
 def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind, format_kind, term, classes):
@@ -26,11 +28,11 @@ def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind
     feed = Feeds(config, store).feed("train", SEQ_LEN)
     (plan,) = feed.plans
     vocabulary = feed.vocabulary
-    batch = feed.batch(np.append(np.arange(40), -1))
-    (label,) = plan.examples.take(batch["example_ids_BN"][:40, 0]).labels.values()
+    batch = feed.batch(np.append(np.arange(ROWS), -1))
+    (label,) = plan.examples.take(batch["example_ids_BN"][:ROWS, 0]).labels.values()
     assert set(label) == set(range(classes))
-    np.testing.assert_array_equal(batch[f"{term}_labels_BN"][:40, 0], label)
-    np.testing.assert_array_equal(batch[f"{term}_weights_BN"][:, 0], [1] * 40 + [0])
+    np.testing.assert_array_equal(batch[f"{term}_labels_BN"][:ROWS, 0], label)
+    np.testing.assert_array_equal(batch[f"{term}_weights_BN"][:, 0], [1] * ROWS + [0])
 
     encoder = EncoderConfig(
         vocab_size=vocabulary.size, layers=1, width=16, heads=2, feedforward=16, max_positions=SEQ_LEN
@@ -39,10 +41,10 @@ def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind
     params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
     assert set(params["heads"]) == {"mlm", term}
     sums, metrics = objective.terms(module, params, None, batch, jax.random.key(0), False)
-    logits_BNC = np.asarray(module.apply({"params": params}, batch)[term], np.float64)[:40, 0]
-    assert logits_BNC.shape == (40, classes)
+    logits_BNC = np.asarray(module.apply({"params": params}, batch)[term], np.float64)[:ROWS, 0]
+    assert logits_BNC.shape == (ROWS, classes)
     log_share = logits_BNC - np.log(np.exp(logits_BNC).sum(-1, keepdims=True))
-    np.testing.assert_allclose(sums[term], -log_share[np.arange(40), label].sum(), rtol=1e-5)
+    np.testing.assert_allclose(sums[term], -log_share[np.arange(ROWS), label].sum(), rtol=1e-5)
     right, weight = metrics[f"{term}_accuracy"]
-    assert (right, weight) == (np.sum(logits_BNC.argmax(-1) == label), 40)
+    assert (right, weight) == (np.sum(logits_BNC.argmax(-1) == label), ROWS)
     assert set(sums) == set(objective.weights(batch)) == {"mlm", term}

@@ -14,6 +14,9 @@ KINDS = {
     "doc_sentences": "bertjax.data.formats.doc_sentences:DocSentences",
     "sentence_order": "bertjax.data.formats.sentence_order:SentenceOrder",
     "sentence_structure": "bertjax.data.formats.sentence_structure:SentenceStructure",
+    "sentence_distance": "bertjax.data.formats.sentence_distance:SentenceDistance",
+    "sentence_reordering": "bertjax.data.formats.sentence_reordering:SentenceReordering",
+    "token_document": "bertjax.data.formats.token_document:TokenDocument",
 }
 LABELLED_KINDS = {
     "labelled_text": "bertjax.data.labelled.texts:LabelledText",

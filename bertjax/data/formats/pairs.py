@@ -18,8 +18,10 @@ from bertjax.errors import UserError
 
 _DELIMITERS = 3  # [CLS] A [SEP] B [SEP]
 
-# How B relates to A: follows it, precedes it, comes from another document; or there is nothing to pair A with.
-NEXT, PREVIOUS, RANDOM, ALONE = range(4)
+# How B relates to A: follows it, precedes it, comes from another document, or from elsewhere in the same one; or there
+# is nothing to pair A with.
+NEXT, PREVIOUS, RANDOM, DISTANT, ALONE = range(5)
+_FROM_ELSEWHERE = (RANDOM, DISTANT)
 
 # (name of a use, int64 [S] sentences) -> float64 [S] in [0, 1), the same for the same sentence of a store and seed.
 Share = Callable[[str, np.ndarray], np.ndarray]
@@ -31,7 +33,7 @@ class Chunks:
 
     Attributes:
       first, middle, stop: int64 [S], sentences; middle = stop where the chunk is a single sentence.
-      target: int64 [S], tokens that the pair aims at where the second run is replaced by a random one.
+      target: int64 [S], tokens that the pair aims at where the second run is replaced by one from elsewhere.
     """
 
     first: np.ndarray
@@ -47,8 +49,9 @@ class Chunks:
 class PairFormat(TextFormat):
     """[CLS] A [SEP] B [SEP] with one label: how B relates to A. A subclass says what chunks and relations there are.
 
-    Documents are walked from chunk to chunk. Where B is random, the chunk's second run is left for the next chunk.
-    A chunk of a single sentence takes a random B where the format knows such, and is lost (and counted) otherwise.
+    Documents are walked from chunk to chunk. Where B is from elsewhere, the chunk's second run is left for the next
+    chunk. A chunk of a single sentence takes a random B where the format knows such, and is lost (and counted)
+    otherwise.
 
     Attributes:
       trim: what goes when a pair is too long, always from the longer segment: `random_end` (a token at its front or
@@ -64,8 +67,8 @@ class PairFormat(TextFormat):
         if self.trim not in TRIMS:
             raise UserError(f"examples.trim={self.trim!r} is unknown; choose one of {', '.join(TRIMS)}")
 
-    def shares(self) -> tuple[float, float]:
-        """Shares of the chunks whose B is random and whose B precedes A; it follows A in the others."""
+    def shares(self) -> dict[int, float]:
+        """{relation: its share of the chunks}; B follows A in the others."""
         raise TypeError(f"{type(self).__name__} has no shares()")
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
@@ -118,32 +121,39 @@ class PairFormat(TextFormat):
         bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
         sizes = np.diff(documents[start : stop + 1])
         owner = np.repeat(np.arange(start, stop), sizes)
-        first = np.arange(documents[start], documents[stop])
+        first, begins, ends = np.arange(documents[start], documents[stop]), documents[owner], documents[owner + 1]
 
-        chunks = self.chunks(bounds, first, documents[owner + 1], room, share)
-        relation = self._relation(chunks, share("random", first))
-        met = walk(np.where(relation == RANDOM, chunks.middle, chunks.stop) - documents[start])
+        chunks = self.chunks(bounds, first, ends, room, share)
+        relation = self._relation(chunks, begins, ends, share("random", first))
+        met = walk(np.where(np.isin(relation, _FROM_ELSEWHERE), chunks.middle, chunks.stop) - documents[start])
         met = met[relation[met] != ALONE]
         chunks, relation, owner = chunks[met], relation[met], owner[met]
 
         b_first, b_stop = chunks.middle.copy(), chunks.stop.copy()
-        is_random = relation == RANDOM
-        b_first[is_random], b_stop[is_random] = _partners(bounds, documents, chunks[is_random], owner[is_random], share)
+        taken = np.isin(relation, _FROM_ELSEWHERE)
+        b_first[taken], b_stop[taken] = _partners(
+            bounds, documents, chunks[taken], owner[taken], relation[taken] == DISTANT, share
+        )
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
         one, two = trimmed(one, two, room, self.trim, seed, chunks.first)
 
-        repeated = int((two[1] - two[0])[is_random].sum())
+        repeated = int((two[1] - two[0])[taken].sum())
         used = int((one[1] - one[0] + two[1] - two[0]).sum()) - repeated
         walked = int(bounds[documents[stop]] - bounds[documents[start]])
 
-        ranges = np.stack([*one, *two, np.searchsorted(self.relations, relation)], axis=1)
+        labels = np.argmax(relation[:, None] == np.array(self.relations), axis=1)
+        ranges = np.stack([*one, *two, labels], axis=1)
         swapped = relation == PREVIOUS
         ranges[swapped] = ranges[swapped][:, [2, 3, 0, 1, 4]]
         return Block(ranges, walked - used, repeated)
 
-    def _relation(self, chunks: Chunks, drawn: np.ndarray) -> np.ndarray:
-        random, previous = self.shares()
-        relation = np.where(drawn < random, RANDOM, np.where(drawn < random + previous, PREVIOUS, NEXT))
+    def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+        """How B relates to A in each chunk of a document that begins and ends there, by a number drawn in [0, 1)."""
+        relation, below = np.full(len(drawn), NEXT), 0.0
+        for other, share in self.shares().items():
+            relation[(drawn >= below) & (drawn < below + share)] = other
+            below += share
+        relation[(relation == DISTANT) & (sum(_apart(chunks, begins, ends)) == 0)] = NEXT
         lone = RANDOM if RANDOM in self.relations else ALONE
         return np.where(chunks.stop - chunks.first == 1, lone, relation)
 
@@ -191,13 +201,22 @@ def _share(seed: int, use: str, sentences: np.ndarray) -> np.ndarray:
     return uniform(seed, f"pairs/{use}", 0, sentences, 0)
 
 
-def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, share: Share) -> tuple[np.ndarray, np.ndarray]:
-    """For each chunk a run of sentences from any document but its own, as long as the target leaves room for.
+def _apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many sentences of its document lie before and after a chunk's first run, without those that adjoin it."""
+    return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
+
+
+def _partners(
+    bounds, documents, chunks: Chunks, owner: np.ndarray, is_distant: np.ndarray, share: Share
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each chunk a run of sentences from elsewhere, as long as the target leaves room for.
 
     Args:
       bounds, documents: int64, as `Split.sentences` and `Split.documents`.
       chunks: C of them.
       owner: int64 [C], the document of each.
+      is_distant: bool [C], whether the run is from the same document, a sentence or more away from the chunk's first
+        run, or from any other document.
       share: gives what is drawn.
 
     Returns:
@@ -206,8 +225,17 @@ def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, share: Share
     other = below(share("document", chunks.first), len(documents) - 2)
     other += other >= owner
     first = documents[other] + below(share("start", chunks.first), documents[other + 1] - documents[other])
+    last = documents[other + 1]
+
+    begins, ends = documents[owner], documents[owner + 1]
+    before, after = _apart(chunks, begins, ends)
+    drawn = below(share("start", chunks.first), before + after)
+    is_before = drawn < before
+    first = np.where(is_distant, np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before), first)
+    last = np.where(is_distant, np.where(is_before, chunks.first - 1, ends), last)
+
     wanted = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
-    return first, _reach(bounds, first, np.minimum(first + wanted, documents[other + 1]), wanted)
+    return first, _reach(bounds, first, np.minimum(first + wanted, last), wanted)
 
 
 def _reach(bounds: np.ndarray, first: np.ndarray, last: np.ndarray, wanted: np.ndarray) -> np.ndarray:

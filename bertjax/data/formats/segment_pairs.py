@@ -26,5 +26,5 @@ class SegmentPairs(SegmentFormat):
         super().__post_init__()
         check_share("random_next", self.random_next)
 
-    def shares(self) -> tuple[float, float]:
-        return self.random_next, 0.0
+    def shares(self) -> dict[int, float]:
+        return {RANDOM: self.random_next}

@@ -18,5 +18,5 @@ class SentenceOrder(SegmentFormat):
     labels: ClassVar[tuple[str, ...]] = ("is_swapped",)
     relations: ClassVar[tuple[int, ...]] = (NEXT, PREVIOUS)
 
-    def shares(self) -> tuple[float, float]:
-        return 0.0, 0.5
+    def shares(self) -> dict[int, float]:
+        return {PREVIOUS: 0.5}

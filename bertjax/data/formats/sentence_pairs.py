@@ -27,8 +27,8 @@ class SentencePairs(PairFormat):
         super().__post_init__()
         check_share("random_next", self.random_next)
 
-    def shares(self) -> tuple[float, float]:
-        return self.random_next, 0.0
+    def shares(self) -> dict[int, float]:
+        return {RANDOM: self.random_next}
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
         # A target that A alone reaches leaves a random B the one sentence that it has at least.

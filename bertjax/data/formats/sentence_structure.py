@@ -19,5 +19,5 @@ class SentenceStructure(SegmentFormat):
     labels: ClassVar[tuple[str, ...]] = ("order",)
     relations: ClassVar[tuple[int, ...]] = (NEXT, PREVIOUS, RANDOM)
 
-    def shares(self) -> tuple[float, float]:
-        return 1 / 3, 1 / 3
+    def shares(self) -> dict[int, float]:
+        return {RANDOM: 1 / 3, PREVIOUS: 1 / 3}

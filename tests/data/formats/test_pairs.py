@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary
-from bertjax.data.formats.pairs import NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
+from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.sentence_distance import SentenceDistance
 from bertjax.data.formats.sentence_order import SentenceOrder
 from bertjax.data.formats.sentence_pairs import SentencePairs
 from bertjax.data.formats.sentence_structure import SentenceStructure
@@ -16,7 +17,7 @@ from bertjax.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import document_of, made, split_of
 
-FORMATS = [SegmentPairs, SentencePairs, SentenceOrder, SentenceStructure]
+FORMATS = [SegmentPairs, SentencePairs, SentenceOrder, SentenceStructure, SentenceDistance]
 every_format = pytest.mark.parametrize("examples_class", FORMATS)
 
 
@@ -58,15 +59,20 @@ def test_pairs_are_what_their_label_says_and_every_token_is_accounted_for(
         np.testing.assert_array_equal(a_stop[relation == NEXT], b_start[relation == NEXT])
         np.testing.assert_array_equal(b_stop[relation == PREVIOUS], a_start[relation == PREVIOUS])
 
+    for distant in block.ranges[relation == DISTANT]:
+        a_first, a_last, b_first, b_last = np.searchsorted(split.sentences, distant[:4] - [0, 1, 0, 1], side="right")
+        assert a_last + 1 < b_first or b_last + 1 < a_first  # a sentence or more in between
+
     times = np.zeros(len(split.tokens), int)
-    for *ranges, _ in block.ranges[relation != RANDOM]:
+    taken = np.isin(relation, [RANDOM, DISTANT])
+    for *ranges, _ in block.ranges[~taken]:
         times[ranges[0] : ranges[1]] += 1
         times[ranges[2] : ranges[3]] += 1
-    for start, stop, *_ in block.ranges[relation == RANDOM]:
+    for start, stop, *_ in block.ranges[taken]:
         times[start:stop] += 1
     assert times.max() == 1
     assert block.lost_tokens == np.sum(times == 0)
-    assert block.repeated_tokens == np.sum((b_stop - b_start)[relation == RANDOM])
+    assert block.repeated_tokens == np.sum((b_stop - b_start)[taken])
 
 
 @every_format
@@ -103,6 +109,7 @@ def test_another_seed_makes_other_pairs(examples_class, large):
         (SentencePairs(), (1 / 2, 1 / 2)),
         (SentenceOrder(), (1 / 2, 1 / 2)),
         (SentenceStructure(), (1 / 3, 1 / 3, 1 / 3)),
+        (SentenceDistance(), (1 / 3, 1 / 3, 1 / 3)),
     ],
 )
 def test_labels_have_their_shares(examples, shares):

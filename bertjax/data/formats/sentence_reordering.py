@@ -1,0 +1,107 @@
+"""Sentence reordering: a paragraph in one to three segments whose order is permuted.
+
+(Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Structure-aware Pre-training Tasks".)
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.formats.base import Block, TextFormat
+from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.pairs import below
+from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
+from bertjax.data.random import uniform
+from bertjax.data.store import Split, TokenStore
+from bertjax.errors import UserError
+
+MOST_SEGMENTS = 3
+_DELIMITERS = 1 + MOST_SEGMENTS  # [CLS] and a [SEP] after each segment
+# The orders of one segment, of two, of three: a label is an index into them.
+ORDERS = [order for count in range(1, MOST_SEGMENTS + 1) for order in itertools.permutations(range(count))]
+_PADDED_ORDERS = np.array([(*order, *range(len(order), MOST_SEGMENTS)) for order in ORDERS])
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceReordering(TextFormat):
+    """[CLS] segment [SEP] segment [SEP] segment [SEP], in a random order of all that so many segments have.
+
+    The segments are those into which a run of whole sentences of one document, as many as fit, is cut: one, two or
+    three of them with equal chances, as far as there are sentences. Label `permutation`: which of the 1! + 2! + 3! = 9
+    orders it is, 0 where nothing was cut. No token is lost, none is repeated.
+    """
+
+    kind: str = dataclasses.field(init=False, default="sentence_reordering")
+    labels: ClassVar[tuple[str, ...]] = ("permutation",)
+
+    def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
+        """One pass; `ranges` int64 [E, 7]: start and stop of each segment as they stand in the example, and the label.
+
+        Raises:
+          UserError: a `seq_len` that cannot hold a token.
+        """
+        if seq_len <= _DELIMITERS:
+            raise UserError(f"seq_len={seq_len} cannot hold three segments; use at least {1 + _DELIMITERS}")
+        room = seq_len - _DELIMITERS
+        for block in DocSentences(cut="sentences").blocks(split, room + 2, seed):
+            start, stop, _ = block.ranges.T
+            yield Block(_permuted(np.asarray(split.sentences), start, stop, seed), 0, 0)
+
+    def open(self, store: TokenStore, split: str, ranges: Path) -> "ReorderedExamples":
+        return ReorderedExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
+
+
+def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int) -> np.ndarray:
+    """Cuts each range between sentences and permutes the parts; see `SentenceReordering.blocks`."""
+
+    def drawn(use: str, size: int | np.ndarray) -> np.ndarray:
+        return below(uniform(seed, f"reordering/{use}", 0, start, 0), size)
+
+    first = np.searchsorted(bounds, start, side="right")  # the first bound inside
+    inner = np.searchsorted(bounds, stop) - first
+    count = 1 + drawn("segments", np.minimum(inner, MOST_SEGMENTS - 1) + 1)
+
+    one, other = drawn("cut", np.maximum(inner, 1)), drawn("second cut", np.maximum(inner - 1, 1))
+    other += other >= one
+    # A cut that is not made lies at the end: the segments after it are empty.
+    places = [np.where(count > 1, first + one, -1), np.where(count > 2, first + other, -1)]
+    cuts = np.sort([np.where(place >= 0, bounds[np.minimum(place, len(bounds) - 1)], stop) for place in places], axis=0)
+    edges = np.stack([start, *cuts, stop], axis=1)
+    segments = np.stack([edges[:, :-1], edges[:, 1:]], axis=2)
+
+    orders = np.array([0, *(math.factorial(count) for count in range(1, MOST_SEGMENTS + 1))])
+    label = np.cumsum(orders)[count - 1] + drawn("order", orders[count])
+    permuted = np.take_along_axis(segments, _PADDED_ORDERS[label][:, :, None], axis=1)
+    return np.concatenate([permuted.reshape(-1, 2 * MOST_SEGMENTS), label[:, None]], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReorderedExamples(StoredExamples):
+    """`Examples` of one to three segments with a [SEP] after each; all of segment 0. Label `permutation`, int32."""
+
+    def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
+        lengths = ranges[:, 1:-1:2] - ranges[:, :-1:2]
+        return lengths.sum(axis=1) + 1 + (lengths > 0).sum(axis=1)
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        ranges = self._ranges[indices]
+        offsets = offsets_of(self._lengths_of(ranges))
+        segments = ranges[:, :-1].reshape(-1, 2)
+        # Segments that are there come first; the [SEP] of the last of them is the end of the example.
+        ends = np.cumsum(ranges[:, 1:-1:2] - ranges[:, :-1:2], axis=1) + np.arange(1, MOST_SEGMENTS + 1)
+        separators = (offsets[:-1, None] + ends)[:, :-1]
+        is_inner = separators < offsets[1:, None] - 1
+        return self._assemble(
+            indices,
+            offsets,
+            sources=concatenated(segments[:, 0], segments[:, 1]),
+            separators=separators[is_inner],
+            segments=np.zeros(offsets[-1], np.int32),
+            labels={"permutation": ranges[:, -1].astype(np.int32)},
+        )

@@ -1,0 +1,71 @@
+"""Which tokens of a text occur elsewhere in its document, too.
+
+(Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Word-aware Pre-training Tasks".)
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.runs import RunExamples
+from bertjax.data.formats.stored import concatenated
+from bertjax.data.store import TokenStore
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDocument(DocSentences):
+    """[CLS] text [SEP] of one document. Label `elsewhere`, one a token: 1 where the document has it again outside of
+    the text, 0 where it has not, -1 for special symbols.
+
+    Attributes:
+      reach: how many tokens of the document before the text, and as many after it, count. A whole book would take
+        longer to look through than a step takes.
+    """
+
+    kind: str = dataclasses.field(init=False, default="token_document")
+    reach: int = 1024
+    labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.reach < 1:
+            raise UserError(f"examples.reach={self.reach} must be at least 1 token")
+
+    def open(self, store: TokenStore, split: str, ranges: Path) -> "TokenDocumentExamples":
+        return TokenDocumentExamples(store, split, ranges, Vocabulary.of(store.tokenizer), self.reach)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDocumentExamples(RunExamples):
+    """`Examples` [CLS] text [SEP] of one document with the token label `elsewhere`, int32.
+
+    Attributes:
+      reach: of the format.
+    """
+
+    reach: int
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        ragged = super().take(indices)
+        start, stop, _ = self._ranges[indices].T
+        bounds, documents = self._offsets
+        edges = bounds[documents]
+        document = np.searchsorted(edges, start, side="right") - 1
+        before = np.maximum(start - self.reach, edges[document])
+        after = np.minimum(stop + self.reach, edges[document + 1])
+
+        # A token of an example as one number, so that all examples are looked up at once.
+        lengths, example = (start - before) + (after - stop), np.arange(len(indices))
+        outside = np.stack([before, start, stop, after], axis=1).reshape(-1, 2)
+        found = self._tokens[concatenated(outside[:, 0], outside[:, 1])]
+        size = self.vocabulary.size
+        again = np.isin(
+            ragged.tokens + size * ragged.token_examples, np.unique(found + size * np.repeat(example, lengths))
+        )
+        elsewhere = np.where(ragged.special, -1, again).astype(np.int32)
+        return dataclasses.replace(ragged, token_labels={"elsewhere": elsewhere})

@@ -1,0 +1,59 @@
+"""StructBERT: Wang et al. (2020), arXiv 1908.04577.
+
+On every host of a TPU slice of 16 chips:
+
+    python -m bertjax.train --distributed --config=configs/structbert.py --workdir=gs://BUCKET/structbert \
+        --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
+
+Does it fit, and what does it cost? Compiled for the slice without having one:
+
+    python -m bertjax.compile --config=configs/structbert.py --topology=v5e:4x4
+
+| setting | paper | where | here |
+|---|---|---|---|
+| masked language modelling | as BERT | 2.2 | the same |
+| word structural objective | 5% of the runs of three tokens are shuffled | 2.2 | the same |
+| sentence structural objective | next, previous and random, a third each | 2.3 | the same |
+
+Encoder, batch, steps and learning rate are those of BERT-base in `bert_base.py`.
+
+`structbert.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+"""
+
+import ml_collections
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.model = {"preset": "base", "dropout": 0.1, "attention_dropout": 0.1}
+    config.data = {
+        "corpus": "hf:wikimedia/wikipedia/20231101.en",
+        "tokenizer": {"kind": "wordpiece", "vocab_size": 30_000, "lowercase": True},
+    }
+    config.tasks = {
+        "structbert": {
+            "objective": {"kind": "structbert"},
+            "examples": {"kind": "sentence_structure"},
+            "row_examples": 1,
+        }
+    }
+    config.optimizer = {"learning_rate": 1e-4, "warmup_steps": 10_000}
+    config.stages = [
+        {"steps": 900_000, "seq_len": 128, "batch": 256},
+        {"steps": 100_000, "seq_len": 512, "batch": 256},
+    ]
+    config.eval = {"every": 10_000}
+    config.runtime = {"log_every": 100}
+    if variant == "smoke":
+        config.model["preset"] = "google_tiny"
+        config.data = {
+            "corpus": "embedded:en",
+            "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},
+        }
+        config.optimizer = {"learning_rate": 1e-3, "warmup_steps": 10}
+        config.stages = [{"steps": 45, "seq_len": 32, "batch": 32}, {"steps": 5, "seq_len": 64, "batch": 16}]
+        config.eval = {"every": 25, "rows": 64}
+        config.runtime = {"save_every": 20}
+    elif variant:
+        raise ValueError(f"no variant {variant!r}; there is smoke")
+    return config
