@@ -1,0 +1,108 @@
+"""The relatives of BERT side by side: one very small encoder, one corpus, one optimizer, and what each paper changes.
+
+    python -m bertjax.train --config=benchmarks/family_config.py:electra --workdir=runs/electra
+
+The variants are those of `ROWS`; `electra,3000` trains for 3,000 steps. `benchmarks.family` runs them all.
+"""
+
+import ml_collections
+
+from bertjax import opening
+
+STEPS = 4000
+SEQ_LEN, BATCH, WARMUP_SHARE = 32, 48, 0.075
+ENCODER = {
+    "layers": 4,
+    "width": 128,
+    "heads": 4,
+    "feedforward": 512,
+    "max_positions": SEQ_LEN,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "init_stddev": 0.06,
+}
+
+
+def task(objective: str, examples: str = "full_sentences", masking: dict | None = None, **choices) -> dict:
+    """A task on rows of one example."""
+    kind = {"kind": objective} | choices | ({"masking": masking} if masking else {})
+    return {"objective": kind, "examples": {"kind": examples}, "row_examples": 1}
+
+
+MLM = {"mlm": task("mlm")}
+_ERNIE_2 = {
+    "knowledge": task("mlm", "doc_sentences", {"kind": "phrases"}),
+    "capitals": task("capitals", "doc_sentences", {"kind": "phrases"}),
+    "document": task("token_document", "token_document", {"kind": "phrases"}),
+    "reordering": task("sentence_reordering", "sentence_reordering", {"kind": "phrases"}),
+    "distance": task("sentence_distance", "sentence_distance", {"kind": "phrases"}),
+}
+# What each row has besides: settings of the model, tasks, and settings of the stages, which share the steps equally.
+ROWS: dict[str, tuple[dict, dict, list[dict]]] = {
+    "bert": ({}, {"bert": task("bert", "segment_pairs")}, [{}]),
+    "mlm": ({}, MLM, [{}]),
+    "albert": (
+        {"sharing": "all", "embedding_width": 64},
+        {"albert": task("sentence_order", "sentence_order", {"kind": "ngrams"})},
+        [{}],
+    ),
+    "electra": ({}, {"electra": task("electra", masking={"mask": 1.0, "random": 0.0})}, [{}]),
+    "spanbert": ({}, {"spanbert": task("span_boundary", masking={"kind": "spans"})}, [{}]),
+    "ernie": (
+        {},
+        {
+            "tokens": task("bert", "segment_pairs"),
+            "phrases": task("bert", "segment_pairs", {"kind": "phrases"}),
+            "entities": task("bert", "segment_pairs", {"kind": "phrases", "lexicon_size": 10_000}),
+        },
+        [{"tasks": [name]} for name in ("tokens", "phrases", "entities")],
+    ),
+    "ernie2": (
+        {"task_types": len(_ERNIE_2)},
+        {name: _ERNIE_2[name] | {"task_type": number} for number, name in enumerate(_ERNIE_2)},
+        [{"tasks": list(_ERNIE_2)[: count + 1]} for count in range(len(_ERNIE_2))],
+    ),
+    "structbert": ({}, {"structbert": task("structbert", "sentence_structure")}, [{}]),
+    "xlnet": (
+        {"positions": "relative", "biases": "all"},
+        {"xlnet": task("permutation", masking={"kind": "ngrams", "rate": 1 / 6, "mask": 0.0, "random": 0.0})},
+        [{}],
+    ),
+    "stacking": ({}, MLM, [{"layers": 1}, {"layers": 2}, {"layers": 4}]),
+    "modern": (
+        {"norm": "pre", "biases": "heads", "positions": "rotary", "activation": "geglu", "feedforward": 344}
+        | {"window": 8, "global_every": 3, "segments": 0},
+        {"mlm": task("mlm", "doc_sentences", {"rate": 0.3})},
+        [{}],
+    ),
+}
+# Every second layer of this row is the student's at the start, and it imitates the whole.
+TEACHER, STUDENT = "mlm", "distilbert"
+
+
+def get_config(variant: str = "mlm") -> ml_collections.ConfigDict:
+    name, _, more = variant.partition(",")
+    steps, _, teacher = more.partition(",")
+    steps = int(steps or STEPS)
+    config = ml_collections.ConfigDict()
+    if name == STUDENT:
+        source = opening.open_config(teacher)
+        config.init_from, config.init_every = teacher, 2
+        config.model = {"preset": "init_from", "layers": source.model.layers // 2}
+        config.tasks = {STUDENT: task("distillation", teacher=teacher)}
+        stages = [{}]
+    elif name in ROWS:
+        model, config.tasks, stages = ROWS[name]
+        config.model = ENCODER | model
+    else:
+        raise ValueError(f"no variant {name!r}; there are {', '.join([*ROWS, STUDENT])}")
+    config.data = {"corpus": "embedded:en"}
+    config.optimizer = {"learning_rate": 1.5e-3, "warmup_share": WARMUP_SHARE, "b2": 0.98}
+    edges = [steps * index // len(stages) for index in range(len(stages) + 1)]
+    config.stages = [
+        {"steps": stop - start, "seq_len": SEQ_LEN, "batch": BATCH} | choices
+        for start, stop, choices in zip(edges, edges[1:], stages)
+    ]
+    config.eval = {"every": 0, "samples": 0}
+    config.runtime = {"unroll": True, "log_every": 50, "save_every": steps}
+    return config
