@@ -20,6 +20,7 @@ class CapitalPrediction(TokenFacts):
     """
 
     term: ClassVar[str] = "capital"
+    usual: ClassVar[int] = 0
 
     def opened(self, store: TokenStore | None) -> "OpenedCapitalPrediction":
         """With the pairs of pieces; without a store, with none.

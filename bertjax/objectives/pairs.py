@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
@@ -66,3 +67,9 @@ class MaskedPairs(MaskedLM):
         weights_BN = batch[f"{self.term}_weights_BN"]
         loss, right = classification_term(logits[self.term], batch[f"{self.term}_labels_BN"], weights_BN)
         return sums | {self.term: loss}, metrics | {f"{self.term}_accuracy": (right, jnp.sum(weights_BN))}
+
+    def baselines(self, batch, token_counts):
+        """Besides those of masked tokens, `<term>_majority`: always saying 0, which no label is more frequent than."""
+        labels_BN, weights_BN = batch[f"{self.term}_labels_BN"], batch[f"{self.term}_weights_BN"]
+        right = float(np.sum((labels_BN == 0) * weights_BN)), float(np.sum(weights_BN))
+        return super().baselines(batch, token_counts) | {f"{self.term}_majority": right}

@@ -72,6 +72,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     evaluation, baseline = summary["eval"], summary["baseline"]
     for name, value in evaluation.items():
         task, slash, metric = name.rpartition("/")
+        often = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
         beside = {
             **dict.fromkeys(("mlm_loss", "plm_loss"), (_number(baseline.get(f"{task}{slash}unigram_loss")), "")),
             **dict.fromkeys(
@@ -79,7 +80,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
                 ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
             ),
         }
-        table.add_row(name, _number(value), *beside.get(metric, ("", "")))
+        table.add_row(name, _number(value), *beside.get(metric, ("", often)))
     if "seconds" in summary:
         table.caption = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "

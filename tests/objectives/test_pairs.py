@@ -48,3 +48,5 @@ def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind
     right, weight = metrics[f"{term}_accuracy"]
     assert (right, weight) == (np.sum(logits_BNC.argmax(-1) == label), ROWS)
     assert set(sums) == set(objective.weights(batch)) == {"mlm", term}
+    baselines = objective.baselines(batch, np.ones(vocabulary.size))
+    assert baselines[f"{term}_majority"] == (np.sum(label == 0), ROWS) and "unigram_loss" in baselines

@@ -78,12 +78,14 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
 def test_baselines_see_the_same_tokens(store, evaluation):
     batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
+    is_random = batch["nsp_labels_BN"][batch["nsp_weights_BN"] > 0]
     counts = store.unigram_counts("train")
     probabilities = (counts + 1) / (counts + 1).sum()
     assert evaluation.baselines == pytest.approx(
         {
             "unigram_loss": -np.log(probabilities[labels]).mean(),
             "majority_accuracy": (labels == counts.argmax()).mean(),
+            "nsp_majority": np.mean(is_random == 0),
         }
     )
 

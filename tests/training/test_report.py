@@ -13,7 +13,7 @@ from tests import batches
 
 EVALUATION = Evaluation(
     metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
-    baselines={"unigram_loss": 6.25, "majority_accuracy": 0.03125},
+    baselines={"unigram_loss": 6.25, "majority_accuracy": 0.03125, "nsp_majority": 0.4375},
     samples=[Sample("the [MASK] sat on [MASK] mat", ("cat", "the"), (("dog", "cat"), ("the", "a")))],
     predictions=[],
     rank=4.5,
@@ -76,6 +76,7 @@ def test_the_table_has_the_baselines_beside_what_they_compare_with():
     rows = {line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line}
     assert "4.5000" in rows["mlm_loss"] and "6.2500" in rows["mlm_loss"]
     assert "0.2500" in rows["mlm_accuracy"] and "0.0312" in rows["mlm_accuracy"]
+    assert "0.5000" in rows["nsp_accuracy"] and "0.4375" in rows["nsp_accuracy"]
     assert "40 steps, 6,000 tokens in 2.0 min (50 tokens/s, everything included)" in " ".join(text.split())
     assert "step 100 s, data wait 0 s, compile 20 s" in text and "goodput 50.0% of 200 s" in text
 

@@ -97,6 +97,12 @@ def test_the_learning_rate_goes_on_through_stages_unless_one_has_a_peak():
     assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 3), Rise(30, 11, 0.5, 1))
 
 
+def test_a_warm_up_may_be_a_share_of_all_steps():
+    optimizer = OptimizerConfig(learning_rate=2.0, warmup_share=0.1)
+    anew = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
+    assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 6), Rise(30, 30, 0.5, 1))
+
+
 def test_each_rise_is_longer_than_its_warm_up():
     optimizer = OptimizerConfig(warmup_steps=10)
     with pytest.raises(UserError, match="^optimizer.warmup_steps=10 must be below the 10 steps"):
