@@ -6,9 +6,10 @@
 Every row of `benchmarks/family_config.py` is trained for as many steps, and once more for as many as fit into the time
 that masked language modelling took. Masked language modelling and ELECTRA have `--seeds` seeds. Each model is probed
 alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder of its files),
-and whether it finds a sentence of the held-out text likelier than the same with two neighbouring words exchanged. Each
-run is a process of its own and a line of OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a
-machine that does other things put `taskset -c 0` before the command.
+and whether it finds a sentence of the held-out text likelier than the same with two neighbouring words exchanged
+(ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a line of
+OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a machine that does other things put
+`taskset -c 0` before the command.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from bertjax import config as configuration
 from bertjax import errors
 from bertjax.data.preparation import prepare
 from bertjax.data.random import uniform
-from bertjax.errors import RunFailed
+from bertjax.errors import RunFailed, UserError
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 WITH_SEEDS = (TEACHER, "electra")
@@ -131,7 +132,9 @@ def write_pairs(path: Path) -> None:
             place = places[int(uniform(0, "family/pairs", 0, number, 0) * len(places))]
             words[place : place + 2] = words[place + 1], words[place]
             lines.append(json.dumps({"sentence_good": text, "sentence_bad": " ".join(words)}, ensure_ascii=False))
-    path.write_text("\n".join(lines[:: max(1, len(lines) // PAIRS)][:PAIRS]) + "\n", encoding="utf-8")
+    draft = path.with_suffix(".part")
+    draft.write_text("\n".join(lines[:: max(1, len(lines) // PAIRS)][:PAIRS]) + "\n", encoding="utf-8")
+    draft.rename(path)
 
 
 def markdown(done: dict[Run, dict[str, Any]]) -> str:
@@ -212,12 +215,17 @@ def main(argv: list[str] | None = None) -> int:
     if not (out / "pairs.jsonl").exists():
         write_pairs(out / "pairs.jsonl")
     done = finished(out / "lines.jsonl")
-    wanted = [run for run in runs(args.seeds) if run not in done]
+    for run, line in done.items():
+        if run.equal == "steps" and line["steps"] != args.steps:
+            raise UserError(
+                f"{out} has runs of {line['steps']} steps, and this call has --steps={args.steps}; name another "
+                "folder, or give the same number"
+            )
+    wanted = [run for run in runs(args.seeds) if run not in done or (args.probe and "probe" not in done[run])]
     for number, run in enumerate(wanted, 1):
         print(f"run {number} of {len(wanted)}: {run.name}", file=sys.stderr)
         done[run] = measure(run, done, out, args.steps, args.probe)
-        with open(out / "lines.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(done[run]) + "\n")
+        (out / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in done.values()), encoding="utf-8")
     print(markdown(done))
     return 0
 

@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[dict, dict, list[dict]]] = {
     ),
     "structbert": ({}, {"structbert": task("structbert", "sentence_structure")}, [{}]),
     "xlnet": (
-        {"positions": "relative", "biases": "all"},
+        {"positions": "relative"},
         {"xlnet": task("permutation", masking={"kind": "ngrams", "rate": 1 / 6, "mask": 0.0, "random": 0.0})},
         [{}],
     ),

@@ -121,6 +121,11 @@ class Config:
                     f"tasks.{name}.task_type={task.task_type} is of pretraining; what has learnt a labelled task adds "
                     "the first of the task embeddings, whoever uses it: leave task_type 0"
                 )
+        if self.model.task_types and not self.init_from and all(task.task_type for task in self.tasks.values()):
+            raise UserError(
+                f"model.task_types={self.model.task_types} and no task has task_type=0, whose embedding fine-tuning "
+                "and predict add; give it to one of the tasks"
+            )
         named = {name for stage in self.stages for name in stage.tasks}
         if unknown := sorted(named - self.tasks.keys()):
             raise UserError(f"stages.N.tasks names {unknown[0]!r}, which is none of tasks ({', '.join(self.tasks)})")

@@ -121,6 +121,7 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
             {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}},
             "tasks.a.task_type=1 is of pretraining; .* leave task_type 0$",
         ),
+        ({"task_types": 2}, {"task_type": 1}, "^model.task_types=2 and no task has task_type=0, whose embedding"),
         ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
         ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
     ],

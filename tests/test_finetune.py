@@ -60,7 +60,7 @@ def test_what_was_left_to_the_data_is_filled_in(finished):
     config = json.loads((finished / "config.json").read_text())["config"]
     assert config["tasks"]["good"]["objective"]["classes"] == ["no", "yes"]
     (stage,) = config["stages"]
-    assert 2 <= stage["batch"] < 16 and stage["steps"] > 0
+    assert 2 <= stage["batch"] < 16 and config["optimizer"]["warmup_steps"] == stage["steps"] // 10
     metrics = runs.records(finished / "metrics.jsonl")
     evaluated = [record["step"] for record in metrics if "eval/heldout/accuracy" in record]
     assert len(evaluated) == 6 and evaluated[-1] == stage["steps"]

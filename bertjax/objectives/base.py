@@ -165,8 +165,12 @@ class Objective:
         """
         return []
 
-    def baselines(self, batch: dict[str, np.ndarray], token_counts: np.ndarray) -> dict[str, tuple[float, float]]:
+    def baselines(
+        self, batch: dict[str, np.ndarray], token_counts: np.ndarray
+    ) -> dict[str, tuple[float | np.ndarray, float]]:
         """Host: {metric: (sum, weight)} of what needs no model, on the same batch as an evaluation.
+
+        A sum may be an array of those of several guesses, of which the one that is best over all batches counts.
 
         Args:
           batch: core batch and features.

@@ -16,11 +16,11 @@ class CapitalPrediction(TokenFacts):
     """Masked tokens, and which are written with capitals ("Word-aware Pre-training Tasks"). Terms: `mlm`, `capital`.
 
     The text is shown in lower case: a piece with capitals is replaced by the same piece without them, where the
-    vocabulary has both. Of such pieces, with capitals and without, it is asked. `opened` reads which they are.
+    vocabulary has both. Of such pieces, with capitals and without, it is asked, where they are whole words: a word of
+    several pieces is often cut otherwise in lower case, which would tell. `opened` reads which pieces they are.
     """
 
     term: ClassVar[str] = "capital"
-    usual: ClassVar[int] = 0
 
     def opened(self, store: TokenStore | None) -> "OpenedCapitalPrediction":
         """With the pairs of pieces; without a store, with none.
@@ -58,11 +58,15 @@ class OpenedCapitalPrediction(CapitalPrediction):
     def facts(self, examples):
         facts = np.full(examples.vocabulary.size, -1, np.int32)
         facts[self.pairs] = [1, 0]
-        return facts[examples.ragged.tokens]
+        continues = examples.vocabulary.continues_word[examples.ragged.tokens]
+        is_word = ~continues & ~np.append(continues[1:], False)
+        return np.where(is_word, facts[examples.ragged.tokens], -1)
 
 
 def cases(tokenizer: Tokenizer) -> np.ndarray:
     """Of each piece whose lower case is another piece of the vocabulary, its id and that one's; int32 [P, 2]."""
-    ids = {tokenizer.piece(token): token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids}
+    tokens = (token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids)
+    # A piece of bytes that are no text has a spelling, too, whose lower case stands for other bytes.
+    ids = {tokenizer.piece(token): token for token in tokens if "\ufffd" not in tokenizer.decode([token])}
     pairs = [(token, ids[piece.lower()]) for piece, token in ids.items() if ids.get(piece.lower(), token) != token]
     return np.array(pairs, np.int32).reshape(-1, 2)

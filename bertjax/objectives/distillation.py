@@ -85,10 +85,11 @@ class Distillation(MaskedLM):
         return HiddenModule(encoder)
 
     def teacher_encoder(self, student: EncoderConfig) -> EncoderConfig:
-        """The teacher's architecture, executed as the student is."""
+        """The teacher's architecture, executed as the student is, but with its own first task embedding."""
         if not self.teacher:
             raise UserError("objective.kind=distillation has no teacher; set objective.teacher to an export folder")
-        return dataclasses.replace(saved.read_encoder(Path(self.teacher).expanduser()), execution=student.execution)
+        execution = dataclasses.replace(student.execution, task_type=0)
+        return dataclasses.replace(saved.read_encoder(Path(self.teacher).expanduser()), execution=execution)
 
     def opened(self, store: TokenStore | None) -> "Distillation":
         if store is not None:

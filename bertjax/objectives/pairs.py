@@ -69,7 +69,7 @@ class MaskedPairs(MaskedLM):
         return sums | {self.term: loss}, metrics | {f"{self.term}_accuracy": (right, jnp.sum(weights_BN))}
 
     def baselines(self, batch, token_counts):
-        """Besides those of masked tokens, `<term>_majority`: always saying 0, which no label is more frequent than."""
-        labels_BN, weights_BN = batch[f"{self.term}_labels_BN"], batch[f"{self.term}_weights_BN"]
-        right = float(np.sum((labels_BN == 0) * weights_BN)), float(np.sum(weights_BN))
-        return super().baselines(batch, token_counts) | {f"{self.term}_majority": right}
+        """Besides those of masked tokens, `<term>_majority`: always giving the label that is right most often."""
+        labels = batch[f"{self.term}_labels_BN"][batch[f"{self.term}_weights_BN"] > 0]
+        right = np.bincount(labels, minlength=self.classes)
+        return super().baselines(batch, token_counts) | {f"{self.term}_majority": (right, len(labels))}

@@ -14,7 +14,6 @@ class TokenDocumentRelation(TokenFacts):
 
     labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
     term: ClassVar[str] = "elsewhere"
-    usual: ClassVar[int] = 1
 
     def facts(self, examples):
         return examples.ragged.token_labels["elsewhere"]

@@ -44,11 +44,9 @@ class TokenFacts(MaskedLM):
 
     Attributes:
       term: its name.
-      usual: the answer that is right more often, 1 for yes and 0 for no.
     """
 
     term: ClassVar[str]
-    usual: ClassVar[int]
 
     def facts(self, examples: PlacedExamples) -> np.ndarray:
         """Host: 1 for yes, 0 for no, -1 for tokens that are not asked; int [n]."""
@@ -82,7 +80,7 @@ class TokenFacts(MaskedLM):
         }
 
     def baselines(self, batch, token_counts):
-        """Besides those of masked tokens, `<term>_majority`: always giving the usual answer."""
-        labels_BT = batch[f"{self.term}_labels_BT"]
-        right = float(np.sum(labels_BT == self.usual)), int(np.sum(labels_BT >= 0))
-        return super().baselines(batch, token_counts) | {f"{self.term}_majority": right}
+        """Besides those of masked tokens, `<term>_majority`: always giving the answer that is right more often."""
+        labels = batch[f"{self.term}_labels_BT"][batch[f"{self.term}_labels_BT"] >= 0]
+        right = np.bincount(labels, minlength=2)
+        return super().baselines(batch, token_counts) | {f"{self.term}_majority": (right, len(labels))}

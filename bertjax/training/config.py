@@ -132,6 +132,10 @@ class OptimizerConfig:
         for index, pattern in enumerate(self.frozen):
             _check_pattern(f"optimizer.frozen.{index}", pattern)
 
+    def warmup(self, steps: int) -> int:
+        """Steps of the rise to the peak in a run of so many."""
+        return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
+
 
 def _check_pattern(name: str, pattern: str) -> None:
     if not pattern:

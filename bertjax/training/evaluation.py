@@ -159,13 +159,14 @@ class _TaskEvaluator:
         )
 
 
-def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float, float]]) -> None:
+def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:
+    """Adds to each total its sum, or the sums of alternatives, and its weight, which comes last."""
     for name, part in parts.items():
-        totals[name] = totals.get(name, np.zeros(2)) + np.array(part, np.float64)
+        totals[name] = totals.get(name, 0.0) + np.append(*part).astype(np.float64)
 
 
 def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
-    return {name: float(total / weight) for name, (total, weight) in totals.items() if weight}
+    return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
 
 
 def _is_asked(objective: Objective) -> bool:

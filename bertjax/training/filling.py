@@ -17,8 +17,8 @@ from bertjax.training.feeds import Feeds
 def open_feeds(config: Config) -> Feeds:
     """Opens the data of a run, and fills in what its configuration leaves to the data.
 
-    That is, for labelled examples, the names of the classes; and steps, rows of a batch and evaluations where they are
-    said in epochs and examples.
+    That is, for labelled examples, the names of the classes; and steps, rows of a batch, warm-up and evaluations where
+    they are said in epochs, examples and shares.
 
     Raises:
       UserError: the data cannot be read, or does not serve.
@@ -58,8 +58,10 @@ def _filled(feeds: Feeds) -> Feeds:
         if stage.epochs:
             stage = dataclasses.replace(stage, steps=math.ceil(stage.epochs * rows / stage.batch))
         stages[index] = stage
+    steps = sum(stage.steps for stage in stages)
+    optimizer = dataclasses.replace(config.optimizer, warmup_steps=config.optimizer.warmup(steps))
     evaluation = config.eval
     if not evaluation.every:
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
-    filled = dataclasses.replace(config, stages=tuple(stages), eval=evaluation)
+    filled = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
     return dataclasses.replace(feeds, config=filled)

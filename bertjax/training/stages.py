@@ -103,9 +103,9 @@ def rises(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[Rise, ..
     for begin, end in zip(begins, [*begins[1:], len(stages)]):
         peak, warmup_steps, where = stages[begin].learning_rate, stages[begin].warmup_steps, f"stages.{begin}"
         if not begin:
-            total = sum(stage.steps for stage in stages)
-            warmup_steps = int(optimizer.warmup_share * total) if optimizer.warmup_share else optimizer.warmup_steps
-            peak, where = optimizer.learning_rate, "optimizer"
+            peak, warmup_steps = optimizer.learning_rate, optimizer.warmup(sum(stage.steps for stage in stages))
+            share = optimizer.warmup_share
+            where = f"optimizer.warmup_share={share}: optimizer" if share else "optimizer"
         first, steps = (sum(stage.steps for stage in part) for part in (stages[:begin], stages[begin:end]))
         optimizer.schedule.check(warmup_steps, steps, f"{where}.warmup_steps")
         found.append(Rise(first, steps, peak, warmup_steps))

@@ -101,6 +101,9 @@ def test_a_warm_up_may_be_a_share_of_all_steps():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_share=0.1)
     anew = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
     assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 6), Rise(30, 30, 0.5, 1))
+    said = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
+    with pytest.raises(UserError, match=said):
+        rises(anew, OptimizerConfig(warmup_share=0.6))
 
 
 def test_each_rise_is_longer_than_its_warm_up():

@@ -24,7 +24,7 @@ class Block:
     Attributes:
       ranges: int64 [E, columns of the format], token ranges of the store's split.
       lost_tokens: tokens of the documents walked that the walk puts into no example.
-      repeated_tokens: tokens that examples hold besides, as partners taken from other documents.
+      repeated_tokens: tokens that examples hold besides, as partners taken from elsewhere.
     """
 
     ranges: np.ndarray

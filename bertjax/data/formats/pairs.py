@@ -1,4 +1,4 @@
-"""What the pair formats share: chunks of consecutive sentences, cut in two, and partners from other documents."""
+"""What the pair formats share: chunks of consecutive sentences, cut in two, and partners from elsewhere."""
 
 import dataclasses
 import functools

@@ -16,8 +16,8 @@ class SentenceDistance(SegmentFormat):
     document with a sentence or more between them, 2 it is from another document.
 
     Where a document has nothing that far away, B follows A; a sentence that is left alone at the end of its document
-    takes a B from another one. The shares of labels 0 and 2 lie above a third by these (`PairExamples.label_counts` has
-    the numbers).
+    takes a B from another one, whatever was drawn. So the shares are a third each in long documents alone
+    (`PairExamples.label_counts` has the numbers).
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_distance")

@@ -3,6 +3,7 @@
 (Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Structure-aware Pre-training Tasks".)
 """
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -51,7 +52,8 @@ class SentenceReordering(TextFormat):
         room = seq_len - _DELIMITERS
         for block in DocSentences(cut="sentences").blocks(split, room + 2, seed):
             start, stop, _ = block.ranges.T
-            yield Block(_permuted(np.asarray(split.sentences), start, stop, seed), 0, 0)
+            # A copy maps the file anew, so that the pages read for a block are let go after it.
+            yield Block(_permuted(np.asarray(copy.copy(split).sentences), start, stop, seed), 0, 0)
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "ReorderedExamples":
         return ReorderedExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
@@ -71,7 +73,7 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
     other += other >= one
     # A cut that is not made lies at the end: the segments after it are empty.
     places = [np.where(count > 1, first + one, -1), np.where(count > 2, first + other, -1)]
-    cuts = np.sort([np.where(place >= 0, bounds[np.minimum(place, len(bounds) - 1)], stop) for place in places], axis=0)
+    cuts = np.sort([np.where(place >= 0, bounds[place], stop) for place in places], axis=0)
     edges = np.stack([start, *cuts, stop], axis=1)
     segments = np.stack([edges[:, :-1], edges[:, 1:]], axis=2)
 

@@ -54,10 +54,10 @@ class TokenDocumentExamples(RunExamples):
         ragged = super().take(indices)
         start, stop, _ = self._ranges[indices].T
         bounds, documents = self._offsets
-        edges = bounds[documents]
-        document = np.searchsorted(edges, start, side="right") - 1
-        before = np.maximum(start - self.reach, edges[document])
-        after = np.minimum(stop + self.reach, edges[document + 1])
+        sentence = np.searchsorted(bounds, start, side="right") - 1
+        document = np.searchsorted(documents, sentence, side="right") - 1
+        before = np.maximum(start - self.reach, bounds[documents[document]])
+        after = np.minimum(stop + self.reach, bounds[documents[document + 1]])
 
         # A token of an example as one number, so that all examples are looked up at once.
         lengths, example = (start - before) + (after - stop), np.arange(len(indices))
