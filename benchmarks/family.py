@@ -4,11 +4,11 @@
     python -m benchmarks.family --out=family --markdown
 
 Every row of `benchmarks/family_config.py` is trained for as many steps, and once more for as many as fit into the time
-that masked language modelling took. Masked language modelling and ELECTRA have `--seeds` seeds. Each model is probed
-alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder of its files),
-and whether it finds a sentence of the held-out text likelier than the same with two neighbouring words exchanged
-(ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a line of
-OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a machine that does other things put
+that masked language modelling took. Masked language modelling and ELECTRA have `--seeds` seeds of equal steps. Each
+model is probed alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder
+of its files), and whether it finds a sentence of the held-out text likelier than the same with two neighbouring words
+exchanged (ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a
+line of OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a machine that does other things put
 `taskset -c 0` before the command.
 """
 
@@ -58,7 +58,7 @@ def runs(seeds: int) -> list[Run]:
         for equal in ("steps", "time")
         for row in rows
         if (row, equal) != (TEACHER, "time")
-        for seed in range(seeds if row in WITH_SEEDS else 1)
+        for seed in range(seeds if row in WITH_SEEDS and equal == "steps" else 1)
     ]
 
 
