@@ -22,7 +22,7 @@ def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert set(summary) == {"eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second", "accounts"}
     assert {"mlm_loss", "mlm_accuracy", "nsp_accuracy"} <= set(summary["eval"])
-    assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy"}
+    assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy", "nsp_majority"}
     assert summary["steps"] == 100 and summary["tokens"] <= 100 * 8 * 32
     assert [record["step"] for record in runs.records(undisturbed / "samples.jsonl")] == [50, 100]
     assert sorted(int(path.name) for path in (undisturbed / "checkpoints").iterdir()) == [80, 90, 100]
