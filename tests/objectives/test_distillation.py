@@ -11,6 +11,7 @@ import pytest
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.models import saved
+from bertjax.models.config import Execution
 from bertjax.objectives.distillation import Distillation, HiddenModule, divergence
 from bertjax.objectives.electra import Electra
 from tests import batches
@@ -58,6 +59,12 @@ def test_another_student_has(teacher):
     )
     found = losses(teacher, other)
     assert found["soft"] > 0.01 and found["cosine"] > 0.01
+
+
+def test_a_teacher_adds_its_own_first_task_embedding(teacher):
+    student = dataclasses.replace(batches.ENCODER, task_types=8, execution=Execution(unroll=True, task_type=7))
+    found = Distillation(teacher=str(teacher)).teacher_encoder(student).execution
+    assert found == Execution(unroll=True, task_type=0)
 
 
 def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
