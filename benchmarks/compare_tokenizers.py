@@ -11,7 +11,7 @@ import itertools
 
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, SPLITTERS, TokenizerConfig
-from bertjax.data.sentences import split
+from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
 
 EVERY = 20

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import config as configuration
+from bertjax.cli import exit_code_of
 from bertjax.compile import run
 from bertjax.config import Config
-from bertjax.errors import RunFailed, exit_code_of
-from bertjax.prediction import report, topologies
-from bertjax.training import platform
+from bertjax.errors import RunFailed
+from bertjax.forecast import report, topologies
+from bertjax.hardware import platform
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 TOPOLOGIES = ("v2:4x4", "v3:8x8", "v4:2x2x4", "v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:16x16", "2xv5e:16x16")

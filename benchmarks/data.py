@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.train_step import machine
+from bertjax.cli import exit_code_of
 from bertjax.config import Config, Task
 from bertjax.data.config import DataConfig
 from bertjax.data.formats import KINDS as FORMATS
@@ -31,8 +32,7 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
-from bertjax.errors import exit_code_of
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds
 
 ROWS, SEQ_LEN = 256, 128

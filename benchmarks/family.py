@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.family_config import ROWS, STEPS, STUDENT, TEACHER
-from bertjax import config as configuration
-from bertjax import errors
+from bertjax import cli, config_file
 from bertjax.data.preparation import prepare
 from bertjax.data.random import uniform
 from bertjax.errors import RunFailed, UserError
@@ -114,7 +113,7 @@ def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
 
 def write_pairs(path: Path) -> None:
     """Sentences of 6 to 16 words of the held-out text, each with two neighbouring words exchanged."""
-    store = prepare(configuration.load("benchmarks/family_config.py").data)
+    store = prepare(config_file.load("benchmarks/family_config.py").data)
     split = store.split("heldout")
     texts = [
         store.tokenizer.decode(np.asarray(split.tokens[start:stop]).tolist())
@@ -195,7 +194,7 @@ def _beside(lines: list[dict[str, Any]], bert: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m benchmarks.family",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -231,4 +230,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

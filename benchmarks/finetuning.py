@@ -31,10 +31,9 @@ from benchmarks.arms.trainer import PACKAGES
 from benchmarks.finetuning_cell import SOURCES, Cell, job_of, open_cell
 from benchmarks.finetuning_scores import majority, scores_of
 from benchmarks.train_step import machine
-from bertjax import config as configuration
-from bertjax import convert, errors
+from bertjax import cli, config_file, convert
 from bertjax.errors import RunFailed, UserError
-from bertjax.training import platform
+from bertjax.hardware import platform
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 TASKS = tuple(SOURCES)
@@ -189,7 +188,7 @@ def _names(known: Sequence[str]):
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m benchmarks.finetuning",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -205,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="one JSON line for each finished run")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
     parser.add_argument("--smoke", action="store_true", help="four tasks of 64 made-up examples on a very small BERT")
-    args, overrides = configuration.parse(parser, argv)
+    args, overrides = config_file.parse(parser, argv)
     if args.seeds < 1:
         raise UserError(f"--seeds={args.seeds} must be at least 1")
     if args.smoke:
@@ -222,4 +221,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

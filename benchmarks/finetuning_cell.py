@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax import config as configuration
+from bertjax import config_file
 from bertjax.config import Config
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import OptimizerConfig
@@ -141,7 +141,7 @@ def open_cell(task: str, data: Path, export: Path, limit: int, overrides: Sequen
         f"{examples}.limit={limit}",
         *(override for override in overrides if not override.startswith(of_others)),
     )
-    config = configuration.load(source.config, list(overrides))
+    config = config_file.load(source.config, list(overrides))
     format = config.task.examples
     cell = Cell(task, config, overrides, format.read(format.train)[: limit or None], format.read(format.heldout))
     if cell.kind == "questions" and not all(record["answers"] for record in [*cell.train, *cell.heldout]):

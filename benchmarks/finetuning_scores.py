@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.finetuning_cell import Cell
 from bertjax.errors import RunFailed
-from bertjax.objectives import answers
+from bertjax.objectives.finetuning import squad_metrics
 
 
 def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:
@@ -40,7 +40,7 @@ def _answers(labels: list[list[dict]], predictions: list[str]) -> dict[str, floa
     golds = [[answer["text"] for answer in answers_of] for answers_of in labels]
     return {
         name: sum(map(score, predictions, golds)) / len(golds)
-        for name, score in (("exact_match", answers.exact_match), ("f1", answers.f1))
+        for name, score in (("exact_match", squad_metrics.exact_match), ("f1", squad_metrics.f1))
     }
 
 

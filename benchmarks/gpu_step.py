@@ -23,9 +23,10 @@ from benchmarks import train_step
 from benchmarks.arms import ours
 from benchmarks.arms.setting import Setting
 from benchmarks.train_step import Arm
-from bertjax.errors import UserError, exit_code_of
+from bertjax.cli import exit_code_of
+from bertjax.errors import UserError
+from bertjax.hardware.flops import training_flops
 from bertjax.models.config import PRESETS, EncoderConfig
-from bertjax.training.flops import training_flops
 
 # Of the vocabulary that Google published with BERT.
 _VOCAB_SIZE = 30_522

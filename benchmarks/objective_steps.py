@@ -20,17 +20,16 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bertjax.config import Config
+from bertjax.cli import exit_code_of
+from bertjax.config import Config, Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.errors import exit_code_of
+from bertjax.hardware import platform
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives.base import Objective
-from bertjax.objectives.electra import Electra
-from bertjax.objectives.mlm import MaskedLM
-from bertjax.objectives.permutation import PermutationLM
-from bertjax.tasks import Task
-from bertjax.training import platform
+from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk

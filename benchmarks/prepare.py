@@ -17,11 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bertjax.cli import exit_code_of
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.sample import Sample
-from bertjax.errors import RunFailed, exit_code_of
+from bertjax.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.training.curves import REFERENCES
-from bertjax.training.files import Workdir, read_jsonl
+from bertjax.training.results.curves import REFERENCES
+from bertjax.training.run.workdir import Workdir, read_jsonl
 
 METRICS = ("mlm_loss", "mlm_accuracy")
 # Logged steps that one point of the curve averages: a single batch says little.

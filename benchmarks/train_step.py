@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.arms.setting import Setting
-from bertjax.errors import RunFailed, UserError, exit_code_of
+from bertjax.cli import exit_code_of
+from bertjax.errors import RunFailed, UserError
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _OURS = "bertjax"

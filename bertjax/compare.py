@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from bertjax import errors
-from bertjax.commands import command
+from bertjax import cli
+from bertjax.cli import command
 from bertjax.comparison import curves
 from bertjax.comparison.numbers import Numbers, numbers_of
 from bertjax.comparison.report import as_dict, print_comparison
@@ -61,7 +61,7 @@ def run(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.compare",
         description="Says in what runs differ and what they came to, side by side, and draws their curves.",
         epilog="examples:\n"
@@ -95,4 +95,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

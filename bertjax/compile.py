@@ -7,14 +7,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from bertjax import config as configuration
-from bertjax import errors
+from bertjax import cli, config_file
 from bertjax.config import Config
 from bertjax.errors import UserError
-from bertjax.prediction import report, topologies
-from bertjax.prediction.prediction import Prediction, predict
-from bertjax.prediction.search import best, search
-from bertjax.training import platform
+from bertjax.forecast import report, topologies
+from bertjax.forecast.forecast import Prediction, predict
+from bertjax.forecast.search import best, search
+from bertjax.hardware import platform
 from bertjax.training.program import Program
 
 _ASSUMED_MFU = 0.4
@@ -96,13 +95,13 @@ def _print(predictions: Sequence[Prediction], config: Config, args: argparse.Nam
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; exits with 1 where a stage does not fit."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.compile",
         description="Compiles the training step for a TPU topology on a machine without one, and tells what to expect.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    configuration.add_flags(parser)
+    config_file.add_flags(parser)
     parser.add_argument(
         "--topology",
         required=True,
@@ -124,14 +123,14 @@ def main(argv: list[str] | None = None) -> int:
         help="model FLOPs utilisation that the days are told for (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
-    args, overrides = configuration.parse(parser, argv)
+    args, overrides = config_file.parse(parser, argv)
     platform.configure_logging()
     for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
     if args.corpus_tokens and (args.json or args.search or args.stage is not None):
         raise UserError("--corpus-tokens tells of a whole run as text; leave out --json, --search and --stage")
-    config = configuration.load(args.config, overrides)
+    config = config_file.load(args.config, overrides)
     platform.configure("cpu")
     if args.search:
         return _run_search(config, args.topology, args.stage, args.json)
@@ -141,4 +140,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

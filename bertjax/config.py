@@ -4,27 +4,23 @@
 `eval` and `runtime` are how it is carried out, free to change.
 """
 
-import argparse
 import dataclasses
-import importlib.util
-import re
-from pathlib import Path
+import math
 from typing import Any
-
-import ml_collections
 
 from bertjax import typed
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import format_class
+from bertjax.data.formats import format_class, kinds_with
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.data.labelled.base import LabelledFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.labeled.base import LabelledFormat
 from bertjax.data.masking import Masking, masking_class
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import kind_of, objective_class
 from bertjax.objectives.base import Objective
-from bertjax.tasks import Task
+from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.schedules import Schedule, schedule_class
 from bertjax.training.stages import rises
@@ -34,6 +30,49 @@ INIT_FROM = "init_from"
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An objective with the examples that it is trained on.
+
+    Attributes:
+      objective: by `kind`, see `bertjax.objectives`.
+      examples: by `kind`, see `bertjax.data.formats`.
+      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
+      plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
+      weight: of its share of the steps, beside the other tasks of a stage.
+      task_type: which of the model's task embeddings its steps add (`model.task_types`).
+    """
+
+    objective: Objective = BERT()
+    examples: ExampleFormat = SegmentPairs()
+    row_examples: int = 0
+    plans: int = 1
+    weight: float = 1.0
+    task_type: int = 0
+
+    def __post_init__(self):
+        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+            kinds = kinds_with(self.objective.labels) or ["module:Class"]
+            remedy = f"use examples.kind={' or '.join(kinds)}"
+            if self.examples.kind in kinds:
+                remedy = "name its column in examples.label"
+            raise UserError(
+                f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"examples.kind={self.examples.kind} does not give; {remedy}, or another objective"
+            )
+        if self.row_examples < 0:
+            raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
+        if self.task_type < 0:
+            raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
+        if self.plans < 1:
+            raise UserError(f"plans={self.plans} must be at least 1")
+        if not 0.0 < self.weight < math.inf:
+            raise UserError(
+                f"weight={self.weight} must be a number above 0; to train without a task, leave it out of "
+                "stages.N.tasks"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,9 +243,9 @@ class Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Plain nested dicts and lists, as written to JSON and read again by `from_dict`."""
-    plain = _plain(config)
-    del plain["model"]["execution"]  # it follows from `runtime`
-    return plain
+    settings = plain(config)
+    del settings["model"]["execution"]  # it follows from `runtime`
+    return settings
 
 
 def from_dict(mapping: dict[str, Any]) -> Config:
@@ -237,108 +276,20 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
         return model
     if preset not in PRESETS:
         raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)} or {INIT_FROM}")
-    settings = _plain(PRESETS[preset])
+    settings = plain(PRESETS[preset])
     del settings["execution"]
     return settings | model
 
 
-def load(config_path: str, overrides: list[str] = ()) -> Config:
-    """Reads `FILE[:variant]`, whose `get_config(variant)` gives a ConfigDict, and applies `a.b=value` overrides.
-
-    Raises:
-      UserError: the file is missing or broken, the variant unknown, or see `from_dict`.
-    """
-    path, _, variant = config_path.partition(":")
-    if not Path(path).is_file():
-        raise UserError(f"configuration file {path!r} does not exist; see the files in configs/")
-    spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        found = module.get_config(variant) if variant else module.get_config()
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"configuration {config_path!r}: {error}") from error
-    except Exception as error:  # it is the user's program, and may fail in any way
-        raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
-    mapping = _plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
-    for assignment in sorted(overrides, key=_kinds_first):
-        typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
-    model = mapping.get("model")
-    if isinstance(model, dict) and model.get("preset") == INIT_FROM:
-        mapping["model"] = _model_of(mapping.get("init_from", "")) | model
-        del mapping["model"]["preset"]
-    return from_dict(mapping)
-
-
-def _model_of(name: str) -> dict[str, Any]:
-    """The settings of the model that `init_from` names, but for the size of its vocabulary."""
-    from bertjax import opening  # which imports this module
-
-    if not name:
-        raise UserError(f"model.preset={INIT_FROM} has no model to be like; set --config.init_from=EXPORT")
-    settings = _plain(opening.open_config(name).model)
-    del settings["execution"]
-    return settings
-
-
-def _kinds_first(assignment: str) -> tuple[bool, int]:
-    """Kinds before other settings, and the outer before the inner: each takes the settings of another kind with it."""
-    path = assignment.partition("=")[0]
-    return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --config; the overrides --config.a.b=value are left to `parse`."""
-    parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]", help="for example configs/tiny.py:smoke")
-    parser.epilog = (
-        "Any setting can be overridden: --config.a.b=value, for example --config.seed=1 "
-        "--config.data.corpus=my/texts --config.stages.0.steps=500 --config.optimizer.learning_rate=1e-3."
-    )
-
-
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Parses flags and collects the overrides (`a.b=value`, without the leading --config.).
-
-    Raises:
-      UserError: a flag that neither the parser nor the configuration knows.
-    """
-    args, rest = parser.parse_known_args(argv)
-    overrides = []
-    for flag in rest:
-        if not flag.startswith("--config."):
-            hint = f"; did you mean --config.{flag[2:]}?" if re.match(r"--[\w.]+=", flag) and "." in flag else ""
-            raise UserError(f"unknown flag {flag!r}{hint or '; see --help'}")
-        overrides.append(flag.removeprefix("--config."))
-    return args, overrides
-
-
-def short_name(config_path: str, overrides: list[str]) -> str:
-    """`tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1: the default name of a workdir."""
-    path, _, variant = config_path.partition(":")
-    parts = [Path(path).stem, variant, *(_short(assignment) for assignment in identifying(overrides))]
-    return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
-
-
-def identifying(overrides: list[str]) -> list[str]:
-    """The overrides that make another run of it; those of `eval` and `runtime` do not."""
-    return [assignment for assignment in overrides if not assignment.startswith(("eval.", "runtime."))]
-
-
-def _short(assignment: str) -> str:
-    key, _, value = assignment.partition("=")
-    return f"{key.rsplit('.', 1)[-1]}={value}"
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Nested dataclasses as nested dicts and lists; an objective with its `kind` first."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Objective):
             fields = {"kind": kind_of(value)} | fields
         return fields
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return value

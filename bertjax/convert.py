@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from bertjax import errors, export, opening
-from bertjax.commands import command
+from bertjax import cli, export, opening
+from bertjax.cli import command
 from bertjax.errors import UserError
+from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
 from bertjax.interop import card, huggingface, onnx
-from bertjax.training import platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.convert",
         description="Converts a model of Hugging Face transformers to bertjax, or one of bertjax to transformers:\n"
         "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from what the folder holds;\n"
@@ -109,4 +109,4 @@ def _told(summary: Summary) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

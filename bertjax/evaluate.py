@@ -8,21 +8,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bertjax import errors, export, opening
+from bertjax import cli, export, opening
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.labelled.base import LabelledFormat
-from bertjax.data.labelled.source import LabelledSource
+from bertjax.data.labeled.base import LabelledFormat
+from bertjax.data.labeled.source import LabelledSource
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
+from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
-from bertjax.training import platform, report
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from bertjax.training.suites import SUITES, as_dict, print_suite, scores_of
+from bertjax.training.results import report
+from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _tokenizer_folder(name: str) -> Path:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.evaluate",
         description="Scores a run, a checkpoint or an export on held-out documents, or on minimal pairs.",
         epilog="examples:\n"
@@ -160,4 +161,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

@@ -6,17 +6,17 @@ import os
 import sys
 from pathlib import Path
 
-from bertjax import errors, export, opening
-from bertjax.commands import command
+from bertjax import cli, export, opening
+from bertjax.cli import command
 from bertjax.data import sources
 from bertjax.data.preparation import duplicates
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.tokenizer import new_pieces
 from bertjax.data.tokenizer.new_pieces import Extension
 from bertjax.errors import UserError
+from bertjax.hardware import platform
 from bertjax.interop import huggingface
-from bertjax.models import extension, vocabulary
-from bertjax.training import platform
+from bertjax.models import resize, vocabulary
 
 # Words are counted in so much text at most, drawn from all over the corpus.
 SAMPLE_CHARACTERS = 50_000_000
@@ -106,7 +106,7 @@ def _with_positions(found: export.Export, max_positions: int) -> export.Export:
     before = found.encoder.max_positions
     if max_positions <= before:
         raise UserError(f"--max-positions={max_positions} is not more than the {before} that there are; name more")
-    params = extension.add_positions(found.params, found.encoder, max_positions)
+    params = resize.add_positions(found.params, found.encoder, max_positions)
     return _with_settings(found, max_positions=max_positions)._replace(params=params)
 
 
@@ -143,7 +143,7 @@ def _sample(corpus: str, text_field: str) -> list[str]:
 
 
 def _with_pieces(found: export.Export, extended: Extension) -> export.Export:
-    params = extension.add_pieces(found.params, found.encoder, extended.parts)
+    params = resize.add_pieces(found.params, found.encoder, extended.parts)
     vocab_size = extended.tokenizer.vocab_size
     found = _with_settings(found, vocab_size=vocab_size)
     return found._replace(params=vocabulary.pad(params, found.encoder), tokenizer=extended.tokenizer)
@@ -158,7 +158,7 @@ def _with_settings(found: export.Export, **settings: int) -> export.Export:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.extend",
         description="Writes an export with new words in its WordPiece vocabulary, or with more positions, to go on\n"
         "pretraining from. Old ids stay, and texts without the new words are encoded as before.",
@@ -204,4 +204,4 @@ def _told(summary: Summary) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

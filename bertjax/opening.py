@@ -49,7 +49,7 @@ def open_model(name: str | os.PathLike) -> export.Export:
         raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
     if not (Path(path) / _RUN_RECORD).exists():
         raise UserError(f"{path!r} holds neither an export ({export.RECORD}) nor a run ({_RUN_RECORD})")
-    from bertjax.training.restoring import read_checkpoint  # Orbax and a backend only where they are needed
+    from bertjax.training.run.record import read_checkpoint  # Orbax and a backend only where they are needed
 
     return read_checkpoint(Path(path), step)
 

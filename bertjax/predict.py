@@ -12,15 +12,15 @@ from typing import IO
 
 import numpy as np
 
-from bertjax import errors, opening
-from bertjax.data.labelled.base import Record
+from bertjax import cli, opening
+from bertjax.data.labeled.base import Record
 from bertjax.errors import UserError
+from bertjax.hardware import platform
 from bertjax.inference.base import Use
 from bertjax.inference.embed import Embed
 from bertjax.inference.predictor import USES, Predictor, Question
 from bertjax.inference.progress import bar
 from bertjax.inference.records import read_file, read_lines, records_of, the_one
-from bertjax.training import platform
 
 _ARRAY = ".npy"
 _HELP = """
@@ -104,7 +104,7 @@ def _records(texts: list[str], file: str, use: Use) -> list[Record]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.predict",
         description="Uses a model: what it was fine-tuned for, words for [MASK], or texts as vectors.",
         epilog=_HELP,
@@ -146,4 +146,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(errors.exit_code_of(main))
+    sys.exit(cli.exit_code_of(main))

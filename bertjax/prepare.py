@@ -17,13 +17,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bertjax import config
-from bertjax.data import show
+from bertjax import config, config_file
+from bertjax.cli import ArgumentParser, exit_code_of
+from bertjax.data.inspect import show
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
-from bertjax.errors import ArgumentParser, UserError, exit_code_of
+from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.report import plan_line
+from bertjax.training.results.report import plan_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--show", type=int, metavar="N", help="then print the first N rows of training as people read them"
     )
     parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
-    config.add_flags(parser)
-    args, overrides = config.parse(parser, argv)
+    config_file.add_flags(parser)
+    args, overrides = config_file.parse(parser, argv)
     if args.show is not None and args.show < 1:
         raise UserError(f"--show={args.show} must be at least 1: so many rows are printed")
-    loaded = config.load(args.config, overrides)
+    loaded = config_file.load(args.config, overrides)
     store = prepare(loaded.data)
     if args.verify:
         TokenStore.open(store.path, verify=True)

@@ -15,24 +15,29 @@ from typing import Any
 
 from jax.experimental import multihost_utils
 
+from bertjax import cli, config_file, export
 from bertjax import config as configuration
-from bertjax import errors, export
-from bertjax.commands import command
+from bertjax.cli import command
 from bertjax.config import Config
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import STOPPED, UserError
+from bertjax.hardware import platform
 from bertjax.interop import huggingface
-from bertjax.training import curves, distributed, initial, platform, report, restoring
-from bertjax.training.accounts import Elapsed, parse_steps
-from bertjax.training.checkpoint import fingerprints
+from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
-from bertjax.training.files import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
-from bertjax.training.filling import open_feeds
 from bertjax.training.loop import Loop
+from bertjax.training.parallel import processes
 from bertjax.training.program import Program
-from bertjax.training.seeds import over_seeds, print_seeds
-from bertjax.training.starts import start_record
+from bertjax.training.resolve import open_feeds
+from bertjax.training.results import curves, report
+from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.run import record
+from bertjax.training.run.checkpoint import fingerprints
+from bertjax.training.run.goodput import Elapsed
+from bertjax.training.run.profiling import parse_steps
+from bertjax.training.run.record import start_record
+from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,25 +81,25 @@ def run(
       UserError: bad input; nothing that was there is lost.
       RunFailed: the run began and cannot go on.
     """
-    distributed.check_started()
+    processes.check_started()
     files = Workdir.at(workdir)
-    with contextlib.ExitStack() as held, distributed.noticing_lost_peers():
-        distributed.on_writer(lambda: _claim(files, extend, held))
-        elapsed = Elapsed(files.elapsed, distributed.is_writer())
-        distributed.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
-        feeds = distributed.together(lambda: _open(config))
+    with contextlib.ExitStack() as held, processes.noticing_lost_peers():
+        processes.on_writer(lambda: _claim(files, extend, held))
+        elapsed = Elapsed(files.elapsed, processes.is_writer())
+        processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
+        feeds = processes.together(lambda: _open(config))
         config = feeds.config  # what was left to the data is filled in
         program = Program(config, feeds.store.tokenizer.vocab_size)
-        source = distributed.together(lambda: initial.source_of(files, program.at(0), feeds.store.tokenizer))
+        source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _begin_together(files, program, feeds, source, extend)
-        begin = functools.partial(initial.state_from, source, program.at(0))
+        begin = functools.partial(init_from.state_from, source, program.at(0))
         trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.accounts)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
         made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
-        distributed.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
+        processes.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
         return Summary(trained.step, True, figures, Path(files.root))
 
 
@@ -117,7 +122,7 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
             return summary, {}
         figures.append(summary.figures)
     spread = over_seeds(figures)
-    distributed.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
+    processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
     return summary, spread
 
 
@@ -134,11 +139,11 @@ def _open(config: Config) -> Feeds:
 
 
 def _begin_together(
-    files: Workdir, program: Program, feeds: Feeds, source: initial.Source | None, extend: bool
+    files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, extend: bool
 ) -> dict[str, Any]:
     """Writes the record of the run, or compares it with the one that is there; returns what every checkpoint tells."""
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
-    frozen = distributed.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
+    frozen = processes.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
     if frozen:
         identity["frozen"] = {
             program.config.qualified(name, path): value
@@ -150,9 +155,9 @@ def _begin_together(
     if feeds.read:
         identity["read"] = feeds.read
     tokenizer = feeds.store.tokenizer
-    record = restoring.RunRecord(program.config, identity, tokenizer.vocab_size)
-    distributed.on_writer(lambda: _begin(files, record, tokenizer, extend))
-    distributed.together(lambda: restoring.check_shared(files, identity))
+    run_record = record.RunRecord(program.config, identity, tokenizer.vocab_size)
+    processes.on_writer(lambda: _begin(files, run_record, tokenizer, extend))
+    processes.together(lambda: record.check_shared(files, identity))
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print("\n".join(report.plan_line(feed, label(task)) for (task, _), feed in feeds.train.items()))
@@ -167,9 +172,9 @@ def _begin_together(
     }
 
 
-def _begin(files: Workdir, record: restoring.RunRecord, tokenizer: Tokenizer, extend: bool) -> None:
-    resumes = restoring.check_identity(files, record.identity, extend)
-    restoring.write_record(files, record, tokenizer)
+def _begin(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, extend: bool) -> None:
+    resumes = record.check_identity(files, run_record.identity, extend)
+    record.write_record(files, run_record, tokenizer)
     cut_jsonl(files.starts, last_step=math.inf)
     append_jsonl(files.starts, start_record(resumes, extend))
 
@@ -205,16 +210,16 @@ def _stop_signal() -> Callable[[], bool]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = errors.ArgumentParser(
+    parser = cli.ArgumentParser(
         prog="python -m bertjax.train",
         description="Trains from one configuration: checkpoints and an exported model out. The same command resumes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    configuration.add_flags(parser)
+    config_file.add_flags(parser)
     parser.add_argument("--workdir", help="where everything is written (default: runs/<config and overrides>)")
     platform.add_flag(parser)
-    distributed.add_flag(parser)
+    processes.add_flag(parser)
     parser.add_argument(
         "--extend", action="store_true", help="train a run longer than it was begun: more steps of the last stage"
     )
@@ -228,23 +233,23 @@ def main(argv: list[str] | None = None) -> int:
         metavar="N",
         help="train with the seeds 0 to N-1 and report how scores are spread",
     )
-    args, overrides = configuration.parse(parser, argv)
+    args, overrides = config_file.parse(parser, argv)
     if args.seeds < 0:
         raise UserError(f"--seeds={args.seeds} must be 1 or more")
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
-    config = configuration.load(args.config, overrides)
+    config = config_file.load(args.config, overrides)
     if args.distributed:
-        distributed.start(config.runtime.heartbeat_timeout)
+        processes.start(config.runtime.heartbeat_timeout)
     platform.configure(args.platform)
-    platform.configure_logging(distributed.is_writer())
+    platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
-    workdir = args.workdir or f"runs/{configuration.short_name(args.config, overrides)}"
-    changed = [override for override in configuration.identifying(overrides) if not override.startswith("seed=")]
-    name = "" if changed else configuration.short_name(args.config, [])
-    should_stop = distributed.StopTogether() if args.distributed else _stop_signal()
+    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
+    changed = [override for override in config_file.identifying(overrides) if not override.startswith("seed=")]
+    name = "" if changed else config_file.short_name(args.config, [])
+    should_stop = processes.StopTogether() if args.distributed else _stop_signal()
     with contextlib.ExitStack() as silenced:
-        if not distributed.is_writer():
+        if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "extend": args.extend, "should_stop": should_stop, "profile": args.profile}
         if args.seeds:
@@ -270,4 +275,4 @@ def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | N
 
 
 if __name__ == "__main__":
-    sys.exit(distributed.exit_code_of(main))
+    sys.exit(processes.exit_code_of(main))

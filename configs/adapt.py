@@ -11,7 +11,7 @@ import ml_collections
 
 from bertjax import opening
 from bertjax.config import to_dict
-from bertjax.data.labelled.base import LabelledFormat
+from bertjax.data.labeled.base import LabelledFormat
 
 
 def get_config(model: str = "") -> ml_collections.ConfigDict:

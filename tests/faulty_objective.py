@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 
 
 @dataclasses.dataclass(frozen=True)

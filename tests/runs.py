@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-CONFIG = Path(__file__).parent / "small.py"
+CONFIG = Path(__file__).parent / "small_config.py"
 _LIMIT_SECONDS = 300
 
 
@@ -62,11 +62,11 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
 
 def call(*flags: str) -> int:
     """Runs the same command line in this process, which saves its start; returns the exit code."""
-    from bertjax import errors, train  # not above, since JAX shall find the environment of conftest.py
+    from bertjax import cli, train  # not above, since JAX shall find the environment of conftest.py
 
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return errors.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
+        return cli.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -74,11 +74,11 @@ def call(*flags: str) -> int:
 
 def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
     """Runs the same configuration in this process; `at_edge(step)` is called after every step."""
-    from bertjax import config, train
+    from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
     steps = itertools.count(1)
-    train.run(config.load(first, overrides), workdir, should_stop=lambda: at_edge(next(steps)) is not None)
+    train.run(config_file.load(first, overrides), workdir, should_stop=lambda: at_edge(next(steps)) is not None)
 
 
 def records(path: Path) -> list[dict]:

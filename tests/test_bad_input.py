@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import errors, evaluate, prepare
+from bertjax import cli, evaluate, prepare
 from tests import runs
 
 JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
@@ -182,7 +182,7 @@ def test_a_tokenizer_that_does_not_match_the_store(refused, own_store, flags, tm
 def test_export(undisturbed, tmp_path, capsys, damage, complaint):
     shutil.copytree(undisturbed / "export", tmp_path / "export")
     damage(tmp_path / "export")
-    assert errors.exit_code_of(lambda: evaluate.main([str(tmp_path / "export"), "--platform=cpu"])) == 2
+    assert cli.exit_code_of(lambda: evaluate.main([str(tmp_path / "export"), "--platform=cpu"])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and complaint in error, error
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bertjax.commands import command
+from bertjax.cli import command
 
 
 def test_the_shell_runs_it(monkeypatch, tmp_path):

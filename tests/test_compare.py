@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax import compare, errors
+from bertjax import cli, compare
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 
 def call(*arguments: str) -> int:
-    return errors.exit_code_of(lambda: compare.main(list(arguments)))
+    return cli.exit_code_of(lambda: compare.main(list(arguments)))
 
 
 def cells(line: str) -> list[str]:

@@ -7,15 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import compile, config, errors
+from bertjax import cli, compile, config, config_file
 from bertjax.config import Config
+from bertjax.forecast import report, search, topologies
+from bertjax.forecast.forecast import Memory
+from bertjax.hardware.flops import training_flops
 from bertjax.models.vocabulary import count_parameters
-from bertjax.prediction import report, search, topologies
-from bertjax.prediction.prediction import Memory
 from bertjax.training.config import Stage
-from bertjax.training.flops import training_flops
+from bertjax.training.parallel.sharding import put_batches
 from bertjax.training.program import Program
-from bertjax.training.sharding import put_batches
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -24,7 +24,7 @@ FLAGS = [f"--config={runs.CONFIG}"]
 
 
 def load(*overrides: str) -> config.Config:
-    return config.load(str(runs.CONFIG), list(overrides))
+    return config_file.load(str(runs.CONFIG), list(overrides))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_an_assumed_mfu_that_cannot_be_is_told(prediction):
 @pytest.fixture
 def refused(capsys):
     def refuse(*flags: str) -> str:
-        code = errors.exit_code_of(lambda: compile.main([*FLAGS, *flags]))
+        code = cli.exit_code_of(lambda: compile.main([*FLAGS, *flags]))
         said = capsys.readouterr().err
         assert code == 2 and said.startswith("error: ") and said.count("\n") == 1, said
         return said
@@ -136,7 +136,7 @@ def test_without_libtpu(refused, monkeypatch):
 def test_what_does_not_fit(capsys):
     """A vocabulary whose weights and moments alone are larger than the chip."""
     flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
-    assert errors.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
+    assert cli.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
     said = capsys.readouterr().out
     assert "fits         NO" in said and "RESOURCE_EXHAUSTED" in said
     assert "--config.runtime.micro_tokens=128" in said and "--search" in said

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from bertjax import objectives
-from bertjax.config import add_flags, from_dict, load, parse, short_name, to_dict
+from bertjax.config import from_dict, to_dict
+from bertjax.config_file import add_flags, load, parse, short_name
 from bertjax.data.config import SourceConfig
 from bertjax.data.formats import format_class
 from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, Execution
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
@@ -36,7 +37,7 @@ def path_of(name: str, variant: str = "") -> str:
 
 
 def test_every_shipped_file_is_tested():
-    of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_initial.py
+    of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_init_from.py
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import convert, errors, evaluate, export
+from bertjax import cli, convert, errors, evaluate, export
 from bertjax.interop import weights
 from tests import runs
 from tests.interop import models
@@ -26,7 +26,7 @@ def encoder_alone(tmp_path) -> Path:
 
 
 def said(capsys, source, target) -> tuple[int, str, str]:
-    code = errors.exit_code_of(lambda: convert.main([f"--from={source}", f"--to={target}"]))
+    code = cli.exit_code_of(lambda: convert.main([f"--from={source}", f"--to={target}"]))
     output = capsys.readouterr()
     return code, output.out, output.err
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import config
+from bertjax import config_file
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
@@ -32,4 +32,4 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
-    config.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
+    config_file.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bertjax import errors, evaluate
+from bertjax import cli, evaluate
 from tests import runs
 
 
@@ -55,6 +55,6 @@ def test_the_command_prints_json(undisturbed):
     ],
 )
 def test_a_model_that_is_not_there_is_one_line(undisturbed, capsys, name, complaint):
-    code = errors.exit_code_of(lambda: evaluate.main([name.format(run=undisturbed), "--platform=cpu"]))
+    code = cli.exit_code_of(lambda: evaluate.main([name.format(run=undisturbed), "--platform=cpu"]))
     error = capsys.readouterr().err
     assert code == 2 and error.startswith("error: ") and error.count("\n") == 1 and complaint in error

@@ -13,7 +13,7 @@ from bertjax.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import batches
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import config, convert, errors, export, extend
+from bertjax import cli, config_file, convert, export, extend
 from bertjax.config import from_dict, to_dict
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import runs
 from tests.interop import models
 
@@ -111,7 +111,7 @@ def corpus(path):
 def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_path, monkeypatch, capsys):
     """The whole road of docs/adaptation.md, on one very small model."""
     text = corpus(tmp_path / "papers.txt")
-    code = errors.exit_code_of(
+    code = cli.exit_code_of(
         lambda: extend.main(
             [f"{source}", f"--to={tmp_path / 'new'}", f"--corpus={text}", "--new-pieces=20", "--max-positions=32"]
         )
@@ -189,7 +189,7 @@ def test_models_that_cannot_be_extended(source, undisturbed, tmp_path, capsys):
 
 def said(capsys, *arguments) -> str:
     """The one line that a refused command says."""
-    assert errors.exit_code_of(lambda: extend.main([str(argument) for argument in arguments])) == 2
+    assert cli.exit_code_of(lambda: extend.main([str(argument) for argument in arguments])) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
     return output.err
@@ -211,6 +211,6 @@ def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys)
 @pytest.mark.parametrize("name", ["{run}", "{run}@100"])
 def test_the_configuration_takes_a_run_too(undisturbed, name):
     name = name.format(run=undisturbed)
-    found = config.load(f"configs/adapt.py:{name}")
+    found = config_file.load(f"configs/adapt.py:{name}")
     assert found.init_from == name and found.data.tokenizer.model == f"{undisturbed}/tokenizer"
     assert (found.model.width, found.stages[0].seq_len, found.task_name) == (32, 32, "bert")

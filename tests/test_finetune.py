@@ -6,8 +6,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import errors, evaluate
-from tests import labelled, runs
+from bertjax import cli, evaluate
+from tests import labeled_files, runs
 
 CONFIG = """
 def get_config():
@@ -27,7 +27,7 @@ def finetune(undisturbed, tmp_path_factory):
     """The command line of a fine-tuning, without its workdir."""
     folder = tmp_path_factory.mktemp("finetune")
     (folder / "good.py").write_text(CONFIG)
-    train, dev = labelled.write(folder)
+    train, dev = labeled_files.write(folder)
     examples = "--config.tasks.good.examples"
     return [
         f"--config={folder / 'good.py'}",
@@ -52,7 +52,7 @@ def test_it_learns_and_says_what_it_predicts(finished):
     right = sum(record["prediction"] == record["label"] for record in predictions)
     assert right / 40 == pytest.approx(summary["eval"]["accuracy"])
     assert sorted(record["sentence"] for record in predictions) == sorted(
-        record["sentence"] for record in labelled.sentences(40, seed=1)
+        record["sentence"] for record in labeled_files.sentences(40, seed=1)
     )
 
 
@@ -71,11 +71,11 @@ def test_what_was_left_to_the_data_is_filled_in(finished):
 
 def test_stopped_and_gone_on_is_equal_bit_for_bit(finetune, finished, tmp_path):
     steps = json.loads((finished / "config.json").read_text())["config"]["stages"][0]["steps"]
-    from bertjax import config, train
+    from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
     asked = iter(range(1, steps + 1))
-    stopped = train.run(config.load(first, overrides), tmp_path, should_stop=lambda: next(asked) == steps // 2)
+    stopped = train.run(config_file.load(first, overrides), tmp_path, should_stop=lambda: next(asked) == steps // 2)
     assert stopped.step == steps // 2 and not stopped.finished
     assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
     assert runs.weights(tmp_path) == runs.weights(finished)
@@ -133,13 +133,13 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
     figures = json.loads((finished / "summary.json").read_text())
     found = evaluate.run(str(finished / "export"))
     assert found["eval"] == pytest.approx(figures["eval"], rel=1e-5) and found["baseline"] == figures["baseline"]
-    other = labelled.write(tmp_path, heldout=10)[1]
+    other = labeled_files.write(tmp_path, heldout=10)[1]
     assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
     glue = tmp_path / "glue"
     (glue / "RTE").mkdir(parents=True)
     (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())
     capsys.readouterr()
-    assert errors.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
+    assert cli.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["RTE"]["mean"] == pytest.approx(100 * figures["eval"]["accuracy"])
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import bertjax
 from bertjax import evaluate
-from bertjax.config import load
+from bertjax.config_file import load
 from bertjax.errors import UserError
-from tests import labelled, runs
+from tests import labeled_files, runs
 from tests.test_finetune_tokens import CONFIGS, course, finetune
 
 
@@ -27,7 +27,7 @@ def files_of(make, folder):
     [("STS-B", "score", 4, "spearman", 0.8), ("NLI", "label", 5, "accuracy", 0.9)],
 )
 def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
-    files, run = files_of(labelled.similar, tmp_path), tmp_path / "run"
+    files, run = files_of(labeled_files.similar, tmp_path), tmp_path / "run"
     more = [*pair_columns(label), f"--config.stages.0.epochs={epochs}"]
     assert finetune(f"embeddings.py:{variant}-smoke", "embeddings", *files, run, *more) == 0
     figures = json.loads((run / "summary.json").read_text())
@@ -53,7 +53,7 @@ def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
 
 
 def test_pairs_find_each_other(tmp_path):
-    files, run = files_of(labelled.repeated, tmp_path), tmp_path / "run"
+    files, run = files_of(labeled_files.repeated, tmp_path), tmp_path / "run"
     assert finetune("embeddings.py:pairs-smoke", "embeddings", *files, run, *pair_columns("")) == 0
     scores = course(run, "eval/heldout/accuracy")
     losses = course(run, "train/embedding_loss")
@@ -63,7 +63,7 @@ def test_pairs_find_each_other(tmp_path):
 
 
 def test_choices_are_learned(tmp_path):
-    files, run = files_of(labelled.choices, tmp_path), tmp_path / "run"
+    files, run = files_of(labeled_files.choices, tmp_path), tmp_path / "run"
     assert finetune("choices.py:smoke", "choices", *files, run) == 0
     figures = json.loads((run / "summary.json").read_text())
     assert figures["eval"]["accuracy"] > 0.9 > figures["baseline"]["majority_accuracy"] + 0.3
@@ -86,7 +86,7 @@ def test_choices_are_learned(tmp_path):
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, more, complaint):
-    files = files_of(labelled.choices, tmp_path)
+    files = files_of(labeled_files.choices, tmp_path)
     assert finetune("choices.py:smoke", "choices", *files, tmp_path / "run", *more) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and complaint in said, said

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import bertjax
-from bertjax.config import load
-from tests import labelled, runs
+from bertjax.config_file import load
+from tests import labeled_files, runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 
@@ -25,7 +25,7 @@ MODEL = {
 
 def finetune(recipe, task, train, heldout, workdir, *more):
     """Trains a new model by a recipe on made-up files; returns the exit code."""
-    vocabulary = labelled.vocabulary(train.parent / "vocab.txt")
+    vocabulary = labeled_files.vocabulary(train.parent / "vocab.txt")
     return runs.call(
         f"--config={CONFIGS / recipe}",
         f"--config.tasks.{task}.examples.train={train}",
@@ -44,7 +44,7 @@ def course(workdir, name):
 
 
 def test_names_are_learned(tmp_path):
-    files = labelled.conll(tmp_path / "train.txt", 160), labelled.conll(tmp_path / "dev.txt", 60, seed=1)
+    files = labeled_files.conll(tmp_path / "train.txt", 160), labeled_files.conll(tmp_path / "dev.txt", 60, seed=1)
     assert finetune("ner.py:smoke", "ner", *files, tmp_path / "run") == 0
     figures = json.loads((tmp_path / "run" / "summary.json").read_text())
     losses = course(tmp_path / "run", "train/tagging_loss")
@@ -68,8 +68,8 @@ def test_names_are_learned(tmp_path):
 )
 def test_answers_are_found(tmp_path, recipe, impossible):
     files = (
-        labelled.squad(tmp_path / "train.json", 150, impossible=impossible),
-        labelled.squad(tmp_path / "dev.json", 30, seed=1, impossible=impossible),
+        labeled_files.squad(tmp_path / "train.json", 150, impossible=impossible),
+        labeled_files.squad(tmp_path / "dev.json", 30, seed=1, impossible=impossible),
     )
     more = ["--config.stages.0.epochs=2", "--config.eval.every=6"]
     assert finetune(recipe, "qa", *files, tmp_path / "run", *more) == 0
@@ -93,7 +93,7 @@ def test_answers_are_found(tmp_path, recipe, impossible):
 
 
 def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
-    files = [labelled.squad(tmp_path / f"{name}.json", 12, seed) for seed, name in enumerate(("train", "dev"))]
+    files = [labeled_files.squad(tmp_path / f"{name}.json", 12, seed) for seed, name in enumerate(("train", "dev"))]
     for path, wrong in zip(files, (3, 2)):
         path.write_text(path.read_text().replace('"answer_start": ', '"answer_start": 9', wrong))
     short = ["--config.stages.0.epochs=0.5"]
@@ -110,7 +110,7 @@ def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
-    train, dev = labelled.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
+    train, dev = labeled_files.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
     dev.write_text("ada X B-PER\njed X B-ORG\n")
     assert finetune("ner.py:smoke", "ner", train, dev, tmp_path / "run") == 2
     said = capsys.readouterr().err

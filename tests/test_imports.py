@@ -32,10 +32,10 @@ def within(path: Path, *prefixes: str) -> list[str]:
         ("models", ["bertjax.data", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
         ("data", ["bertjax.models", "bertjax.objectives", "bertjax.training", "bertjax.config", "bertjax.export"]),
         ("objectives", ["bertjax.training", "bertjax.config", "bertjax.export"]),
-        ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.prediction"]),
+        ("training", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.forecast"]),
         (
             "inference",
-            ["bertjax.training", "bertjax.prediction", "bertjax.train", "bertjax.evaluate", "bertjax.predict"],
+            ["bertjax.training", "bertjax.forecast", "bertjax.train", "bertjax.evaluate", "bertjax.predict"],
         ),
         ("training", ["bertjax.inference", "bertjax.predict"]),
         ("interop", ["bertjax.train", "bertjax.evaluate", "bertjax.prepare", "bertjax.compile", "bertjax.convert"]),

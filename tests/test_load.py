@@ -12,9 +12,9 @@ import pytest
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from bertjax.opening import split_name
-from bertjax.training.restoring import read_checkpoint
+from bertjax.training.run.record import read_checkpoint
 
 README = Path(__file__).parents[1] / "README.md"
 

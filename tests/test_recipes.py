@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config import load
+from bertjax.config_file import load
 from tests import runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"

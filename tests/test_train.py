@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from bertjax import evaluate, export
-from bertjax.commands import command
+from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.training.checkpoint import fingerprints
-from bertjax.training.files import Workdir
-from bertjax.training.restoring import check_identity, read_checkpoint, read_record
+from bertjax.training.run.checkpoint import fingerprints
+from bertjax.training.run.record import check_identity, read_checkpoint, read_record
+from bertjax.training.run.workdir import Workdir
 from tests import runs
 from tests.toy_objective import Toy
 

@@ -16,7 +16,7 @@ from bertjax.data import sources, tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.preparation import prepare
 from bertjax.data.preparation.encoding import BATCH_CHARACTERS
-from bertjax.data.sentences import split
+from bertjax.data.text.sentences import split
 
 
 def bare(corpus: str, model: str) -> dict:

@@ -15,7 +15,8 @@ from flax import linen as nn
 
 from bertjax.models import layers
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import base, mlm
+from bertjax.objectives import base
+from bertjax.objectives.pretraining import mlm
 
 
 class _ContractingDense(nn.Module):

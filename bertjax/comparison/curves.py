@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.comparison.runs import Entry, Run
 from bertjax.errors import UserError
-from bertjax.training.curves import HELDOUT, TRAIN, losses_among, metrics_in, points_of, save
+from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metrics_in, points_of, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ import dataclasses
 import statistics
 
 from bertjax.comparison.runs import Entry, Run
-from bertjax.training.curves import HELDOUT, points_of
-from bertjax.training.seeds import deviation
+from bertjax.training.results.curves import HELDOUT, points_of
+from bertjax.training.results.seeds import deviation
 
 
 @dataclasses.dataclass(frozen=True)

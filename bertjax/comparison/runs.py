@@ -6,8 +6,8 @@ from typing import Any
 
 from bertjax.config import Config
 from bertjax.errors import UserError
-from bertjax.training.files import Workdir, read_json, read_jsonl
-from bertjax.training.restoring import read_record
+from bertjax.training.run.record import read_record
+from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
 
 
 @dataclasses.dataclass(frozen=True)

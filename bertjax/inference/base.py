@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data.batch import PlacedExamples
 from bertjax.data.examples import Examples, Vocabulary
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.export import Export
 
 Arrays = dict[str, jax.Array]

@@ -6,7 +6,7 @@ That is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXi
 import dataclasses
 from typing import Any
 
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.inference.base import Use
 from bertjax.inference.texts import TextExamples, framed
 from bertjax.models.encoder import Encoder

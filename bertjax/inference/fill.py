@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.data.labelled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.inference.masked import MaskedUse
 from bertjax.inference.texts import Readings, framed, readings

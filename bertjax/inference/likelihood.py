@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.inference.masked import MaskedUse
 from bertjax.inference.texts import Readings, framed, readings
 

@@ -9,7 +9,7 @@ from bertjax.data.batch import PlacedExamples
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Arrays, Use
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 def masked_lm(model: Export) -> MaskedLM | None:

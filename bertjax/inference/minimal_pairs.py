@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.labelled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.inference.likelihood import PseudoLogLikelihood
 from bertjax.inference.predictor import Predictor, Question

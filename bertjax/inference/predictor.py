@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.data.labelled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference import buckets

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bertjax.data.labelled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.access import reason_of
 from bertjax.data.sources.base import object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK

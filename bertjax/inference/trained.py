@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from bertjax.data.labelled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Use

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.labelled.base import Record
+from bertjax.data.labeled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoded, Encoder

@@ -201,8 +201,8 @@ class RuntimeConfig:
 
     Attributes:
       mesh: see `MeshConfig`.
-      strategy: where weights rest: `replicated`, `gathered` or `fsdp`, see `bertjax.training.layout`; `auto` is
-        gathered up to a billion parameters and fsdp above.
+      strategy: where weights are stored: `replicated`, `gathered` or `fsdp`, see
+        `bertjax.training.parallel.strategy`; `auto` is gathered up to a billion parameters and fsdp above.
       reduction: dtype in which gradients are summed over devices; `auto` is that of activations.
       random_bits: what dropout draws: `threefry`, the same on any number of devices, or `hardware`, faster on a TPU;
         `auto` is hardware on TPU.

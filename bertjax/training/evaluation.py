@@ -9,13 +9,13 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
 from bertjax.data.examples import Examples
-from bertjax.data.labelled.base import LabelledExamples, Record
+from bertjax.data.labeled.base import LabelledExamples, Record
+from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective, Sample
-from bertjax.objectives.shards import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.parallel.sharding import put_whole
 from bertjax.training.program import Program, TaskProgram
-from bertjax.training.sharding import put_whole
 from bertjax.training.stages import micro_batches
 from bertjax.training.step import StepContext, shard_keys
 

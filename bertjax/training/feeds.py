@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bertjax.config import Config
 from bertjax.data.examples import Vocabulary
-from bertjax.data.labelled.source import LabelledPlan, LabelledSource
+from bertjax.data.labeled.source import LabelledPlan, LabelledSource
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Plan, Spec, open_or_make

@@ -12,19 +12,20 @@ from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.errors import RunFailed
-from bertjax.training import distributed
-from bertjax.training.accounts import Elapsed, Trace, accounts_of, utilisation
-from bertjax.training.checkpoint import Checkpoints
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
-from bertjax.training.files import Workdir
 from bertjax.training.growth import grow
-from bertjax.training.metrics import MetricsLog, MetricsQueue, Totals
+from bertjax.training.parallel import processes
+from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
-from bertjax.training.report import show_samples
-from bertjax.training.sharding import batch_shards, put_batches
+from bertjax.training.results.report import show_samples
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.goodput import Elapsed, accounts_of, utilisation
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
+from bertjax.training.run.profiling import Trace
+from bertjax.training.run.watchdog import Spikes, Watchdog
+from bertjax.training.run.workdir import Workdir
 from bertjax.training.state import State
-from bertjax.training.watchdog import Spikes, Watchdog
 
 # Batches that wait ready.
 _PREFETCH = 2
@@ -91,8 +92,8 @@ class Loop:
             if (before := restored.meta.get("layout")) != meta["layout"]:
                 log.info("it was saved on %s, and goes on on %s, with the same batches", before, meta["layout"])
         totals = Totals(**restored.meta["totals"]) if restored else Totals()
-        self._log = distributed.together(  # what is damaged in the writer's files is everyone's error
-            lambda: MetricsLog(workdir, totals, self._start, distributed.is_writer())
+        self._log = processes.together(  # what is damaged in the writer's files is everyone's error
+            lambda: MetricsLog(workdir, totals, self._start, processes.is_writer())
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
@@ -205,12 +206,12 @@ class Loop:
                 "nothing was saved after it: allow runtime.max_skipped such steps, or lower optimizer.learning_rate in "
                 "a new workdir"
             )
-        if metrics["skipped"] and distributed.is_writer():
+        if metrics["skipped"] and processes.is_writer():
             log.warning("step %d was skipped: its loss or gradient is not finite", step)
 
     def _watch(self, step: int, metrics: dict[str, float]) -> None:
         """Says where a loss jumps, and on which rows; every process sees the same, and one says it."""
-        if not distributed.is_writer():
+        if not processes.is_writer():
             return
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
         for name, (loss, above) in self._spikes.judge(losses).items():
@@ -266,7 +267,7 @@ class Loop:
             dynamic_ncols=True,
             mininterval=0.5 if interactive else 15.0,
             smoothing=0.1,
-            disable=not distributed.is_writer(),
+            disable=not processes.is_writer(),
         )
 
 

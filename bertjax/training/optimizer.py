@@ -14,7 +14,7 @@ import optax
 
 from bertjax.errors import UserError
 from bertjax.training.config import Multiplier, OptimizerConfig
-from bertjax.training.paths import map_with_path, matches, path_of
+from bertjax.training.param_paths import map_with_path, matches, path_of
 
 _IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
 _IS_STACKED = matches(r"(^|/)layers/")

@@ -18,19 +18,15 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
 from bertjax.errors import UserError
+from bertjax.hardware.flops import training_flops
+from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
-from bertjax.objectives.shards import BATCH_AXES
-from bertjax.training.attention import choose_attention
 from bertjax.training.config import Stage
-from bertjax.training.flops import training_flops
-from bertjax.training.layout import Layout, choose_strategy, fill_mesh
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.paths import paths_of
-from bertjax.training.schedules import learning_rate
-from bertjax.training.shapes import batch_shapes
-from bertjax.training.sharding import (
+from bertjax.training.parallel.attention import choose_attention
+from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
     check_batch,
@@ -38,6 +34,10 @@ from bertjax.training.sharding import (
     replicated,
     shardings,
 )
+from bertjax.training.parallel.strategy import Layout, choose_strategy, fill_mesh
+from bertjax.training.param_paths import paths_of
+from bertjax.training.schedules import learning_rate
+from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, rises
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk

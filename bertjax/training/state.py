@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from bertjax.training.sharding import Rules, shardings
+from bertjax.training.parallel.sharding import Rules, shardings
 
 # A plain dict {step, params, opt_state, skipped}: what is saved is what a reader sees.
 State = dict

@@ -11,11 +11,11 @@ import optax
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
+from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.shards import BATCH_AXES
-from bertjax.training.layout import Layout
 from bertjax.training.optimizer import descend, without_gradient
-from bertjax.training.paths import path_of
+from bertjax.training.parallel.strategy import Layout
+from bertjax.training.param_paths import path_of
 from bertjax.training.stages import micro_batches
 from bertjax.training.state import State
 

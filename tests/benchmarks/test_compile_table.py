@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks import compile_table
-from bertjax import compile, config
-from bertjax.prediction import report
+from bertjax import compile, config_file
+from bertjax.forecast import report
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -20,7 +20,7 @@ def test_a_line_that_was_cut_off_is_not_finished(tmp_path):
 
 
 def test_rows(tmp_path):
-    [prediction] = compile.run(config.load(str(runs.CONFIG)), "v5e:2x2")
+    [prediction] = compile.run(config_file.load(str(runs.CONFIG)), "v5e:2x2")
     fits = json.loads(json.dumps(report.as_dict(prediction)))
     too_large = fits | {"floor": None, "collectives": [], "memory": fits["memory"] | {"fits": False}}
     table = compile_table.markdown({"v5e:4x4 base 128": fits, "v5e:4x4 large 512": too_large})

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.family import Run, finished, markdown, runs
 from benchmarks.family_config import ROWS
-from bertjax.config import load
+from bertjax.config_file import load
 
 CONFIG = Path(__file__).parents[2] / "benchmarks" / "family_config.py"
 

@@ -11,7 +11,7 @@ from benchmarks.arms import ours, without
 from benchmarks.arms.setting import Setting
 from bertjax.errors import RunFailed, UserError
 from bertjax.models.config import PRESETS
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 
 SMALL = Setting(
     layers=1, width=16, heads=2, feedforward=32, max_positions=16, vocab_size=100, batch=4, seq_len=16, predicted=4

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
-from bertjax.data.lexicon import Lexicon
 from bertjax.data.masking import NgramMasking, SpanMasking, WordMasking, mask, masking_class, predictions
 from bertjax.data.masking.kinds import NGRAM_SHARES, SPAN_SHARES
 from bertjax.data.masking.phrases import OpenedPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
+from bertjax.data.text.lexicon import Lexicon
 from tests.ragged import CLS, MASK, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
 
 NO_PHRASES = Lexicon({}, "")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bertjax.commands import command
+from bertjax.cli import command
 from bertjax.errors import STOPPED, Busy
 from tests import runs
 

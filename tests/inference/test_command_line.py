@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax import errors, evaluate, export, predict
+from bertjax import cli, evaluate, export, predict
 from tests.inference.conftest import LONGEST, sentences
 
 TEXTS = [f"{text} [MASK]" for text in sentences(5, most_words=6)]
@@ -33,7 +33,7 @@ def bare(encoder_alone, tmp_path_factory) -> str:
 
 
 def call(*flags: str, main=predict.main) -> int:
-    return errors.exit_code_of(lambda: main([*flags, "--platform=cpu"]))
+    return cli.exit_code_of(lambda: main([*flags, "--platform=cpu"]))
 
 
 def answers(text: str) -> list[dict]:

@@ -9,10 +9,10 @@ from bertjax.config import Task
 from bertjax.data.formats import format_class
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary
-from bertjax.objectives.distillation import Distillation
-from bertjax.objectives.electra import Electra
-from bertjax.objectives.span_boundary import SpanBoundary
-from bertjax.objectives.structbert import StructBERT
+from bertjax.objectives.pretraining.distillation import Distillation
+from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.pretraining.span_boundary import SpanBoundary
+from bertjax.objectives.pretraining.structbert import StructBERT
 from bertjax.training.shapes import batch_shapes
 from tests import batches
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import errors, export, predict
+from bertjax import cli, export, predict
 from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.inference.predictor import Predictor
@@ -64,7 +64,7 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == Predictor(regressor).predict(records)
     assert [{name: answer[name] for name in ("id", "one", "two")} for answer in found] == records
-    assert errors.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
+    assert cli.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
     assert "the model reads 'one' and 'two' together; give a .jsonl file" in capsys.readouterr().err
 
 

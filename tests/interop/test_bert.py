@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, names, weights
 from bertjax.interop.bert import FAMILY
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import batches
 from tests.interop import models
 

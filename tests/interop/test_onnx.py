@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import convert, errors, export
+from bertjax import cli, convert, export
 from bertjax.errors import RunFailed, UserError
 from bertjax.interop import onnx
 from tests.interop import models
@@ -129,10 +129,10 @@ def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
     target = tmp_path / "model.onnx"
     flags = [f"--from={tmp_path / 'theirs'}", f"--to={target}"]
     capsys.readouterr()
-    assert errors.exit_code_of(lambda: convert.main(flags)) == 0
+    assert cli.exit_code_of(lambda: convert.main(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
-    assert errors.exit_code_of(lambda: convert.main(flags)) == 2
+    assert cli.exit_code_of(lambda: convert.main(flags)) == 2
     assert f"--to={target} is there already" in capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ from bertjax.models import vocabulary
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
-from bertjax.objectives.permutation import PermutationLM
+from bertjax.objectives.pretraining.permutation import PermutationLM
 from tests.interop import models
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")

@@ -12,7 +12,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.data.preparation import open_or_prepare
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from tests import labelled, runs
+from tests import labeled_files, runs
 
 torch = pytest.importorskip("torch", reason="the same loss in PyTorch needs the extra [interop]")
 transformers = pytest.importorskip("transformers", reason="the same loss in transformers needs the extra [interop]")
@@ -61,7 +61,7 @@ def test_from_text_to_prediction(flags, undisturbed, tmp_path):
     theirs = losses_in_pytorch(undisturbed / "export" / "hf", batch, export.tokenizer.pad_id)
     assert ours == pytest.approx(theirs, abs=1e-5)
 
-    train, dev = labelled.write(tmp_path)
+    train, dev = labeled_files.write(tmp_path)
     (tmp_path / "good.py").write_text(
         """
 def get_config():

@@ -15,9 +15,9 @@ from scipy import stats
 import bertjax
 from bertjax import convert, export
 from bertjax.config import Config, Task
-from bertjax.data.labelled.siamese import SiamesePairs
-from bertjax.data.labelled.source import LabelledSource
-from bertjax.objectives.embedding import EmbeddingRegression
+from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.data.labeled.source import LabelledSource
+from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
 from bertjax.training.feeds import Feeds
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")

@@ -14,7 +14,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
 from bertjax.interop import pickles, tokenizers, weights
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests.interop import models
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")

@@ -9,14 +9,14 @@ import pytest
 from flax import linen as nn
 
 from bertjax.errors import UserError
+from bertjax.hardware.flops import training_flops
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Embeddings
-from bertjax.objectives.bert import BERT
-from bertjax.training.flops import training_flops
-from bertjax.training.paths import path_of
-from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from bertjax.training.param_paths import path_of
 from tests import batches
 from tests.models import reference
 

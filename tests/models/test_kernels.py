@@ -14,7 +14,7 @@ from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.kernels import attend_by_cudnn, attend_by_splash, path_at
 from bertjax.models.visibility import Visibility
-from bertjax.training.attention import choose_attention
+from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
 B, T, H, WIDTH = 2, 256, 2, 64

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.hardware.flops import training_flops
 from bertjax.models import kernels, vocabulary
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.rotary import rotation
-from bertjax.objectives.bert import BERT
-from bertjax.training.attention import choose_attention
-from bertjax.training.flops import training_flops
-from bertjax.training.paths import path_of
-from bertjax.training.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.parallel.attention import choose_attention
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
+from bertjax.training.param_paths import path_of
 from tests import batches
 
 # Layer 0 is global, 1 and 2 are local, 3 is global.

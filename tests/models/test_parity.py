@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import batches
 from tests.models import reference
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.hardware.flops import training_flops
 from bertjax.models import kernels
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
 from bertjax.models.relative import relations, shifted
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
-from bertjax.training.attention import choose_attention
-from bertjax.training.flops import training_flops
-from bertjax.training.paths import path_of
-from bertjax.training.sharding import ENCODER_RULES, spec_of
+from bertjax.training.parallel.attention import choose_attention
+from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
+from bertjax.training.param_paths import path_of
 from tests import batches
 
 CONFIG = dataclasses.replace(

@@ -11,7 +11,7 @@ from bertjax.interop.names import Name, dense, norm
 from bertjax.models import vocabulary
 from bertjax.models.config import PRESETS, EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.sop import SentenceOrderPrediction
+from bertjax.objectives.pretraining.sop import SentenceOrderPrediction
 from tests import batches
 
 torch = pytest.importorskip("torch")

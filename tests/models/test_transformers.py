@@ -7,7 +7,7 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.interop import bert, names
 from bertjax.models import vocabulary
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import batches
 
 torch = pytest.importorskip("torch")

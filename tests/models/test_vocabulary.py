@@ -8,7 +8,7 @@ import pytest
 from bertjax.models import vocabulary
 from bertjax.models.config import PRESETS
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from tests import batches
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.data.labelled import letters
+from tests.data.labeled import letters
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.objectives import KINDS, kind_of, objective_class
 from bertjax.objectives.base import Objective
-from bertjax.objectives.bert import BERT
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,11 @@ def test_registered_names():
             f"^objective.kind='nope' is unknown; choose one of {', '.join(KINDS)}, or name module:Class$",
         ),
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
-        ("bertjax.objectives.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
-        ("bertjax.objectives.mlm:encode", "is no Objective; derive it from bertjax.objectives.base.Objective$"),
+        ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
+        (
+            "bertjax.objectives.pretraining.mlm:encode",
+            "is no Objective; derive it from bertjax.objectives.base.Objective$",
+        ),
     ],
 )
 def test_names_that_stand_for_no_objective(kind, message):

@@ -10,13 +10,13 @@ import json
 import jax
 import numpy as np
 
-from bertjax.objectives.contrastive import EmbeddingContrastive
+from bertjax.objectives.finetuning.contrastive import EmbeddingContrastive
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import eval_step
 from bertjax.training.step import gradients, shard_keys
 from tests import batches
 from tests.objectives.groups import batch_of, examples
-from tests.training.small import context
+from tests.training.trainer import context
 
 LAYOUTS = {
     "one device": {},

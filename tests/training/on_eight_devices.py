@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.training.config import MeshConfig
 from tests import batches
-from tests.training.small import STEPS, Trainer, context
+from tests.training.trainer import STEPS, Trainer, context
 
 REPLICAS, ALL, MIXED = MeshConfig(8, 1, 1), MeshConfig(1, 8, 1), MeshConfig(2, 2, 2)
 LAYOUTS = {

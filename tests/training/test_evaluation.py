@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import from_dict
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program

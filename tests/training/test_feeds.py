@@ -11,7 +11,7 @@ from bertjax.data.formats import KINDS, format_class
 from bertjax.data.formats.stored import StoredExamples
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
-from bertjax.objectives.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds
 from bertjax.training.stages import Slot
 from tests.batches import assert_equal

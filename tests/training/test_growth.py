@@ -10,7 +10,7 @@ from bertjax.models.encoder import Encoder, Layer
 from bertjax.models.visibility import Visibility
 from bertjax.training.growth import grow
 from bertjax.training.program import Program
-from bertjax.training.restoring import read_checkpoint
+from bertjax.training.run.record import read_checkpoint
 from tests import batches, runs
 
 LAYERS = "encoder/layers/"

@@ -7,10 +7,10 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.objectives.bert import BERT
+from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import Multiplier, OptimizerConfig
 from bertjax.training.optimizer import decay_mask, descend, make_optimizer
-from bertjax.training.paths import map_with_path
+from bertjax.training.param_paths import map_with_path
 from tests import batches
 
 CONFIG = OptimizerConfig(b1=0.8, b2=0.95, weight_decay=0.1, clip_norm=0.5)

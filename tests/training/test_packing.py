@@ -9,10 +9,10 @@ from bertjax.data.formats import KINDS, format_class
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.bert import BERT
-from bertjax.objectives.mlm import MaskedLM
-from bertjax.objectives.sop import SentenceOrderPrediction
-from bertjax.objectives.structure import SentenceStructurePrediction
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.sop import SentenceOrderPrediction
+from bertjax.objectives.pretraining.structure import SentenceStructurePrediction
 from bertjax.training.feeds import Feeds
 
 T = 64

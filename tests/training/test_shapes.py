@@ -3,10 +3,10 @@
 import pytest
 
 from bertjax.config import Task
-from bertjax.data.labelled.choices import Choices
-from bertjax.data.labelled.siamese import SiamesePairs
-from bertjax.objectives.embedding import EmbeddingRegression
-from bertjax.objectives.multiple_choice import MultipleChoice
+from bertjax.data.labeled.choices import Choices
+from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
+from bertjax.objectives.finetuning.multiple_choice import MultipleChoice
 from bertjax.training.shapes import batch_shapes
 
 THREE = MultipleChoice(("0", "1", "2"))

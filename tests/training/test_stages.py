@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.training.config import OptimizerConfig, Stage
-from bertjax.training.restoring import read_checkpoint
+from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedules import Rise
 from bertjax.training.stages import Slot, Timetable, micro_batches, rises
 from tests import runs

@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.training.step import consumption, gradients
 from tests import batches
-from tests.training.small import Trainer, context
+from tests.training.trainer import Trainer, context
 
 
 def equal(actual, expected):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bertjax.config import from_dict
-from bertjax.prediction import topologies
+from bertjax.forecast import topologies
 from bertjax.training.program import Program
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")

@@ -1,6 +1,6 @@
 """Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`.
 
-Those here read token stores; those of `bertjax.data.labelled` read files of labelled examples.
+Those here read token stores; those of `bertjax.data.labeled` read files of labelled examples.
 """
 
 from bertjax.data.formats.base import ExampleFormat
@@ -19,11 +19,11 @@ KINDS = {
     "token_document": "bertjax.data.formats.token_document:TokenDocument",
 }
 LABELLED_KINDS = {
-    "labelled_text": "bertjax.data.labelled.texts:LabelledText",
-    "tagged": "bertjax.data.labelled.tagged:Tagged",
-    "questions": "bertjax.data.labelled.questions:Questions",
-    "siamese_pairs": "bertjax.data.labelled.siamese:SiamesePairs",
-    "choices": "bertjax.data.labelled.choices:Choices",
+    "labelled_text": "bertjax.data.labeled.texts:LabelledText",
+    "tagged": "bertjax.data.labeled.tagged:Tagged",
+    "questions": "bertjax.data.labeled.questions:Questions",
+    "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
+    "choices": "bertjax.data.labeled.choices:Choices",
 }
 
 

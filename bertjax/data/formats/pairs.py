@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
 from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
-from bertjax.data.formats.trimming import TRIMS, trimmed
+from bertjax.data.formats.trimming import TRIMS, Range, trimmed
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
@@ -21,7 +21,6 @@ _DELIMITERS = 3  # [CLS] A [SEP] B [SEP]
 # How B relates to A: follows it, precedes it, comes from another document, or from elsewhere in the same one; or there
 # is nothing to pair A with.
 NEXT, PREVIOUS, RANDOM, DISTANT, ALONE = range(5)
-_FROM_ELSEWHERE = (RANDOM, DISTANT)
 
 # (name of a use, int64 [S] sentences) -> float64 [S] in [0, 1), the same for the same sentence of a store and seed.
 Share = Callable[[str, np.ndarray], np.ndarray]
@@ -125,19 +124,19 @@ class PairFormat(TextFormat):
 
         chunks = self.chunks(bounds, first, ends, room, share)
         relation = self._relation(chunks, begins, ends, share("random", first))
-        met = walk(np.where(np.isin(relation, _FROM_ELSEWHERE), chunks.middle, chunks.stop) - documents[start])
+        from_elsewhere = np.isin(relation, list(_PLACES))
+        met = walk(np.where(from_elsewhere, chunks.middle, chunks.stop) - documents[start])
         met = met[relation[met] != ALONE]
-        chunks, relation, owner = chunks[met], relation[met], owner[met]
+        chunks, relation, owner, from_elsewhere = chunks[met], relation[met], owner[met], from_elsewhere[met]
 
         b_first, b_stop = chunks.middle.copy(), chunks.stop.copy()
-        taken = np.isin(relation, _FROM_ELSEWHERE)
-        b_first[taken], b_stop[taken] = _partners(
-            bounds, documents, chunks[taken], owner[taken], relation[taken] == DISTANT, share
-        )
+        for kind, places in _PLACES.items():
+            here = relation == kind
+            b_first[here], b_stop[here] = _partners(bounds, documents, chunks[here], owner[here], places, share)
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
         one, two = trimmed(one, two, room, self.trim, seed, chunks.first)
 
-        repeated = int((two[1] - two[0])[taken].sum())
+        repeated = int((two[1] - two[0])[from_elsewhere].sum())
         used = int((one[1] - one[0] + two[1] - two[0]).sum()) - repeated
         walked = int(bounds[documents[stop]] - bounds[documents[start]])
 
@@ -149,10 +148,10 @@ class PairFormat(TextFormat):
 
     def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         """How B relates to A in each chunk of a document that begins and ends there, by a number drawn in [0, 1)."""
-        relation, below = np.full(len(drawn), NEXT), 0.0
+        relation, edge = np.full(len(drawn), NEXT), 0.0
         for other, share in self.shares().items():
-            relation[(drawn >= below) & (drawn < below + share)] = other
-            below += share
+            relation[(drawn >= edge) & (drawn < edge + share)] = other
+            edge += share
         relation[(relation == DISTANT) & (sum(_apart(chunks, begins, ends)) == 0)] = NEXT
         lone = RANDOM if RANDOM in self.relations else ALONE
         return np.where(chunks.stop - chunks.first == 1, lone, relation)
@@ -206,34 +205,42 @@ def _apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.nda
     return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
 
 
-def _partners(
-    bounds, documents, chunks: Chunks, owner: np.ndarray, is_distant: np.ndarray, share: Share
-) -> tuple[np.ndarray, np.ndarray]:
+def _in_another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
+    """For each chunk a sentence of any document but its own, and where that document ends; int64 [C]."""
+    other = below(share("document", chunks.first), len(documents) - 2)
+    other += other >= owner
+    begins, ends = documents[other], documents[other + 1]
+    return begins + below(share("start", chunks.first), ends - begins), ends
+
+
+def _in_the_same(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
+    """For each chunk a sentence of its document that does not adjoin its first run, and how far it may go on; [C]."""
+    begins, ends = documents[owner], documents[owner + 1]
+    before, after = _apart(chunks, begins, ends)
+    drawn = below(share("start", chunks.first), before + after)
+    is_before = drawn < before
+    first = np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before)
+    return first, np.where(is_before, chunks.first - 1, ends)
+
+
+# Where a B from elsewhere is.
+_PLACES = {RANDOM: _in_another, DISTANT: _in_the_same}
+
+
+def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, places, share: Share) -> Range:
     """For each chunk a run of sentences from elsewhere, as long as the target leaves room for.
 
     Args:
       bounds, documents: int64, as `Split.sentences` and `Split.documents`.
       chunks: C of them.
       owner: int64 [C], the document of each.
-      is_distant: bool [C], whether the run is from the same document, a sentence or more away from the chunk's first
-        run, or from any other document.
+      places: one of `_PLACES`.
       share: gives what is drawn.
 
     Returns:
       First sentences and stops, int64 [C].
     """
-    other = below(share("document", chunks.first), len(documents) - 2)
-    other += other >= owner
-    first = documents[other] + below(share("start", chunks.first), documents[other + 1] - documents[other])
-    last = documents[other + 1]
-
-    begins, ends = documents[owner], documents[owner + 1]
-    before, after = _apart(chunks, begins, ends)
-    drawn = below(share("start", chunks.first), before + after)
-    is_before = drawn < before
-    first = np.where(is_distant, np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before), first)
-    last = np.where(is_distant, np.where(is_before, chunks.first - 1, ends), last)
-
+    first, last = places(documents, chunks, owner, share)
     wanted = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
     return first, _reach(bounds, first, np.minimum(first + wanted, last), wanted)
 

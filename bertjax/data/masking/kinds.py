@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking, runs
-from bertjax.data.words import Words
+from bertjax.data.text.words import Words
 
 # Albert's n words, n = 1 .. 3: 1/n over the sum of all 1/n.
 NGRAM_SHARES = (1 / np.arange(1, 4)) / (1 / np.arange(1, 4)).sum()

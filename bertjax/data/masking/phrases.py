@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data import lexicon
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking
 from bertjax.data.store import TokenStore
-from bertjax.data.words import Words
+from bertjax.data.text import lexicon
+from bertjax.data.text.words import Words
 from bertjax.errors import UserError
 
 
@@ -43,7 +43,7 @@ class PhraseMasking(UnitMasking):
         """With its phrases, mined where the store has none yet; without a store, with none.
 
         Raises:
-          UserError: see `bertjax.data.lexicon.open_lexicon`.
+          UserError: see `bertjax.data.text.lexicon.open_lexicon`.
         """
         choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking)}
         if store is None:

@@ -11,7 +11,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.masking.base import Choice, Masking, budget, token_bits, token_shares
 from bertjax.data.random import bits
-from bertjax.data.words import Words
+from bertjax.data.text.words import Words
 
 _DEVIATIONS = 2  # of a normal distribution, 2.3% lie above so many
 

@@ -22,15 +22,16 @@ from pathlib import Path
 from etils import epath
 from tqdm import tqdm
 
-from bertjax.data import lengths, remote, sources, store, tokenizer
+from bertjax.data import remote, sources, store, tokenizer
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.inspect import lengths
+from bertjax.data.inspect.report import report
 from bertjax.data.preparation import reading, shards, workers
 from bertjax.data.preparation.assembly import assemble
 from bertjax.data.preparation.encoding import Encoder
 from bertjax.data.preparation.reading import Bad, Reading
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import Damaged
-from bertjax.data.report import report
 from bertjax.data.store import SPLITS, Split, TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import RunFailed, UserError

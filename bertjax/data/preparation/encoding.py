@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.preparation import shards
-from bertjax.data.sentences import split
 from bertjax.data.store import COUNTS, SPLITS, token_dtype
+from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 

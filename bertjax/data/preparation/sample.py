@@ -5,7 +5,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator
 
-from bertjax.data.sentences import split
+from bertjax.data.text.sentences import split
 
 # A store is shared by runs of all seeds, so its sample is keyed by a name and by content alone.
 KEY = b"bertjax/sample"

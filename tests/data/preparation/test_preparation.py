@@ -12,8 +12,8 @@ from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation import encoding, open_or_prepare, prepare, shards, store_path
 from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.reading import is_heldout
-from bertjax.data.sentences import split
 from bertjax.data.store import SPLITS, TokenStore
+from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
 

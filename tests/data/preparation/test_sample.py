@@ -11,7 +11,7 @@ from bertjax.data.config import SPLITTERS
 from bertjax.data.preparation import sample
 from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.sample import STRETCH, Sample
-from bertjax.data.sentences import split
+from bertjax.data.text.sentences import split
 
 
 def drawn(texts, characters, dropped=()):

@@ -1,0 +1,1 @@
+"""What a token store holds, as people look at it: a report, histograms of lengths, printed rows."""

@@ -1,0 +1,99 @@
+"""What a token store holds, in a few lines, and the vocabulary size that its corpus would carry."""
+
+import numpy as np
+
+from bertjax.data.inspect import lengths
+from bertjax.data.store import SPLITS, TokenStore
+
+# Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types shall occur at least 100 times.
+FREQUENT = 100
+SHARE_FREQUENT = 0.95
+
+MOST_UNK = 0.01
+MOST_TOKENS_A_WORD = 3
+
+_COLUMNS = ("documents", "sentences", "tokens", "tokens/word", "[UNK]")
+_HEADER = "{:16}{:>12}{:>12}{:>15}{:>13}{:>9}"
+_LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
+
+
+def suggested_types(counts: np.ndarray) -> int:
+    """How many learned pieces the corpus would carry by the rule of Gowda & May 2020: the largest vocabulary in which
+    at least 95% of the types occur at least 100 times.
+
+    Estimated from one tokenization. Where the vocabulary breaks the rule, the pieces that are frequent enough bound it;
+    where it keeps the rule, Zipf's law through its rarer half says at which rank a piece would occur 100 times.
+
+    Args:
+      counts: occurrences of each learned piece, int64 [types].
+    """
+    ranked = np.sort(counts)[::-1]
+    frequent = int(np.count_nonzero(ranked >= FREQUENT))
+    if frequent < SHARE_FREQUENT * len(ranked):
+        return int(frequent / SHARE_FREQUENT)
+    half = len(ranked) // 2
+    ranks = np.log(np.arange(half + 1, len(ranked) + 1))
+    slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
+    if slope >= 0:
+        return len(ranked)
+    return max(len(ranked), int(np.exp((np.log(FREQUENT) - intercept) / slope) / SHARE_FREQUENT))
+
+
+def report(store: TokenStore) -> str:
+    """Lines for the terminal: what the store holds, what was left out, what stands out, and warnings."""
+    manifest = store.manifest
+    lines = [_HEADER.format("", *_COLUMNS)]
+    for name in SPLITS:
+        lines.append(_line(name, manifest["splits"][name]))
+        if len(manifest["counts"][name]) > 1:
+            lines += [_line(f"  {source}", counts) for source, counts in manifest["counts"][name].items()]
+    for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
+        each = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
+        lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({each})" if len(by_source) > 1 else ""))
+    lines.append(
+        "longest documents: "
+        + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
+    )
+    lines.append(_vocabulary(store))
+    text = sum(counts["bytes"] for counts in manifest["splits"].values())
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
+    return "\n".join(lines + _warnings(manifest))
+
+
+def _line(name: str, counts: dict[str, int]) -> str:
+    tokens = max(1, counts["tokens"])
+    shares = counts["tokens"] / max(1, counts["words"]), counts["unk"] / tokens
+    return _LINE.format(name, counts["documents"], counts["sentences"], counts["tokens"], *shares)
+
+
+def _name(source: str, document: str, manifest: dict) -> str:
+    return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
+
+
+def _vocabulary(store: TokenStore) -> str:
+    tokenizer = store.tokenizer
+    not_learned = tokenizer.special_ids | tokenizer.byte_ids
+    counts = np.delete(store.unigram_counts("train"), sorted(not_learned))
+    suggested = suggested_types(counts) + len(not_learned)
+    return (
+        f"vocabulary {tokenizer.vocab_size:,}; this corpus would carry about {suggested:,} "
+        f"({SHARE_FREQUENT:.0%} of the pieces occurring {FREQUENT} times)"
+    )
+
+
+def _warnings(manifest: dict) -> list[str]:
+    """Signs of a tokenizer that does not fit its text."""
+    found = []
+    for name, by_source in manifest["counts"].items():
+        for source, counts in by_source.items():
+            where = name if len(by_source) == 1 else f"{name} {source}"
+            if counts["unk"] > MOST_UNK * counts["tokens"]:
+                share = counts["unk"] / counts["tokens"]
+                remedy = "raise data.tokenizer.character_coverage or set data.tokenizer.byte_fallback"
+                found.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
+            if counts["tokens"] > MOST_TOKENS_A_WORD * counts["words"]:
+                fertility = counts["tokens"] / counts["words"]
+                remedy = "raise data.tokenizer.vocab_size, or train a tokenizer on text of this kind"
+                found.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
+    return found

@@ -1,0 +1,122 @@
+"""Multiple choice: which of several endings or answers is right (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
+
+import dataclasses
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.labeled import tables
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.layout import cut, lay_out
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+# [CLS] A [SEP] B [SEP] with a token in each.
+_SHORTEST = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(LabelledFormat):
+    """A row of a table is C examples, `[CLS] context [SEP] choice [SEP]`, one a choice, which share a row of a batch.
+
+    All records of a run have the same C. An example has at most 1/C of the tokens of a row. Label: `choice`, the number
+    of the right one from 0, on all C.
+
+    Attributes:
+      context: the column of what all choices go with; columns of a .tsv or .csv without a header go by their number.
+      question: a column whose text stands before each choice (a question, or the begin of the endings); empty for none.
+      choices: the columns of the choices, or the one field of a .jsonl that holds a list of them.
+      label: the column of the number of the right choice, from 0.
+      quoted: whether fields of a .tsv may stand in double quotes.
+    """
+
+    kind: str = dataclasses.field(init=False, default="choices")
+    context: str = "context"
+    question: str = ""
+    choices: tuple[str, ...] = ("choices",)
+    label: str = "label"
+    quoted: bool = False
+    labels: ClassVar[tuple[str, ...]] = ("choice",)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not all((self.context, *self.choices, self.choices, self.label)):
+            raise UserError("examples.context, examples.choices and examples.label must each name a column")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """None where the choices are a list, which is no text."""
+        return (*self._before, *self.choices) if len(self.choices) > 1 else ()
+
+    @property
+    def _before(self) -> tuple[str, ...]:
+        """The columns that all choices share."""
+        return (self.context, self.question) if self.question else (self.context,)
+
+    def read(self, path: str) -> list[Record]:
+        records = tables.read(path, [*self._before, *self.choices, self.label], self.quoted)
+        count = len(self._choices_of(records[0]))
+        for record in records:
+            self._check(record, count)
+        return records
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        """How often each choice is the right one, by its number; those that never are have 0."""
+        counts = Counter({str(number): 0 for number in range(len(self._choices_of(records[0])))})
+        counts.update(str(int(record[self.label])) for record in records)
+        return counts
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabelledExamples:
+        count = len(classes) or len(self._choices_of(records[0]))
+        if seq_len // count < _SHORTEST:
+            raise UserError(
+                f"a row of {seq_len} tokens leaves {seq_len // count} to each of {count} choices; raise "
+                "stages.0.seq_len"
+            )
+        for record in records:
+            self._check(record, count)
+        contexts = tokenizer.encode([record[self.context] for record in records])
+        first = [ids for ids in contexts for _ in range(count)]
+        second = tokenizer.encode([text for record in records for text in self._seconds(record)])
+        first, second, cut_examples = cut(first, second, seq_len // count)
+        numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
+        return LabelledExamples(
+            ragged=lay_out(first, second, tokenizer, {"choice": np.repeat(numbers, count)}),
+            records=records,
+            record_of=np.repeat(np.arange(len(records)), count),
+            group=count,
+            notes={f"cut to {seq_len // count} tokens": cut_examples} if cut_examples else {},
+        )
+
+    def _seconds(self, record: Record) -> list[str]:
+        """What stands behind the context, for each choice."""
+        begin = [record[self.question]] if self.question else []
+        return [" ".join([*begin, choice]) for choice in self._choices_of(record)]
+
+    def _choices_of(self, record: Record) -> list[str]:
+        values = [record[column] for column in self.choices]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+
+    def _check(self, record: Record, count: int) -> None:
+        where = record.get(WHERE, "this record")
+        choices = self._choices_of(record)
+        if len(choices) < 2:
+            raise UserError(
+                f"{where} has {len(choices)} choice; let examples.choices name at least two columns, or a field of "
+                "a .jsonl that holds a list"
+            )
+        shared = [record[column] for column in self._before]
+        of_choices = self.choices if len(self.choices) > 1 else self.choices * len(choices)
+        for name, text in zip((*self._before, *of_choices), [*shared, *choices], strict=True):
+            if not isinstance(text, str) or not text.strip():
+                raise UserError(f"{where} has no text in {name!r}; fill it in or leave the row out")
+        if len(choices) != count:
+            raise UserError(f"{where} has {len(choices)} choices, others have {count}; give all records as many")
+        label = record.get(self.label, 0)
+        if str(label) not in map(str, range(count)):
+            raise UserError(
+                f"{where} has the label {label!r}; write the number of the right choice, from 0 to {count - 1}"
+            )

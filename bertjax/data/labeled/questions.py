@@ -1,0 +1,149 @@
+"""Questions whose answers are spans of a context: SQuAD and what is written like it."""
+
+import dataclasses
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+
+from bertjax.data.labeled import squad
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.layout import lay_out
+from bertjax.data.labeled.windows import most_context, windows
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+ON_BAD_ANSWER = ("stop", "skip")
+# The classes of questions.
+ANSWER, NO_ANSWER = "answer", "no_answer"
+_DELIMITERS = 3  # [CLS] question [SEP] context [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions(LabelledFormat):
+    """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
+
+    Labels: `start` and `end`, the places of the first answer's first and last token in the example; both 0, those of
+    [CLS], where the window does not hold all of it or there is none; -1 where answers are not known. One a token:
+    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `most_context`, whether
+    no other window gives it more context.
+
+    Attributes:
+      stride: tokens from the beginning of one window to that of the next.
+      max_question: tokens of a question; what is longer is cut.
+      on_bad_answer: `stop` at an answer that is not in its context where it is said to be, or `skip` the question.
+    """
+
+    kind: str = dataclasses.field(init=False, default="questions")
+    stride: int = 128
+    max_question: int = 64
+    on_bad_answer: str = "stop"
+    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field in ("stride", "max_question"):
+            if getattr(self, field) < 1:
+                raise UserError(f"examples.{field}={getattr(self, field)} must be at least 1 token")
+        if self.on_bad_answer not in ON_BAD_ANSWER:
+            known = ", ".join(ON_BAD_ANSWER)
+            raise UserError(f"examples.on_bad_answer={self.on_bad_answer!r} is unknown; choose one of {known}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("question", "context")
+
+    def read(self, path: str) -> list[Record]:
+        records = squad.read(path)
+        bad = [record for record in records if _bad_answer(record)]
+        if bad and self.on_bad_answer == "stop":
+            raise UserError(
+                f"{bad[0][WHERE]} has the answer {_bad_answer(bad[0])!r}, which is not in the context at its "
+                f"answer_start; so are {len(bad)} of {len(records)} questions: correct them, or set "
+                "examples.on_bad_answer=skip"
+            )
+        return records
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabelledExamples:
+        if seq_len - _DELIMITERS <= self.max_question:
+            raise UserError(
+                f"a row of {seq_len} tokens has no room beside a question of examples.max_question="
+                f"{self.max_question} tokens; raise stages.0.seq_len, or lower it"
+            )
+        used = [number for number, record in enumerate(records) if not _bad_answer(record)]
+        if not used:
+            raise UserError(f"none of {len(records)} questions has its answer in its context; correct answer_start")
+        asked = tokenizer.encode([records[number]["question"] for number in used])
+        distinct = list(dict.fromkeys(records[number]["context"] for number in used))
+        contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
+        first, second, spans, best, labels, record_of = [], [], [], [], [], []
+        for number, question in zip(used, asked):
+            record, question = records[number], question[: self.max_question]
+            ids, spans_of = contexts[record["context"]]
+            if not ids:
+                raise UserError(f"{record.get(WHERE, 'this record')} has a context without a token; leave it out")
+            bounds = windows(len(ids), seq_len - _DELIMITERS - len(question), self.stride)
+            owners = most_context(bounds)
+            answer = self._answer(record, spans_of, classes)
+            for window, (start, stop) in enumerate(bounds):
+                first.append(question)
+                second.append(ids[start:stop])
+                spans.append(spans_of[start:stop])
+                best.append(owners[start:stop] == window)
+                labels.append(_within(answer, start, stop, len(question) + 2))
+                record_of.append(number)
+        starts, ends = np.array(labels, np.int32).reshape(-1, 2).T
+        ragged = lay_out(first, second, tokenizer, {"start": starts, "end": ends})
+        inside = ragged.segments == 1
+        inside[ragged.offsets[1:] - 1] = False
+        token_labels = {name: np.full(len(inside), -1, np.int32) for name in ("begin", "stop")}
+        token_labels["begin"][inside], token_labels["stop"][inside] = np.concatenate(spans).T
+        token_labels["most_context"] = np.zeros(len(inside), bool)
+        token_labels["most_context"][inside] = np.concatenate(best)
+        notes = {
+            "left out, their answers not in the context": len(records) - len(used),
+            f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in asked),
+            f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
+        }
+        return LabelledExamples(
+            ragged=dataclasses.replace(ragged, token_labels=token_labels),
+            records=records,
+            record_of=np.array(record_of, np.int64),
+            notes={what: count for what, count in notes.items() if count},
+        )
+
+    def _answer(self, record: Record, spans: np.ndarray, classes: tuple[str, ...]) -> tuple[int, int] | None:
+        """First and last token of the first answer in its context; (-1, -1) without one, None where none is known."""
+        if "answers" not in record:
+            return None
+        if not record["answers"]:
+            if NO_ANSWER not in classes:
+                where = record.get(WHERE, "this record")
+                raise UserError(f"{where} has no answer, and all questions of the training file have one; leave it out")
+            return -1, -1
+        answer = record["answers"][0]
+        start, stop = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        touched = np.flatnonzero((spans[:, 0] < stop) & (spans[:, 1] > start))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else (-1, -1)
+
+
+def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -> tuple[int, int]:
+    """Where an answer lies in the example of a window [start, stop), whose context begins at `shift`."""
+    if answer is None:
+        return -1, -1
+    first, last = answer
+    return (first - start + shift, last - start + shift) if start <= first and last < stop else (0, 0)
+
+
+def _bad_answer(record: Record) -> str:
+    """The first answer that is not where it is said to be; empty if there is none."""
+    for answer in record.get("answers", ()):
+        start, text = answer["answer_start"], answer["text"]
+        if start < 0 or record["context"][start : start + len(text)] != text:
+            return text
+    return ""

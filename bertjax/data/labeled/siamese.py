@@ -1,0 +1,52 @@
+"""Pairs of texts that are read apart, as sentence embeddings are learned (Reimers & Gurevych, 2019, section 3)."""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.data.labeled.base import LabelledExamples, Record
+from bertjax.data.labeled.layout import cut, lay_out
+from bertjax.data.labeled.texts import LabelledText
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class SiamesePairs(LabelledText):
+    """A row of a table is two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, which share a row of a batch.
+
+    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, that of the pair, on both, where there is a
+    column of labels. An example has at most half of the tokens of a row.
+
+    Attributes:
+      text, pair: the columns of the two texts.
+    """
+
+    kind: str = dataclasses.field(init=False, default="siamese_pairs")
+    text: str = "sentence1"
+    pair: str = "sentence2"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.pair:
+            raise UserError("examples.pair is empty; name the column of the second text")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ("side", "pair_label") if self.label else ("side",)
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabelledExamples:
+        texts = [record[column] for record in records for column in self.inputs]
+        encoded, _, cut_texts = cut(tokenizer.encode(texts), None, seq_len // 2)
+        labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
+        if self.label:
+            labels["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)
+        return LabelledExamples(
+            ragged=lay_out(encoded, None, tokenizer, labels),
+            records=records,
+            record_of=np.repeat(np.arange(len(records)), 2),
+            group=2,
+            notes={f"cut to {seq_len // 2} tokens": cut_texts} if cut_texts else {},
+        )

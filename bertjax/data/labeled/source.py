@@ -1,0 +1,109 @@
+"""What a run on labelled files reads in place of a token store: records, examples and their rows, all in memory."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+
+import numpy as np
+
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.packing import assign, pack
+from bertjax.data.plan import Counts, Spec
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledPlan:
+    """The rows of one split, as `bertjax.data.plan.Plan` has them, in memory.
+
+    Attributes:
+      fingerprint: hex, of all that the rows follow from.
+      examples: what they hold.
+      counts: of them.
+      rows_RN: the examples of each row, -1 for none; int32.
+    """
+
+    fingerprint: str
+    examples: LabelledExamples
+    counts: Counts
+    rows_RN: np.ndarray
+
+
+class LabelledSource:
+    """The files of a labelled format, read once.
+
+    Args:
+      format: names the files.
+      tokenizer: of the model.
+    """
+
+    def __init__(self, format: LabelledFormat, tokenizer: Tokenizer):
+        self.format, self.tokenizer = format, tokenizer
+
+    @functools.cached_property
+    def train(self) -> list[Record]:
+        """What is learned from."""
+        records = self.format.read(self.format.train)
+        return records[: self.format.limit or len(records)]
+
+    @functools.cached_property
+    def heldout(self) -> list[Record]:
+        """What is scored."""
+        return self.format.read(self.format.heldout)
+
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the labels of the training file, sorted."""
+        return tuple(sorted(self.format.class_counts(self.train)))
+
+    def unigram_counts(self, split: str) -> np.ndarray:
+        """How often a split has each class, in the order of the classes; int64."""
+        records = self.train if split == "train" else self.heldout
+        counts = self.format.class_counts(records)
+        return np.array([counts[name] for name in self.classes], np.int64)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the records and of the tokenizer."""
+        content = json.dumps([[_said(record) for record in part] for part in (self.train, self.heldout)])
+        return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
+
+    def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabelledExamples:
+        """The examples of `train` or `heldout`, encoded once for each T."""
+        key = split, seq_len, classes
+        if key not in self._encoded:
+            records = self.train if split == "train" else self.heldout
+            self._encoded[key] = self.format.encode(records, self.tokenizer, seq_len, classes)
+        return self._encoded[key]
+
+    @functools.cached_property
+    def _encoded(self) -> dict[tuple, LabelledExamples]:
+        return {}
+
+    def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabelledPlan:
+        """Packs the examples of a split; those of one group share a row."""
+        examples = self.examples(spec.split, spec.seq_len, classes)
+        group = examples.group
+        lengths = examples.lengths().reshape(-1, group).sum(axis=1)
+        if lengths.max() > spec.seq_len:
+            raise UserError(
+                f"{group} texts that belong together have {lengths.max()} tokens and a row has {spec.seq_len}; "
+                "raise stages.0.seq_len"
+            )
+        patterns = pack(np.bincount(lengths, minlength=spec.seq_len + 1), max(1, spec.most // group))
+        groups_RN = assign(lengths, patterns, max(pattern.examples for pattern in patterns))
+        rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
+        rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
+        tokens = int(lengths.sum())
+        counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
+        choices = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
+        said = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.most]
+        fingerprint = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        return LabelledPlan(fingerprint, examples, counts, rows_RN)
+
+
+def _said(record: Record) -> list:
+    """What a record says, wherever its file lies."""
+    return sorted((key, value) for key, value in record.items() if key != WHERE)

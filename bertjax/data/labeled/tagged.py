@@ -1,0 +1,151 @@
+"""Sentences with a tag for every word, in columns as CoNLL-2003 has them (Tjong Kim Sang & De Meulder, 2003)."""
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from etils import epath
+
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.layout import lay_out
+from bertjax.data.labeled.windows import most_context, windows
+from bertjax.data.sources.lines import numbered_lines
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+_DOCUMENT = "-DOCSTART-"
+_DELIMITERS = 2  # [CLS] text [SEP]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged(LabelledFormat):
+    """A line for each word, its columns between tabs (or white space, if it has no tab), a blank line after a sentence.
+
+    A record is {`words`: [...], `tags`: [...]}; tags are kept as the file has them (IOB1, IOB2, parts of speech). What
+    is to be tagged may also come as {`text`: ...}, whose words lie between white space.
+    An example is `[CLS] sentence [SEP]`, or a window of it where that is longer than a row. Labels, one a token:
+    `tag`, the class of the word that begins there, in the one window where it has most context (Devlin et al. 2019,
+    5.3: the first piece of a word stands for it), -1 elsewhere; `word`, the number of that word in its sentence, -1
+    elsewhere.
+
+    Attributes:
+      word: the column of the words, counted from 0; from the last, which is -1, where it is negative.
+      tag: the column of the tags.
+      stride: tokens from the beginning of one window to that of the next.
+    """
+
+    kind: str = dataclasses.field(init=False, default="tagged")
+    word: int = 0
+    tag: int = -1
+    stride: int = 64
+    labels: ClassVar[tuple[str, ...]] = ("tag", "word")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.stride < 1:
+            raise UserError(f"examples.stride={self.stride} must be at least 1 token")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return ("text",)
+
+    def read(self, path: str) -> list[Record]:
+        if not path:
+            raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
+        records = []
+        for lines in _sentences(path):
+            pairs = [self._columns(columns, f"{path}:{number}") for number, columns in lines]
+            words, tags = zip(*pairs)
+            records.append({"words": list(words), "tags": list(tags), WHERE: f"{path}:{lines[0][0]}"})
+        if not records:
+            raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
+        return records
+
+    def _columns(self, columns: list[str], where: str) -> tuple[str, str]:
+        for setting, column in (("word", self.word), ("tag", self.tag)):
+            if not -len(columns) <= column < len(columns):
+                raise UserError(
+                    f"{where} has {len(columns)} columns and no examples.{setting}={column}; correct either"
+                )
+        return columns[self.word], columns[self.tag]
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        return Counter(itertools.chain.from_iterable(record["tags"] for record in records))
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabelledExamples:
+        room = seq_len - _DELIMITERS
+        if room < 1:
+            raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
+        sentences = [words_of(record) for record in records]
+        distinct = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
+        # A word that is nothing to the tokenizer still has its tag.
+        pieces = {word: ids or [tokenizer.unk_id] for word, ids in zip(distinct, tokenizer.encode(distinct))}
+        texts, tags, words, record_of, cut = [], [], [], [], 0
+        for number, record in enumerate(records):
+            of_words = [pieces[word] for word in sentences[number]]
+            ids = list(itertools.chain.from_iterable(of_words))
+            word = np.full(len(ids), -1, np.int32)
+            word[np.cumsum([0, *map(len, of_words[:-1])])] = np.arange(len(of_words))
+            numbers = np.append(self._numbers(record, classes), -1)  # -1 takes the last: no word, no tag
+            bounds = windows(len(ids), room, self.stride)
+            owners = most_context(bounds)
+            cut += len(bounds) > 1
+            for window, (start, stop) in enumerate(bounds):
+                here = np.where(owners[start:stop] == window, word[start:stop], -1)
+                texts.append(ids[start:stop])
+                words.append(here)
+                tags.append(numbers[here])
+                record_of.append(number)
+        ragged = lay_out(texts, None, tokenizer, {})
+        inside = np.ones(len(ragged.tokens), bool)
+        inside[ragged.offsets[:-1]] = inside[ragged.offsets[1:] - 1] = False
+        token_labels = {"tag": np.full(inside.shape, -1, np.int32), "word": np.full(inside.shape, -1, np.int32)}
+        token_labels["tag"][inside] = np.concatenate(tags)
+        token_labels["word"][inside] = np.concatenate(words)
+        return LabelledExamples(
+            ragged=dataclasses.replace(ragged, token_labels=token_labels),
+            records=records,
+            record_of=np.array(record_of, np.int64),
+            notes={f"read in windows of {seq_len} tokens": cut} if cut else {},
+        )
+
+    def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
+        """The class of each word, -1 where the record has no tags; int32."""
+        known = {name: number for number, name in enumerate(classes)}
+        tags = record.get("tags", ())
+        for index, tag in enumerate(tags):
+            if tag not in known:
+                path, _, first = record.get(WHERE, "this record:0").rpartition(":")
+                raise UserError(
+                    f"{path}:{int(first) + index} has the tag {tag!r}, which the training file lacks "
+                    f"({', '.join(classes)}); correct it, or examples.tag={self.tag}"
+                )
+        return np.array([known[tag] for tag in tags] or [-1] * len(words_of(record)), np.int32)
+
+
+def words_of(record: Record) -> list[str]:
+    """What is tagged."""
+    return record["words"] if "words" in record else record["text"].split()
+
+
+def _sentences(path: str) -> Iterator[list[tuple[int, list[str]]]]:
+    """The runs of lines between blank ones, each line as its number and columns; those of `_DOCUMENT` end a run too."""
+    lines = []
+    for number, line in numbered_lines(epath.Path(path)):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file") from None
+        columns = text.split("\t") if "\t" in text else text.split()
+        if text.strip() and columns[0] != _DOCUMENT:
+            lines.append((number, columns))
+        elif lines:
+            yield lines
+            lines = []
+    if lines:
+        yield lines

@@ -1,0 +1,90 @@
+"""Sentences and pairs of sentences with one label each: what GLUE is made of (Wang et al., 2019, arXiv 1804.07461)."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import numpy as np
+
+from bertjax.data.labeled import tables
+from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.layout import cut, lay_out
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledText(LabelledFormat):
+    """A row of a table is an example: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
+
+    Attributes:
+      text: the column of the (first) sentence; columns of a .tsv or .csv without a header go by their number from 0.
+      pair: the column of the second sentence; empty where there is one alone.
+      label: the column of the label: a name, or a number for an objective that predicts numbers; empty for none.
+      quoted: whether fields of a .tsv may stand in double quotes.
+    """
+
+    kind: str = dataclasses.field(init=False, default="labelled_text")
+    text: str = "sentence"
+    pair: str = ""
+    label: str = "label"
+    quoted: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ("label",) if self.label else ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.text, self.pair) if self.pair else (self.text,)
+
+    def read(self, path: str) -> list[Record]:
+        columns = [column for column in (*self.inputs, self.label) if column]
+        records = tables.read(path, columns, self.quoted)
+        for record in records:
+            for column in self.inputs:
+                if not isinstance(record[column], str) or not record[column].strip():
+                    raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
+        return records
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        return Counter(str(record[self.label]) for record in records if self.label)
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabelledExamples:
+        first = tokenizer.encode([record[self.text] for record in records])
+        second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
+        first, second, cut_examples = cut(first, second, seq_len)
+        return LabelledExamples(
+            ragged=lay_out(first, second, tokenizer, {"label": self.label_numbers(records, classes)}),
+            records=records,
+            record_of=np.arange(len(records)),
+            notes={f"cut to {seq_len} tokens": cut_examples} if cut_examples else {},
+        )
+
+    def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
+        """The label of each record: int32, of the class, or float32 where there are no classes; 0 where it has none.
+
+        Raises:
+          UserError: a label that is not among the classes, or no number where it must be one.
+        """
+        return np.array([self._label(record, classes) for record in records], np.int32 if classes else np.float32)
+
+    def _label(self, record: Record, classes: tuple[str, ...]) -> int | float:
+        if self.label not in record:
+            return 0
+        label, where = record[self.label], record.get(WHERE, "this record")
+        if classes:
+            if str(label) not in classes:
+                raise UserError(
+                    f"{where} has the label {label!r}, which the training file lacks ({', '.join(classes)})"
+                )
+            return classes.index(str(label))
+        try:
+            number = float(label)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"{where} has the label {label!r}, which is no number; correct it or leave the row out")
+        return number

@@ -1,0 +1,1 @@
+"""Text before tokens: sentences, words, phrases that occur together, and lexicons of them."""

@@ -1,0 +1,93 @@
+"""Finds the phrases of a corpus: runs of words that occur together far more often than their parts would by chance."""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.data.examples import Vocabulary
+from bertjax.data.random import uniform
+from bertjax.data.store import Split
+from bertjax.data.text.words import Words
+
+LONGEST = 4  # words
+MIN_COUNT = 5
+THRESHOLD = 100.0
+SAMPLE_TOKENS = 4_000_000
+_BLOCKS = 1024
+_SAMPLE_SEED = 0  # a store is shared by the runs of all seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class _Counts:
+    """How often each run of n words occurs.
+
+    Attributes:
+      hashes: uint64 [R], ascending.
+      first: int64 [R], the word that its first occurrence begins with.
+      counts: int64 [R].
+    """
+
+    hashes: np.ndarray
+    first: np.ndarray
+    counts: np.ndarray
+
+    def of(self, hashes: np.ndarray) -> np.ndarray:
+        """The counts of runs that occur; int64."""
+        return self.counts[np.searchsorted(self.hashes, hashes)]
+
+
+def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
+    """Runs of 2 to 4 words as token ids, the best first; the same for the same store.
+
+    The score of two words is that of Mikolov et al. 2013 (section 4, arXiv 1310.4546) times the number of words N:
+    N * (count(ab) - delta) / (count(a) * count(b)), where the discount delta keeps rare words from forming phrases.
+    A longer run is as good as the worst of the ways to make it of two shorter ones. Runs with at least MIN_COUNT
+    occurrences (which is delta too) and a score of at least THRESHOLD count, as in word2phrase, the program of that
+    paper. They are counted on SAMPLE_TOKENS tokens of the split, in blocks from all over it.
+    """
+    tokens, boundary = _sample(split)
+    words = Words.of(tokens, boundary, vocabulary)
+    hashes = list(words.hashes(tokens, vocabulary.size, LONGEST))
+    counts = []
+    for length, each in enumerate(hashes, start=1):
+        fits = np.flatnonzero(words.room >= length)
+        known, first, occurrences = np.unique(each[fits], return_index=True, return_counts=True)
+        counts.append(_Counts(known, fits[first], occurrences))
+
+    scores, firsts, lengths = [], [], []
+    for length in range(2, LONGEST + 1):
+        frequent = counts[length - 1].counts >= MIN_COUNT
+        first, together = counts[length - 1].first[frequent], counts[length - 1].counts[frequent]
+        score = np.full(len(first), np.inf)
+        for left in range(1, length):
+            apart = counts[left - 1].of(hashes[left - 1][first]).astype(float)
+            apart *= counts[length - left - 1].of(hashes[length - left - 1][first + left])
+            score = np.minimum(score, len(words.starts) * (together - MIN_COUNT) / apart)
+        scores.append(score)
+        firsts.append(first)
+        lengths.append(np.full(len(first), length))
+    score, first, length = map(np.concatenate, (scores, firsts, lengths))
+    order = np.lexsort((length, first, -score))
+    order = order[score[order] >= THRESHOLD]
+    starts, last = words.starts[first[order]], (first + length - 1)[order]
+    stops = words.starts[last] + words.lengths[last]
+    return [tokens[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+
+def _sample(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of blocks from all over the split (int32 [n]), and where a sentence or a block starts (bool [n])."""
+    share = min(1.0, SAMPLE_TOKENS / len(split.tokens))
+    blocks = _BLOCKS if share < 1.0 else 1
+    edges = np.linspace(0, len(split.tokens), blocks + 1).astype(np.int64)
+    lengths = (share * np.diff(edges)).astype(np.int64)
+    slack = np.diff(edges) - lengths + 1
+    starts = edges[:-1] + (uniform(_SAMPLE_SEED, "lexicon/sample", 0, np.arange(blocks), 0) * slack).astype(np.int64)
+    tokens, boundary = [], []
+    for start, stop in zip(starts, starts + lengths, strict=True):
+        low, high = np.searchsorted(split.sentences, (start, stop))
+        is_start = np.zeros(stop - start, bool)
+        is_start[split.sentences[low:high] - start] = True
+        is_start[:1] = True
+        tokens.append(split.tokens[start:stop].astype(np.int32))
+        boundary.append(is_start)
+    return np.concatenate(tokens), np.concatenate(boundary)

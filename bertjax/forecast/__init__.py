@@ -1,0 +1,1 @@
+"""Forecasts for TPUs that are not there: what the compiler says about a step's memory, traffic and shortest time."""

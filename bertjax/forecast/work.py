@@ -1,0 +1,164 @@
+"""What a compiled program computes and moves: matrix operations, and bytes between a core and the chip's memory.
+
+Both are counted loops and all. The rules are those of XLA's cost analysis: a fusion reads its operands and writes its
+results once, and of an operand that it only slices, the slices alone.
+"""
+
+import itertools
+import math
+import re
+
+import numpy as np
+
+from bertjax.forecast.hlo import Array, Computation, Instruction, Module
+
+# They move nothing by themselves.
+_FREE = frozenset(
+    "after-all bitcast call conditional constant get-tuple-element opt-barrier parameter partition-id recv replica-id "
+    "send tuple while".split()
+)
+_SLICES = ("dynamic-slice", "gather", "slice")
+# Within a fusion, they only say in which order the elements are.
+_RELABELS = ("bitcast", "copy", "reshape")
+
+
+def matrix_flops(module: Module) -> float:
+    """Floating-point operations of matrix products (convolutions, as XLA for TPU calls most), of one device."""
+    counted = {"convolution": _convolution_flops, "dot": _dot_flops}
+    return float(
+        sum(
+            runs * counted[instruction.opcode](computation, instruction)
+            for computation, instruction, runs in module
+            if instruction.opcode in counted
+        )
+    )
+
+
+def hbm_bytes(module: Module) -> float:
+    """Bytes that one device reads from its memory and writes to it."""
+    return float(
+        sum(
+            runs * _moved(module, computation, instruction)
+            for computation, instruction, runs in module
+            if computation.name not in module.fused
+        )
+    )
+
+
+def _moved(module: Module, computation: Computation, instruction: Instruction) -> int:
+    opcode = instruction.opcode
+    if opcode in _FREE or opcode.endswith("-done") or 'custom_call_target="AllocateBuffer"' in instruction.attributes:
+        return 0
+    operands = [computation.instructions[name] for name in instruction.operands]
+    if opcode == "fusion":
+        return _moved_by_fusion(module, instruction, operands)
+    if opcode == "copy-start":  # gives the copy, its operand and a context
+        return _in_hbm((instruction.arrays[0], *operands[0].arrays))
+    if opcode == "slice-start":  # gives its operand, the slice and a context
+        part = instruction.arrays[1]
+        return part.bytes * (part.in_hbm + operands[0].arrays[0].in_hbm)
+    if opcode in _SLICES:
+        part = instruction.arrays[0]
+        return part.bytes * (part.in_hbm + operands[0].arrays[0].in_hbm)
+    if opcode == "dynamic-update-slice":
+        return 2 * _in_hbm(operands[1].arrays)
+    return _in_hbm((*instruction.arrays, *itertools.chain(*(operand.arrays for operand in operands))))
+
+
+def _moved_by_fusion(module: Module, fusion: Instruction, operands: list[Instruction]) -> int:
+    inside = module.computations[fusion.called[0]]
+    passed_on = _passed_on(fusion) if any("chain_id" in one.attributes for one in inside.instructions.values()) else {}
+    total = 0
+    for number, parameter in inside.parameters.items():
+        whole = _in_hbm(operands[number].arrays)
+        if whole and number not in passed_on.values():
+            total += min(whole, _sliced(module, inside, parameter) or whole)
+    results = _results(inside)
+    if len(results) != len(fusion.arrays):  # tuples in a tuple
+        return total + _in_hbm(fusion.arrays)
+    for index, (array, result) in enumerate(zip(fusion.arrays, results, strict=True)):
+        if index not in passed_on and array.in_hbm:
+            total += _written(module, inside, array, result)
+    return total
+
+
+def _sliced(module: Module, inside: Computation, parameter: Instruction) -> int | None:
+    """Bytes of the slices that are all that a fusion reads of an operand; None where it reads the whole of it."""
+    read, names = 0, [parameter.name]
+    while names:
+        name = names.pop()
+        for use in inside.uses[name]:
+            if use.opcode in _RELABELS or "output_to_operand_aliasing={{}: (0, {})}" in use.attributes:
+                names.append(use.name)
+            elif use.opcode in _SLICES and use.operands[0] == name:
+                read += sum(array.bytes for array in use.arrays)
+            elif use.opcode == "dynamic-update-slice" and use.operands[0] == name:
+                read += 1  # what it does not update stays where it is
+            elif use.opcode == "fusion":
+                nested = module.computations[use.called[0]]
+                parts = [_sliced(module, nested, nested.parameters[n]) for n, x in enumerate(use.operands) if x == name]
+                if None in parts:
+                    return None
+                read += sum(parts)
+            else:
+                return None
+    return read
+
+
+def _results(inside: Computation) -> list[Instruction]:
+    root = inside.root
+    return [inside.instructions[name] for name in root.operands] if root.opcode == "tuple" else [root]
+
+
+def _written(module: Module, inside: Computation, array: Array, result: Instruction) -> int:
+    """Bytes of a result that a fusion writes: of one that it updates in place, those of the update."""
+    while result.opcode in _RELABELS:
+        result = inside.instructions[result.operands[0]]
+    if result.opcode == "dynamic-update-slice":
+        return sum(update.bytes for update in inside.instructions[result.operands[1]].arrays)
+    if result.opcode == "fusion" and len(result.arrays) == 1:
+        nested = module.computations[result.called[0]]
+        return _written(module, nested, array, nested.root)
+    return array.bytes
+
+
+def _passed_on(fusion: Instruction) -> dict[int, int]:
+    """{number of a result: number of the operand that it is}."""
+    text = fusion.attributes.partition("output_to_operand_aliasing=")[2]
+    return {int(result): int(operand) for result, operand in re.findall(r"\{(\d+)\}: \((\d+), \{\}\)", text)}
+
+
+def _in_hbm(arrays: tuple[Array, ...]) -> int:
+    return sum(array.bytes for array in arrays if array.in_hbm)
+
+
+def _dot_flops(computation: Computation, dot: Instruction) -> int:
+    left = computation.instructions[dot.operands[0]].arrays[0].shape
+    contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", dot.attributes)
+    sizes = [left[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
+    return 2 * math.prod(dot.arrays[0].shape) * math.prod(sizes)
+
+
+def _convolution_flops(computation: Computation, convolution: Instruction) -> int:
+    """Multiply-adds of pairs that lie inside of the input and not on a hole of its dilation, twice."""
+    left, right = (computation.instructions[name].arrays[0].shape for name in convolution.operands)
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.attributes)
+    left, right, out = (
+        dict(zip(label, shape, strict=True))
+        for label, shape in zip(labels.groups(), (left, right, convolution.arrays[0].shape), strict=True)
+    )
+    groups = int(convolution.attribute("batch_group_count") or 1)
+    window = re.search(r"window=\{([^}]*)\}", convolution.attributes)
+    settings = dict(setting.split("=") for setting in window[1].split()) if window else {}
+    spatial = sorted(axis for axis in out if axis.isdigit())
+
+    def of(name: str, axis: int, default: str) -> str:
+        return settings[name].split("x")[axis] if name in settings else default
+
+    pairs = 1
+    for number, axis in enumerate(spatial):
+        low = int(of("pad", number, "0_0").split("_")[0])
+        stride, hole, step = (int(of(name, number, "1")) for name in ("stride", "lhs_dilate", "rhs_dilate"))
+        places = np.add.outer(np.arange(out[axis]) * stride - low, np.arange(right[axis]) * step)
+        pairs *= int(np.sum((places % hole == 0) & (places >= 0) & (places <= (left[axis] - 1) * hole)))
+    return 2 * pairs * right["i"] * out["f"] * (left["b"] // groups)

@@ -1,0 +1,1 @@
+"""Objectives that learn from labeled examples, one file each, and their metrics."""

@@ -1,0 +1,1 @@
+"""Objectives that learn from text without labels, one file for each idea."""

@@ -1,0 +1,1 @@
+"""How a step uses many devices: the sharding table, strategies, attention implementations, processes."""

@@ -1,0 +1,1 @@
+"""What a run shows when it is done: summaries, curves, spread over seeds, the GLUE table."""

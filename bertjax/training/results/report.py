@@ -1,0 +1,163 @@
+"""What a run shows a person: its parameters at the start, guesses on the way, a table at the end."""
+
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from bertjax.data.labeled.base import LabelledExamples
+from bertjax.data.pipeline import Feed
+from bertjax.models.config import EncoderConfig
+from bertjax.models.kernels import path_at
+from bertjax.models.vocabulary import count_leaf, count_parameters
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.param_paths import path_of
+from bertjax.training.program import Program
+from bertjax.training.stages import micro_batches
+
+_FOLDED_DEPTH = 3
+
+
+def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
+    """The parameter tree, folded: one line a module with its number of parameters and the shapes of its leaves."""
+    folded: dict[str, list[tuple[str, Any]]] = {}
+    for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        parts = path_of(key_path).split("/")
+        depth = min(_FOLDED_DEPTH, len(parts) - 1)
+        folded.setdefault("/".join(parts[:depth]), []).append(("/".join(parts[depth:]), key_path, leaf))
+    total = count_parameters(params, encoder)
+    lines = [f"{total:,} parameters (the padding of the vocabulary not counted)"]
+    width = max(map(len, folded))
+    for module, leaves in folded.items():
+        count = sum(count_leaf(key_path, leaf, encoder) for _, key_path, leaf in leaves)
+        shapes = "  ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, _, leaf in leaves)
+        lines.append(f"  {module:<{width}}  {count:>12,}  {shapes}")
+    return lines
+
+
+def show_samples(step: int, evaluation: Evaluation) -> str:
+    """An evaluation as a person reads it: the metrics, and masked sentences with the best guesses."""
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
+    lines = [f"step {step}, held out: {metrics}"]
+    for sample in evaluation.samples:
+        lines.append(f"  {sample.text}")
+        lines += [
+            f"    {answer:>16} <- {'  '.join(guesses)}" + ("  (right)" if guesses[0] == answer else "")
+            for answer, guesses in zip(sample.answers, sample.guesses, strict=True)
+        ]
+    return "\n".join(lines)
+
+
+def summary_of(evaluation: Evaluation, totals: Any, steps: int, accounts: dict[str, float]) -> dict[str, Any]:
+    """The figures of a finished run, as `summary.json` holds them."""
+    return {
+        "eval": evaluation.metrics,
+        "baseline": evaluation.baselines,
+        "tokens": totals.tokens,
+        "steps": steps,
+        "seconds": totals.seconds,
+        "tokens_per_second": totals.tokens / totals.seconds,
+        "accounts": accounts,
+    }
+
+
+def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
+    """Prints `summary_of` as a table."""
+    table = Table(title="held out, the same for model and baselines")
+    table.add_column("")
+    table.add_column("model", justify="right")
+    table.add_column("unigram", justify="right")
+    table.add_column("most frequent", justify="right")
+    evaluation, baseline = summary["eval"], summary["baseline"]
+    for name, value in evaluation.items():
+        task, slash, metric = name.rpartition("/")
+        often = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
+        beside = {
+            **dict.fromkeys(("mlm_loss", "plm_loss"), (_number(baseline.get(f"{task}{slash}unigram_loss")), "")),
+            **dict.fromkeys(
+                ("mlm_accuracy", "plm_accuracy", "accuracy", "token_accuracy"),
+                ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
+            ),
+        }
+        table.add_row(name, _number(value), *beside.get(metric, ("", often)))
+    if "seconds" in summary:
+        table.caption = (
+            f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
+            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_spent(summary['accounts'])}"
+        )
+    (console or Console()).print(table)
+
+
+def _spent(accounts: dict[str, float]) -> str:
+    kinds = ("step", "data_wait", "compile", "checkpoint", "evaluation")
+    spent = ", ".join(f"{kind.replace('_', ' ')} {accounts[kind]:,.0f} s" for kind in kinds)
+    used = [f"{name.replace('_', ' ')} {accounts[name]:.1%}" for name in ("mfu", "executed_mfu") if name in accounts]
+    return f"{', '.join([spent, *used])}; goodput {accounts['goodput']:.1%} of {accounts['wall']:,.0f} s"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def layout_line(program: Program) -> str:
+    """Devices, where weights rest on them, dtypes, attention paths."""
+    layout = program.layout
+    axes = " x ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1)
+    devices = f"{layout.mesh.size} {program.backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
+    summed = f", gradients summed in {layout.reduction}" if axes else ""
+    lengths = {stage.seq_len: None for stage in program.config.stages}
+    paths = ", ".join(
+        f"{path_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
+    )
+    return f"{devices}, {layout.dtype}{summed}; attention: {paths}"
+
+
+def stage_line(index: int, program: Program) -> str:
+    """Steps and shapes of a stage."""
+    stage, shards = program.config.stages[index], program.layout.shards
+    parts = micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
+    micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
+    anew = f", learning rate anew to {stage.learning_rate:g}" if stage.learning_rate else ""
+    turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
+    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{anew}"
+
+
+def plan_line(feed: Feed, task: str = "") -> str:
+    """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost.
+
+    Args:
+      feed: for training.
+      task: its name, where there are several.
+    """
+    plans = [source.plans[0] for source in feed.sources]
+
+    def total(name: str) -> int:
+        return sum(getattr(plan.counts, name) for plan in plans)
+
+    rows, examples = total("rows"), plans[0].examples
+    if isinstance(examples, LabelledExamples):
+        cost = notes_of(examples)
+    else:
+        lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
+        cost = f"{lost:.1%} of the text cut away, {repeated:.1%} repeated"
+    return (
+        f"{_of(task)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
+        f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
+    )
+
+
+def heldout_line(feed: Feed, task: str = "") -> str:
+    """What is scored."""
+    (plan,) = feed.plans
+    cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabelledExamples) else ""
+    return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
+
+
+def _of(task: str) -> str:
+    return f"{task}: " if task else ""
+
+
+def notes_of(examples: LabelledExamples) -> str:
+    """What became of the records that are not simply an example each."""
+    return ", ".join(f"{count:,} {what}" for what, count in examples.notes.items()) or "nothing cut or left out"

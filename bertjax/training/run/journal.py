@@ -1,0 +1,69 @@
+"""Files of JSON lines that grow with a run, on disks that may be full and on object stores that cannot append."""
+
+import json
+import logging
+import math
+import os
+import time
+
+from etils import epath
+
+from bertjax.training.run.workdir import cut_jsonl, is_remote
+
+# An object store takes whole files only: each flush writes the file anew.
+_SECONDS_BETWEEN_UPLOADS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Journal:
+    """A file of JSON lines. Lines that cannot be written yet wait in memory, and the run goes on.
+
+    Args:
+      path: the file; what it holds stays.
+      last_step: records of later steps go, and a line that was cut short.
+    """
+
+    def __init__(self, path: epath.Path, last_step: float = math.inf):
+        cut_jsonl(path, last_step)
+        self._path = path
+        self._remote = is_remote(path)
+        self._written = path.read_text(encoding="utf-8") if self._remote and path.exists() else ""
+        self._waiting = ""
+        self._uploaded = -math.inf
+        self._failed = False
+
+    def append(self, record: dict) -> None:
+        """Adds a line."""
+        self._waiting += json.dumps(record, ensure_ascii=False) + "\n"
+        if not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the lines that wait; where that fails, says so once."""
+        if not self._waiting:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            if not self._failed:
+                log.warning("%s cannot be written (%s); its lines wait in memory", self._path, error)
+            self._failed = True
+        else:
+            self._waiting, self._failed = "", False
+
+    def _write(self) -> None:
+        if self._remote:
+            self._uploaded = time.monotonic()
+            self._path.write_text(self._written + self._waiting, encoding="utf-8")
+            self._written += self._waiting
+            return
+        with open(self._path, "ab", buffering=0) as file:
+            size = file.tell()
+            lines = self._waiting.encode()
+            try:
+                while lines:
+                    lines = lines[file.write(lines) :]
+            except OSError:
+                os.ftruncate(file.fileno(), size)  # no half a line: the lines are written again
+                raise

@@ -1,0 +1,168 @@
+"""A run as something to read: its configuration, tokenizer and checkpoints, for whoever does not train it."""
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.config import Config, from_dict, to_dict
+from bertjax.data import tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.export import Export
+from bertjax.training.run.checkpoint import Checkpoints, Damaged
+from bertjax.training.run.workdir import Workdir, read_json, write_json, written_here
+from bertjax.typed import differences
+
+FORMAT_VERSION = 1
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """What `config.json` of a workdir says: the configuration, what identifies the run, the size of the vocabulary."""
+
+    config: Config
+    identity: dict
+    vocab_size: int
+
+
+def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
+    """Writes `config.json` and the tokenizer."""
+    with written_here(workdir.tokenizer) as folder:
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(folder)
+    write_json(
+        workdir.config,
+        {
+            "format_version": FORMAT_VERSION,
+            "config": to_dict(record.config),
+            "identity": record.identity,
+            "vocab_size": record.vocab_size,
+        },
+    )
+
+
+def read_record(workdir: Workdir) -> RunRecord:
+    """Raises UserError where `config.json` is damaged or of a newer format."""
+    record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
+    if record["format_version"] > FORMAT_VERSION:
+        raise UserError(
+            f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
+            "upgrade bertjax"
+        )
+    return RunRecord(from_dict(record["config"]), record["identity"], record["vocab_size"])
+
+
+def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
+    """Whether the workdir holds a run that may go on with this identity; False where it holds none.
+
+    Args:
+      workdir: which.
+      identity: of the run that is asked for.
+      extend: the last stage may have become longer.
+
+    Raises:
+      UserError: it holds a run of another identity; the differences are named.
+    """
+    if not workdir.config.exists():
+        return False
+    before = _identity(read_record(workdir))
+    changed = differences(before, identity)
+    last = f"stages.{len(identity['stages']) - 1}.steps: "
+    longer = [line for line in changed if line.startswith(last)]
+    if extend and changed == longer and (not longer or identity["stages"][-1]["steps"] > before["stages"][-1]["steps"]):
+        return True
+    if changed:
+        remedy = "use another --workdir, or the old settings"
+        if changed == longer:
+            remedy = "add --extend to train it longer, or use another --workdir"
+        raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
+    return True
+
+
+def _identity(record: RunRecord) -> dict:
+    """That of a run as this version writes it: settings that are newer than the run have their defaults."""
+    return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
+
+
+def check_shared(workdir: Workdir, identity: dict) -> None:
+    """Raises UserError where this process does not see what the writer wrote, or trains something else."""
+    if not workdir.config.exists():
+        raise UserError(f"workdir {workdir.root} is not the one of process 0; name one that all processes share")
+    if changed := differences(read_record(workdir).identity, identity):
+        raise UserError(
+            f"this process trains something else than process 0 ({'; '.join(changed)}); give all the same command, "
+            "corpus and code"
+        )
+
+
+def layers_after(config: Config, step: int) -> int:
+    """How deep the encoder is in a checkpoint: at the end of a stage it has grown already."""
+    for index, stage in enumerate(config.stages):
+        if step < stage.steps:
+            return config.layers_at(index)
+        step -= stage.steps
+    return config.model.layers
+
+
+def read_checkpoint(path: Path, step: str) -> Export:
+    """The params of a checkpoint of a run; the newest where `step` is empty.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged.
+    """
+    workdir = Workdir.at(path)
+    record = read_record(workdir)
+    if not workdir.checkpoints.exists():
+        raise UserError(f"run {path} has no checkpoints; train it first")
+    checkpoints = Checkpoints(workdir.checkpoints)
+    steps = checkpoints.steps()
+    wanted = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
+    if wanted not in steps:
+        raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}")
+    try:
+        restored = checkpoints.restore(wanted)
+    except Damaged as error:
+        others = ", ".join(str(other) for other in steps if other != wanted) or "none"
+        raise UserError(f"checkpoint {wanted} of run {path} is damaged ({error}); the others are {others}") from error
+    encoder = record.config.encoder(record.vocab_size, backend="cpu")
+    return Export(
+        config=record.config,
+        encoder=dataclasses.replace(encoder, layers=layers_after(record.config, wanted)),
+        params=jax.tree.map(np.asarray, restored.tree["params"]),
+        tokenizer=tokenizer.load(Path(workdir.tokenizer)),
+        numbers={"steps": wanted, **restored.meta["totals"]},
+    )
+
+
+def start_record(resumes: bool, extend: bool) -> dict[str, Any]:
+    """When, by which command, with which code, versions and devices."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "resumes": resumes,
+        "extend": extend,
+        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "git": _git_state(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "processes": jax.process_count(),
+        "python": sys.version.split()[0],
+        "versions": {package: metadata.version(package) for package in _PACKAGES},
+    }
+
+
+def _git_state() -> str:
+    """Which commit of bertjax this is; empty where there is no git, or no repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""

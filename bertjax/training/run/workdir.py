@@ -1,0 +1,212 @@
+"""The workdir: everything that a run writes, and the only code that knows how files are written, cut and locked."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import Busy, UserError
+from bertjax.training.run.lease import lease
+
+
+@dataclasses.dataclass(frozen=True)
+class Workdir:
+    """Paths of a run."""
+
+    root: epath.Path
+
+    @classmethod
+    def at(cls, path: epath.PathLike) -> "Workdir":
+        """The workdir at a path, which need not exist."""
+        return cls(epath.Path(path).expanduser())
+
+    @property
+    def config(self) -> epath.Path:
+        return self.root / "config.json"
+
+    @property
+    def tokenizer(self) -> epath.Path:
+        return self.root / "tokenizer"
+
+    @property
+    def starts(self) -> epath.Path:
+        return self.root / "starts.jsonl"
+
+    @property
+    def metrics(self) -> epath.Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def elapsed(self) -> epath.Path:
+        return self.root / "elapsed.json"
+
+    @property
+    def spikes(self) -> epath.Path:
+        return self.root / "spikes.jsonl"
+
+    @property
+    def profile(self) -> epath.Path:
+        return self.root / "profile"
+
+    @property
+    def events(self) -> epath.Path:
+        return self.root / "events"
+
+    @property
+    def samples(self) -> epath.Path:
+        return self.root / "samples.jsonl"
+
+    @property
+    def predictions(self) -> epath.Path:
+        return self.root / "predictions"
+
+    @property
+    def checkpoints(self) -> epath.Path:
+        return self.root / "checkpoints"
+
+    @property
+    def export(self) -> epath.Path:
+        return self.root / "export"
+
+    @property
+    def summary(self) -> epath.Path:
+        return self.root / "summary.json"
+
+    @property
+    def curves(self) -> epath.Path:
+        return self.root / "curves.png"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Creates the workdir and holds it for this process alone.
+
+        Raises:
+          Busy: another process holds it.
+          UserError: it cannot be written.
+        """
+        if is_remote(self.root):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                held = lease(self.root / ".lock")
+            except OSError as error:
+                raise UserError(f"workdir {self.root} cannot be written: {error}; choose another --workdir") from error
+            with held:
+                yield
+            return
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = open(self.root / ".lock", "w")
+        except OSError as error:
+            raise UserError(
+                f"workdir {self.root} cannot be written: {error.strerror}; choose another --workdir"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Busy(
+                    f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
+                ) from error
+            yield
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Whether a path is on an object store, which can neither append, rename nor lock."""
+    return "://" in os.fspath(path)
+
+
+def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
+    """Reads a JSON object that has these keys.
+
+    Raises:
+      UserError: it is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in keys if key not in found]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it, or delete its folder and start anew") from error
+    if missing or not isinstance(found, dict):
+        what = f"it has no {', '.join(missing)}" if missing else "it is no JSON object"
+        raise UserError(f"{path} is damaged ({what}); restore it, or delete its folder and start anew")
+    return found
+
+
+def write_json(path: epath.Path, value: Any) -> None:
+    """Writes all of it or nothing."""
+    _write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
+    """Writes a record a line, all of them or nothing, in a folder that need not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def _write_whole(path: epath.Path, text: str) -> None:
+    if is_remote(path):  # where files appear whole or not at all
+        path.write_text(text, encoding="utf-8")
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def append_jsonl(path: epath.Path, record: dict) -> None:
+    """Appends one line."""
+    line = json.dumps(record, ensure_ascii=False) + "\n"
+    if is_remote(path):
+        path.write_text((path.read_text(encoding="utf-8") if path.exists() else "") + line, encoding="utf-8")
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(line)
+
+
+@contextmanager
+def written_here(folder: epath.Path) -> Iterator[Path]:
+    """A local folder to write what belongs into `folder`: that one itself, or one that is copied there afterwards."""
+    if not is_remote(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield Path(scratch)
+        files = [path for path in Path(scratch).rglob("*") if path.is_file()]
+        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # what names the others comes last
+            target = folder / path.relative_to(scratch).as_posix()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+
+
+def read_jsonl(path: epath.Path) -> list[dict]:
+    """The records of a file, a last line that a kill cut short left out; empty where there is no file.
+
+    Raises:
+      UserError: another line is no JSON object.
+    """
+    if not path.exists():
+        return []
+    *whole, _ = path.read_bytes().split(b"\n")  # the cut may go through a character
+    records = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError("it is no JSON object")
+        except ValueError as error:
+            raise UserError(f"{path}:{number} is damaged ({error}); delete the line to go on without it") from error
+        records.append(record)
+    return records
+
+
+def cut_jsonl(path: epath.Path, last_step: float) -> None:
+    """Drops a line that was cut short, and the records after a step, which a resumed run writes again."""
+    if path.exists():
+        kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
+        write_jsonl(path, kept)

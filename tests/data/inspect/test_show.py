@@ -1,0 +1,51 @@
+"""Rows as people read them say what is in the batch, no more and no less."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bertjax.config import Config, Task
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.inspect.show import draw_packing, show
+from bertjax.data.pipeline import Feed
+from bertjax.training.feeds import Feeds
+
+ROWS = 20
+
+
+@pytest.fixture(scope="module")
+def feed(store) -> Feed:
+    task = Task(examples=SegmentPairs(short_seq_prob=0.9), row_examples=4)
+    return Feeds(Config(tasks={"bert": task}), store).feed("train", 48)
+
+
+def test_every_example_segment_and_prediction_is_shown(store, feed):
+    shown, batch = show(feed, store.tokenizer, ROWS), feed.batch(np.arange(ROWS))
+    assert len(re.findall(r"^row ", shown, re.M)) == ROWS
+    examples = batch["example_ids_BN"][batch["example_ids_BN"] >= 0]
+    assert [int(number) for number in re.findall(r"^  example (\d+)", shown, re.M)] == examples.tolist()
+    labels = batch["nsp_labels_BN"][batch["example_ids_BN"] >= 0]
+    assert [int(label) for label in re.findall(r"nsp=(\d)", shown)] == labels.tolist()
+    assert len(re.findall(r"^    [AB]  ", shown, re.M)) == 2 * len(examples)
+    rows = shown.split("\nrow ")[1:]
+    for row, text in enumerate(rows):
+        assert text.count("‹") == (batch["mlm_weights_BK"][row] > 0).sum()
+        assert f"{(batch['examples_BT'][row] > 0).sum()} of 48 positions" in text
+        kept = batch["mlm_labels_BK"][row] == np.take(batch["tokens_BT"][row], batch["mlm_positions_BK"][row])
+        assert text.count("‹=›") == (kept & (batch["mlm_weights_BK"][row] > 0)).sum()
+
+
+def test_with_the_answers_filled_in_the_text_is_that_of_the_corpus(store, feed):
+    """Whole words of the first row, its guesses replaced by what they were, stand in the store as they do here."""
+    shown = show(feed, store.tokenizer, 1)
+    line = re.search(r"^    A  (.*)$", shown, re.M)[1]
+    filled = re.sub(r"(\[MASK\]|[^\s‹›]*)‹([^›]+)›", lambda found: found[1] if found[2] == "=" else found[2], line)
+    words = filled.replace("[CLS]", "").replace("[SEP]", "").split()
+    text = store.tokenizer.decode(store.split("train").tokens.tolist()).split()
+    assert len(set(words[1:-1]) & set(text)) >= 0.8 * len(set(words[1:-1]))
+
+
+def test_the_picture_is_drawn(feed, tmp_path):
+    draw_packing(feed, tmp_path / "packing.png")
+    assert (tmp_path / "packing.png").read_bytes().startswith(b"\x89PNG")

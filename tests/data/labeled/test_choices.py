@@ -1,0 +1,125 @@
+"""Multiple choice: an example for each choice, all of a record in one row, and what is wrong with a file."""
+
+import json
+
+import pytest
+
+from bertjax.data.labeled.choices import Choices
+from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.plan import Spec
+from bertjax.errors import UserError
+from tests import labeled_files
+
+T = 64
+ENDINGS = ("ending0", "ending1", "ending2")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choices")
+    return [labeled_files.choices(folder / f"{name}.jsonl", 40, seed) for seed, name in enumerate(("train", "dev"))]
+
+
+def source(files, store, **fields) -> LabelledSource:
+    train, heldout = map(str, files)
+    return LabelledSource(Choices(train=train, heldout=heldout, **fields), store.tokenizer)
+
+
+def decoded(examples, tokenizer, index: int) -> tuple[str, str]:
+    ragged = examples.ragged
+    span = slice(ragged.offsets[index], ragged.offsets[index + 1])
+    tokens, segments = ragged.tokens[span], ragged.segments[span]
+    return tuple(tokenizer.decode(tokens[segments == side].tolist()) for side in (0, 1))
+
+
+def test_a_record_is_an_example_for_each_choice(files, store):
+    opened = source(files, store)
+    examples = opened.examples("train", 3 * T, opened.classes)
+    assert opened.classes == ("0", "1", "2") and examples.group == 3 and len(examples) == 120
+    for number, record in enumerate(opened.train[:5]):
+        for choice, text in enumerate(record["choices"]):
+            index = 3 * number + choice
+            assert decoded(examples, store.tokenizer, index) == (record["context"], text)
+            assert examples.record_of[index] == number
+            assert examples.ragged.labels["choice"][index] == record["label"]
+
+
+def test_columns_of_choices_and_what_stands_before_them(files, store, tmp_path):
+    lines = ["\t".join(["id", "sent1", "sent2", *ENDINGS, "label"])]
+    for number, record in enumerate(map(json.loads, files[0].read_text().splitlines())):
+        lines.append("\t".join([str(number), record["context"], "cab", *record["choices"], str(record["label"])]))
+    path = tmp_path / "swag.tsv"
+    path.write_text("\n".join(lines))
+    columns = source([path, path], store, context="sent1", question="sent2", choices=ENDINGS)
+    examples = columns.examples("train", 3 * T, columns.classes)
+    assert columns.format.inputs == ("sent1", "sent2", *ENDINGS)
+    assert decoded(examples, store.tokenizer, 4) == (columns.train[1]["sent1"], "cab " + columns.train[1]["ending1"])
+    of_list = source(files, store)
+    assert columns.unigram_counts("train").tolist() == of_list.unigram_counts("train").tolist()
+    labels = [each.examples("train", T, each.classes).ragged.labels["choice"].tolist() for each in (columns, of_list)]
+    assert labels[0] == labels[1]
+
+
+def test_a_choice_that_is_never_right_is_a_choice(files, store, tmp_path):
+    path = tmp_path / "one.jsonl"
+    path.write_text(json.dumps({"context": "abc", "choices": ["a"] * 12, "label": 3}) + "\n")
+    opened = source([path, path], store)
+    assert len(opened.classes) == 12 and opened.unigram_counts("train").sum() == 1
+
+
+def test_the_choices_of_a_record_share_a_row(files, store):
+    opened = source(files, store)
+    plan = opened.plan(Spec("train", opened.format, 2 * T, seed=0, row_examples=7), opened.classes)
+    groups = plan.rows_RN.reshape(len(plan.rows_RN), -1, 3)
+    assert groups.shape[1] == 2 and sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(120))
+    for first, second, third in groups[groups[..., 0] >= 0]:
+        assert first % 3 == 0 and (second, third) == (first + 1, first + 2)
+    lengths = plan.examples.lengths()
+    assert lengths.max() <= 2 * T // 3 and max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= 2 * T
+
+
+def test_a_row_that_is_too_short_for_all_choices(files, store):
+    opened = source(files, store)
+    with pytest.raises(UserError, match="a row of 14 tokens leaves 4 to each of 3 choices; raise stages.0.seq_len"):
+        opened.examples("train", 14, opened.classes)
+
+
+GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
+
+
+@pytest.mark.parametrize(
+    "record, complaint",
+    [
+        (GOOD | {"label": 3}, "dev.jsonl:2 has the label 3; write the number of the right choice, from 0 to 2"),
+        (GOOD | {"label": -1}, "dev.jsonl:2 has the label -1"),
+        (GOOD | {"label": "b"}, "dev.jsonl:2 has the label 'b'"),
+        (GOOD | {"label": None}, "dev.jsonl:2 has the label None"),
+        (GOOD | {"choices": ["a", "b"]}, "dev.jsonl:2 has 2 choices, others have 3; give all records as many"),
+        (GOOD | {"choices": ["a"]}, "dev.jsonl:2 has 1 choice; let examples.choices name at least two columns"),
+        (GOOD | {"choices": "abc"}, "dev.jsonl:2 has 1 choice"),
+        (GOOD | {"choices": ["a", " ", "c"]}, "dev.jsonl:2 has no text in 'choices'"),
+        (GOOD | {"choices": ["a", 4, "c"]}, "dev.jsonl:2 has no text in 'choices'"),
+        (GOOD | {"context": ""}, "dev.jsonl:2 has no text in 'context'"),
+        ({"context": "abc", "label": 1}, "dev.jsonl:2 has no field 'choices'"),
+    ],
+)
+def test_bad_records(files, store, tmp_path, record, complaint):
+    broken = tmp_path / "dev.jsonl"
+    broken.write_text(json.dumps(GOOD) + "\n" + json.dumps(record) + "\n")
+    opened = source((files[0], broken), store)
+    with pytest.raises(UserError, match=complaint):
+        opened.examples("heldout", T, opened.classes)
+
+
+def test_both_files_have_as_many_choices(files, store, tmp_path):
+    other = tmp_path / "dev.jsonl"
+    other.write_text(json.dumps(GOOD | {"choices": ["a", "b"]}) + "\n")
+    opened = source((files[0], other), store)
+    with pytest.raises(UserError, match="dev.jsonl:1 has 2 choices, others have 3"):
+        opened.examples("heldout", T, opened.classes)
+
+
+@pytest.mark.parametrize("fields", [{"context": ""}, {"choices": ()}, {"choices": ("a", "")}, {"label": ""}])
+def test_columns_are_named(fields):
+    with pytest.raises(UserError, match="must each name a column"):
+        Choices(**fields)

@@ -1,0 +1,178 @@
+"""Questions and answers: SQuAD's JSON, windows, the places of answers, and what is refused."""
+
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.labeled.base import WHERE
+from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
+from bertjax.errors import UserError
+
+BOTH = (ANSWER, NO_ANSWER)
+
+
+def question(context, answer="", start=None, asked="who", **fields):
+    start = context.index(answer) if start is None else start
+    answers = [{"text": answer, "answer_start": start}] if answer else []
+    return {"question": asked, "context": context, "answers": answers} | fields
+
+
+def squad(*records):
+    """The file that holds these questions, a paragraph each."""
+    paragraphs = [{"context": record.pop("context"), "qas": [{"id": "q", **record}]} for record in records]
+    return {"version": "2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def write(folder, content):
+    path = folder / "train.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def answer_of(examples, window):
+    """The characters from the first to the last token that are labelled."""
+    ragged, record = examples.ragged, examples.records[examples.record_of[window]]
+    first, last = (ragged.offsets[window] + ragged.labels[name][window] for name in ("start", "end"))
+    return record["context"][ragged.token_labels["begin"][first] : ragged.token_labels["stop"][last]]
+
+
+def test_both_versions_of_squad_are_read(tmp_path):
+    impossible = question("of bo") | {"is_impossible": True, "plausible_answers": [{"text": "bo", "answer_start": 3}]}
+    path = write(tmp_path, squad(question("ann ran.", "ann"), impossible))
+    assert Questions().read(path) == [
+        {
+            "id": "q",
+            "question": "who",
+            "context": "ann ran.",
+            "answers": [{"text": "ann", "answer_start": 0}],
+            WHERE: f"{path}:data[0].paragraphs[0].qas[0]",
+        },
+        {
+            "id": "q",
+            "question": "who",
+            "context": "of bo",
+            "answers": [],
+            WHERE: f"{path}:data[0].paragraphs[1].qas[0]",
+        },
+    ]
+    assert Questions().class_counts(Questions().read(path)) == {ANSWER: 1, NO_ANSWER: 1}
+
+
+def test_an_example_is_the_question_and_its_context(spelling):
+    examples = Questions(max_question=4).encode([question("of bo. ran", "bo")], spelling, 32, (ANSWER,))
+    ragged = examples.ragged
+    pieces = [spelling.piece(token) for token in ragged.tokens]
+    assert pieces == "[CLS] w ##h ##o [SEP] o ##f b ##o . r ##a ##n [SEP]".split()
+    assert ragged.segments.tolist() == [0] * 5 + [1] * 9
+    assert (ragged.labels["start"].tolist(), ragged.labels["end"].tolist()) == ([7], [8])
+    assert ragged.token_labels["begin"].tolist() == [-1] * 5 + [0, 1, 3, 4, 5, 7, 8, 9, -1]
+    assert ragged.token_labels["stop"].tolist() == [-1] * 5 + [1, 2, 4, 5, 6, 8, 9, 10, -1]
+    assert ragged.token_labels["most_context"].tolist() == [False] * 5 + [True] * 8 + [False]
+
+
+@settings(deadline=None)
+@given(
+    before=st.text("ab \u00e9", max_size=60),
+    answer=st.text("cd", min_size=1, max_size=8),
+    after=st.text("ab \uac00", max_size=60),
+    seq_len=st.integers(12, 40),
+    stride=st.integers(1, 40),
+    form=st.sampled_from(["NFC", "NFD"]),
+)
+def test_windows_hold_the_answer_or_point_to_nothing(spelling, before, answer, after, seq_len, stride, form):
+    context = unicodedata.normalize(form, f"{before} {answer} {after}")
+    examples = Questions(stride=stride, max_question=5).encode(
+        [question(context, answer)], spelling, seq_len, (ANSWER,)
+    )
+    ragged = examples.ragged
+    assert ragged.lengths.max() <= seq_len
+    counted = np.zeros(len(context), int)
+    for window in range(len(examples)):
+        tokens = slice(*ragged.offsets[window : window + 2])
+        begin, stop, most = (ragged.token_labels[name][tokens] for name in ("begin", "stop", "most_context"))
+        for place in np.flatnonzero(most):
+            counted[begin[place] : stop[place]] += 1
+        whole = begin[begin >= 0].min() <= context.index(answer) and stop.max() >= context.index(answer) + len(answer)
+        if whole:
+            assert answer_of(examples, window) == answer
+        else:
+            assert ragged.labels["start"][window] == ragged.labels["end"][window] == 0
+    assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
+
+
+def test_without_answers_there_are_questions_to_predict(spelling):
+    record = question("of bo", "bo")
+    del record["answers"]
+    labels = Questions(max_question=4).encode([record], spelling, 32, (ANSWER,)).ragged.labels
+    assert labels["start"].tolist() == labels["end"].tolist() == [-1]
+
+
+def test_a_question_without_an_answer_points_to_cls(spelling):
+    examples = Questions(max_question=4).encode([question("of bo")], spelling, 32, BOTH)
+    assert examples.ragged.labels["start"].tolist() == examples.ragged.labels["end"].tolist() == [0]
+    with pytest.raises(UserError, match="has no answer, and all questions of the training file have one; leave it out"):
+        Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
+
+
+def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
+    good, wrong = question("of bo", "bo"), question("of bo", "bo", start=2)
+    path = write(tmp_path, squad(dict(good), dict(wrong), question("of bo", "bo", start=-2)))
+    with pytest.raises(
+        UserError,
+        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start; "
+        "so are 2 of 3 questions: correct them, or set examples.on_bad_answer=skip$",
+    ):
+        Questions().read(path)
+    skipping = Questions(on_bad_answer="skip", max_question=4)
+    examples = skipping.encode(skipping.read(path), spelling, 32, (ANSWER,))
+    assert len(examples.records) == 3 and examples.record_of.tolist() == [0]
+    assert examples.notes == {"left out, their answers not in the context": 2}
+    with pytest.raises(UserError, match="none of 2 questions has its answer in its context; correct answer_start"):
+        skipping.encode(examples.records[1:], spelling, 32, (ANSWER,))
+
+
+def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):
+    records = [question("a" * 30, "a"), question("a" * 30, "a", asked="a" * 9), question("a", "a")]
+    examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
+    assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
+    assert examples.record_of.tolist() == [0, 0, 0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ('{"data": [\n1,]}', r"train.json:2 is no JSON \(.*\); mend the file$"),
+        ([1], r"train.json has no list 'data'; give a file as SQuAD 1.1 or 2.0 has it$"),
+        ({"data": []}, r"train.json has no questions; give a file with at least one$"),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, r"train.json:data\[0\].paragraphs\[0\] has no text 'context'; "),
+        (squad(question("a", "a", asked=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
+        (squad(question("a")), r"qas\[0\] has no answer; give it one, or say is_impossible$"),
+        (squad(question("a", "a", start="0")), r"qas\[0\].answers\[0\] has no number 'answer_start'; "),
+        (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),
+    ],
+)
+def test_files_that_are_refused(tmp_path, content, message):
+    with pytest.raises(UserError, match=message):
+        Questions().read(write(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "choices, message",
+    [
+        ({"stride": 0}, "examples.stride=0 must be at least 1 token"),
+        ({"max_question": 0}, "examples.max_question=0 must be at least 1 token"),
+        ({"on_bad_answer": "ask"}, "examples.on_bad_answer='ask' is unknown; choose one of stop, skip"),
+    ],
+)
+def test_settings_that_make_no_sense(choices, message):
+    with pytest.raises(UserError, match=message):
+        Questions(**choices)
+
+
+def test_a_row_without_room_for_a_context(spelling):
+    with pytest.raises(UserError, match="a row of 67 tokens has no room beside a question of examples.max_question=64"):
+        Questions().encode([question("a", "a")], spelling, 67, (ANSWER,))

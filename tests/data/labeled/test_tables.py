@@ -1,0 +1,81 @@
+"""Tables as records: columns by name and by number, quotes, compression, and what is wrong in one line."""
+
+import gzip
+import json
+
+import pytest
+
+from bertjax.data.labeled import tables
+from bertjax.data.labeled.base import WHERE
+from bertjax.errors import UserError
+
+
+def write(tmp_path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+def columns_of(records: list[dict]) -> list[dict]:
+    return [{key: value for key, value in record.items() if key != WHERE} for record in records]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
+def test_columns_of_a_tsv_go_by_name_and_quotes_are_text(tmp_path, name):
+    path = write(tmp_path, name, '\ufeffid\ttext\tlabel\r\n1\t" Yes , he said .\t1\r\n2\tNo\t0\tmore\r\n')
+    records = tables.read(path, ["text", "label"])
+    assert columns_of(records) == [{"text": '" Yes , he said .', "label": "1"}, {"text": "No", "label": "0"}]
+    assert [record[WHERE] for record in records] == [f"{path}:2", f"{path}:3"]
+
+
+def test_columns_without_a_header_go_by_number(tmp_path):
+    path = write(tmp_path, "cola.tsv", "gj04\t1\t\tThey sing.\ngj04\t0\t*\tThey singing.\n")
+    assert columns_of(tables.read(path, ["3", "1"])) == [
+        {"3": "They sing.", "1": "1"},
+        {"3": "They singing.", "1": "0"},
+    ]
+
+
+def test_a_csv_has_quotes_over_several_lines(tmp_path):
+    path = write(tmp_path, "a.csv", 'text,label\n"one, ""two""\nthree",x\nfour,y\n')
+    records = tables.read(path, ["text", "label"])
+    assert columns_of(records) == [{"text": 'one, "two"\nthree', "label": "x"}, {"text": "four", "label": "y"}]
+    assert records[1][WHERE] == f"{path}:4"
+
+
+def test_json_lines(tmp_path):
+    path = write(tmp_path, "a.jsonl", json.dumps({"text": "한글", "label": 3, "more": None}) + "\n\n")
+    assert columns_of(tables.read(path, ["text", "label"])) == [{"text": "한글", "label": 3}]
+
+
+@pytest.mark.parametrize(
+    "name, text, complaint",
+    [
+        ("a.tsv", "text\tlabel\na\t1\n", "a.tsv has no column 'other'; it has 'text', 'label'"),
+        ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other'; it has 'text'"),
+        ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is no JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1 is no JSON object"),
+        ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give each line all columns"),
+        ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
+        ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
+        ("a.tsv", "other\n", "a.tsv has no rows"),
+        ("a.txt", "other\n", "a.txt is no table; its name must end with .tsv, .csv or .jsonl"),
+    ],
+)
+def test_bad_input(tmp_path, name, text, complaint):
+    with pytest.raises(UserError, match=complaint.replace("(", r"\(")):
+        tables.read(write(tmp_path, name, text), ["other"])
+
+
+def test_a_missing_file_and_none(tmp_path):
+    with pytest.raises(UserError, match="nowhere.tsv cannot be read: No such file"):
+        tables.read(str(tmp_path / "nowhere.tsv"), ["text"])
+    with pytest.raises(UserError, match="examples.train or examples.heldout is empty"):
+        tables.read("", ["text"])
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"text\n" + b"words\n" * 1000)[:-10])
+    with pytest.raises(UserError, match="a.tsv.gz is cut short, damaged or no gz file"):
+        tables.read(str(path), ["text"])

@@ -1,0 +1,126 @@
+"""Words with tags: columns, pieces, windows, and what is refused."""
+
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data.labeled.base import WHERE
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.errors import UserError
+
+CONLL = """-DOCSTART- -X- O O
+
+ann NNP I-NP B-PER
+li NNP I-NP I-PER
+ran VBD I-VP O
+
+-DOCSTART- -X- O O
+to TO I-PP O
+oslo NNP I-NP B-LOC
+"""
+CLASSES = ("B-LOC", "B-PER", "I-PER", "O")
+
+
+def write(folder, text, name="train.txt"):
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+def encoded(tokenizer, words, seq_len, tags=(), classes=CLASSES, **choices):
+    record = {"words": list(words), WHERE: "f:1"} | ({"tags": list(tags)} if tags else {})
+    return Tagged(**choices).encode([record], tokenizer, seq_len, classes)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz"])
+def test_columns_and_sentences(tmp_path, name):
+    path = write(tmp_path, CONLL, name)
+    records = Tagged().read(path)
+    assert records == [
+        {"words": ["ann", "li", "ran"], "tags": ["B-PER", "I-PER", "O"], WHERE: f"{path}:3"},
+        {"words": ["to", "oslo"], "tags": ["O", "B-LOC"], WHERE: f"{path}:8"},
+    ]
+    assert Tagged().class_counts(records) == {"B-PER": 1, "I-PER": 1, "B-LOC": 1, "O": 2}
+    assert [record["tags"] for record in Tagged(tag=1).read(path)] == [["NNP", "NNP", "VBD"], ["TO", "NNP"]]
+    assert Tagged(word=1, tag=0).read(path)[1]["words"] == ["TO", "NNP"]
+
+
+def test_between_tabs_a_word_may_hold_a_space_and_lines_may_end_as_windows_does(tmp_path):
+    path = write(tmp_path, "\ufeffnew york\tB-LOC\r\n\r\n \tO\r\n")
+    assert [record["words"] for record in Tagged().read(path)] == [["new york"], [" "]]
+
+
+def test_the_first_piece_of_a_word_has_its_tag(spelling):
+    examples = encoded(spelling, ["ann", "li", "\u0007", "x"], 16, ["B-PER", "I-PER", "O", "B-LOC"])
+    ragged = examples.ragged
+    pieces = [spelling.piece(token) for token in ragged.tokens]
+    assert pieces == ["[CLS]", "a", "##n", "##n", "l", "##i", "[UNK]", "x", "[SEP]"]
+    assert ragged.token_labels["tag"].tolist() == [-1, 1, -1, -1, 2, -1, 3, 0, -1]
+    assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, 2, 3, -1]
+    assert ragged.special.tolist() == [True, *[False] * 5, True, False, True]
+    assert examples.notes == {}
+
+
+@pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
+def test_without_tags_there_are_words_to_predict(spelling, record):
+    ragged = Tagged().encode([record], spelling, 16, CLASSES).ragged
+    assert set(ragged.token_labels["tag"]) == {-1}
+    assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
+
+
+@settings(deadline=None)
+@given(
+    words=st.lists(st.text("abc", min_size=1, max_size=9), min_size=1, max_size=40),
+    seq_len=st.integers(3, 24),
+    stride=st.integers(1, 24),
+)
+def test_windows_have_every_word_once(spelling, words, seq_len, stride):
+    tags = [CLASSES[len(word) % 4] for word in words]
+    examples = encoded(spelling, words, seq_len, tags, stride=stride)
+    ragged = examples.ragged
+    assert ragged.lengths.max() <= seq_len and set(examples.record_of) == {0}
+    at = np.flatnonzero(ragged.token_labels["word"] >= 0)
+    assert sorted(ragged.token_labels["word"][at]) == list(range(len(words)))
+    for place in at:
+        word = words[ragged.token_labels["word"][place]]
+        assert spelling.piece(ragged.tokens[place]) == word[0]
+        assert CLASSES[ragged.token_labels["tag"][place]] == CLASSES[len(word) % 4]
+    assert np.all((ragged.token_labels["tag"] >= 0) == (ragged.token_labels["word"] >= 0))
+    assert examples.notes == ({f"read in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
+
+
+@pytest.mark.parametrize(
+    "text, choices, message",
+    [
+        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns and no examples.tag=1; correct either$"),
+        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns and no examples.word=-3; correct either$"),
+        ("\n-DOCSTART- O\n\n", {}, r"train.txt has no sentences; give a file with a word and its tag in each line$"),
+        ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8 \(invalid start byte\); convert the file$"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, text, choices, message):
+    path = tmp_path / "train.txt"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match=message):
+        Tagged(**choices).read(str(path))
+
+
+def test_a_tag_that_the_training_file_lacks(tmp_path, spelling):
+    path = write(tmp_path, CONLL)
+    with pytest.raises(
+        UserError,
+        match=r"train.txt:9 has the tag 'B-LOC', which the training file lacks \(B-PER, I-PER, O\); correct it",
+    ):
+        Tagged().encode(Tagged().read(path), spelling, 16, ("B-PER", "I-PER", "O"))
+
+
+def test_settings_that_make_no_sense(spelling):
+    with pytest.raises(UserError, match="examples.stride=0 must be at least 1 token"):
+        Tagged(stride=0)
+    with pytest.raises(UserError, match="examples.train or examples.heldout is empty; name a file of words and tags"):
+        Tagged().read("")
+    with pytest.raises(UserError, match="a row of 2 tokens has no room for a word; raise stages.0.seq_len"):
+        encoded(spelling, ["a"], 2, ["O"])

@@ -1,0 +1,192 @@
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.config import from_dict
+from bertjax.data import tokenizer
+from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.masking import PhraseMasking, mask
+from bertjax.data.masking.phrases import OpenedPhraseMasking
+from bertjax.data.masking.units import words_of
+from bertjax.data.preparation import prepare
+from bertjax.data.store import TokenStore
+from bertjax.data.text import lexicon
+from bertjax.data.text.lexicon import Lexicon
+from bertjax.data.text.words import Words
+from bertjax.errors import UserError
+from bertjax.training.feeds import Feeds
+from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
+
+PLANTED = ("klm nop", "qrst uvwx")
+
+
+def lexicon_of(phrases: list[tuple[int, ...]]) -> Lexicon:
+    """Of phrases in token ids, each token a word."""
+    hashes = {}
+    for phrase in phrases:
+        tokens, boundary = np.array(phrase), np.arange(len(phrase)) == 0
+        words = Words.of(tokens, boundary, VOCABULARY)
+        *_, whole = words.hashes(tokens, VOCABULARY.size, len(phrase))
+        hashes.setdefault(len(phrase), set()).add(int(whole[0]))
+    return Lexicon({length: np.array(sorted(known), np.uint64) for length, known in hashes.items()}, "")
+
+
+def units_by_loop(words: list[int], phrases: list[tuple[int, ...]]) -> list[int]:
+    """The plain definition: every phrase of the greatest length from the left, then those of the next length."""
+    owner = [None] * len(words)
+    for length in sorted({len(phrase) for phrase in phrases}, reverse=True):
+        for start in range(len(words) - length + 1):
+            inside = range(start, start + length)
+            if tuple(words[start : start + length]) in phrases and all(owner[i] is None for i in inside):
+                for i in inside:
+                    owner[i] = start
+    return [i for i, start in enumerate(owner) if start is None or start == i]
+
+
+@given(
+    st.lists(st.lists(st.integers(10, 13), min_size=1, max_size=40), min_size=1, max_size=4),
+    st.lists(st.lists(st.integers(10, 13), min_size=2, max_size=5).map(tuple), min_size=1, max_size=6),
+)
+@settings(max_examples=300, deadline=None)
+def test_phrases_are_matched_longest_first_and_from_the_left(texts, phrases):
+    tokens = np.concatenate([[*text, SEP] for text in texts])
+    words = Words.of(tokens, np.arange(len(tokens)) == 0, VOCABULARY)
+    found = lexicon_of(phrases).units(words, tokens, VOCABULARY.size)
+    starts = np.cumsum([0, *map(len, texts)])
+    expected = [start + unit for start, text in zip(starts, texts) for unit in units_by_loop(text, phrases)]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """Random words, in which two pairs of words always come together."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice(list("abcdefghij"), rng.integers(2, 6))) for _ in range(300)] + list(PLANTED)
+    shares = np.array([*[0.99 / 300] * 300, 0.006, 0.004])
+    texts = [" ".join(" ".join(rng.choice(words, 20, p=shares)) + "." for _ in range(60)) for _ in range(50)]
+    path = tmp_path_factory.mktemp("planted") / "corpus.txt"
+    path.write_text("\n\n".join(texts))
+    return path
+
+
+def prepared(corpus: Path, kind: str) -> TokenStore:
+    sizes = TokenizerConfig(kind=kind, vocab_size=400)
+    return prepare(DataConfig(str(corpus), heldout_share=0.2, tokenizer=sizes, store=str(corpus.parent / kind)))
+
+
+@pytest.fixture(scope="module")
+def planted(corpus) -> TokenStore:
+    return prepared(corpus, "unigram")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
+def test_what_comes_together_is_mined_whatever_the_tokenizer(corpus, kind):
+    store = prepared(corpus, kind)
+    found = lexicon.open_lexicon(store, "mine", 1000)
+    (file,) = (store.path / "lexicons").iterdir()
+    assert {*PLANTED} <= {*file.read_text().splitlines()} and len(found.hashes[2]) < 6
+    file.unlink()
+
+
+def test_a_store_is_mined_once_and_the_file_is_one_like_any_other(planted):
+    first = lexicon.open_lexicon(planted, "mine", 1000)
+    (file,) = (planted.path / "lexicons").iterdir()
+    written = file.stat().st_mtime_ns
+    again = lexicon.open_lexicon(planted, "mine", 1000)
+    assert again.fingerprint == first.fingerprint and file.stat().st_mtime_ns == written
+    file.unlink()
+    assert lexicon.open_lexicon(planted, "mine", 1000).fingerprint == first.fingerprint
+    assert lexicon.open_lexicon(planted, str(file), 1).fingerprint == first.fingerprint
+
+
+def test_the_size_keeps_the_best(planted):
+    lexicon.open_lexicon(planted, "mine", 1000)
+    lexicon.open_lexicon(planted, "mine", 1)
+    few, many = sorted((file.read_text().splitlines() for file in (planted.path / "lexicons").iterdir()), key=len)
+    assert few == many[:1]
+
+
+def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
+    """Through the configuration and its batches, as in training."""
+    (tmp_path / "phrases.txt").write_bytes(f"\ufeff{PLANTED[0]}\r\nab cd ef\r\n".encode())
+    choices = {"kind": "phrases", "lexicon": str(tmp_path / "phrases.txt"), "rate": 0.3, "mask": 1.0, "random": 0.0}
+    config = from_dict(
+        {
+            "optimizer": {"warmup_steps": 0},
+            "stages": [{"steps": 1, "seq_len": 128, "batch": 32}],
+            "tasks": {"bert": {"objective": {"masking": choices}}},
+        }
+    )
+    feeds = Feeds(config, planted)
+    feed = pickle.loads(pickle.dumps(feeds.train["bert", 128]))
+    hidden = whole = 0
+    ids = planted.tokenizer.encode([PLANTED[0]])[0]
+    for step in range(20):
+        batch = feed.batch(np.arange(step * 32, step * 32 + 32) % feed.plans[0].counts.rows)
+        seen_BT = batch["tokens_BT"].copy()
+        rows, places = np.nonzero(batch["mlm_weights_BK"])
+        is_masked_BT = np.zeros(seen_BT.shape, bool)
+        columns = batch["mlm_positions_BK"][rows, places]
+        seen_BT[rows, columns] = batch["mlm_labels_BK"][rows, places]
+        is_masked_BT[rows, columns] = True
+        windows = np.lib.stride_tricks.sliding_window_view(seen_BT, len(ids), axis=1)
+        masked = np.lib.stride_tricks.sliding_window_view(is_masked_BT, len(ids), axis=1)
+        masked = masked[(windows == ids).all(axis=-1)]
+        hidden, whole = hidden + masked.any(axis=-1).sum(), whole + masked.all(axis=-1).sum()
+    assert hidden == whole > 20
+    assert (
+        feeds.objectives["bert"].fingerprints["lexicon"]
+        == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
+    )
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"ab cd\n\nef gh\n", r"line 2 of the lexicon .*\(''\) has no tokens; remove the line"),
+        (b"", "line 1 of the lexicon .* has no tokens"),
+        (b"ab cd\n  \t\n", "line 2 of the lexicon .* has no tokens"),
+        (b"ab cd\n\xff\xfe\n", "cannot be read as UTF-8 text"),
+        (None, "cannot be read as UTF-8 text: .*No such file"),
+    ],
+)
+def test_bad_files(planted, tmp_path, content, complaint):
+    if content is not None:
+        (tmp_path / "phrases.txt").write_bytes(content)
+    with pytest.raises(UserError, match=complaint):
+        lexicon.open_lexicon(planted, str(tmp_path / "phrases.txt"), 10)
+
+
+def test_an_entry_with_an_unknown_character(tmp_path):
+    plain = tokenizer.train(["ab cd ef"] * 50, TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False))
+    (tmp_path / "phrases.txt").write_text("ab cd\nab 한\n")
+    with pytest.raises(UserError, match="line 2 of the lexicon .* holds a character that the tokenizer does not know"):
+        lexicon.read(tmp_path / "phrases.txt", plain)
+
+
+def test_nothing_to_mine(store):
+    with pytest.raises(UserError, match="masking.lexicon='mine' finds no phrase in .*; name a file, or mask words"):
+        lexicon.open_lexicon(store, "mine", 10)
+
+
+@pytest.mark.parametrize("bad", [{"lexicon": ""}, {"lexicon_size": 0}])
+def test_bad_values_name_their_field(bad):
+    with pytest.raises(UserError, match=f"masking.{next(iter(bad))}={next(iter(bad.values()))!r}"):
+        PhraseMasking(**bad)
+
+
+def test_one_decision_a_phrase():
+    phrases = [(10, 11, 12), (13, 14)]
+    ragged = of([np.array([5, 10, 11, 12, 20, 13, 14, 21, 4])] * 4000, np.arange(4000))
+    opened = OpenedPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
+    placed = one_a_row(ragged)
+    masked = mask(placed, first_epoch(ragged), opened)
+    hidden = (masked.tokens == VOCABULARY.mask_id).reshape(4000, -1)
+    for phrase in (slice(1, 4), slice(5, 7)):
+        assert set(hidden[:, phrase].mean(axis=1)) == {0.0, 1.0}
+        assert hidden[:, phrase].mean() == pytest.approx(4 / 7 * 0.8, abs=0.03)
+    assert len(words_of(placed).starts) == 7 * 4000

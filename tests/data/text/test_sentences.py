@@ -1,0 +1,90 @@
+"""Sentence splitting: golden cases for English and Korean, and that no character gets lost."""
+
+import hashlib
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.data import sources
+from bertjax.data.config import SPLITTERS
+from bertjax.data.text import sentences
+from bertjax.data.text.sentences import split
+
+# "|" marks where a sentence ends.
+GOLDEN = [
+    "One.|Two!|Three?|Four…|Five",
+    "“What?” he asked.|“Nothing.”|She left.",
+    "He (the elder) left.|(See there.)|Then he came.",
+    "Mr. Smith met Dr. Jones, e.g. at St. Mary’s.|They spoke.",
+    "J. S. Mill and W. E. B. Du Bois wrote.|The U.S. army came.",
+    "No. 5 cost 3.14 on p. 7.|No.|That was in 1787.|Then it ended.",
+    "It was I.|Then he left etc. and so on.",
+    "1. The first point.|2. The second.|IV. The fourth.|B. The last.",
+    "Hosmer—Mr. Angel—came.|He left on Aug. 4.",
+    "Wait... what?|Really?!|Yes.",
+    "광주고법 2014. 8. 14. 선고 2014노66 판결을 본다.|상고를 기각한다.",
+    "【변론종결】2009. 5. 2.자 결정.|【이 유】 1. 먼저 본다.|가. 상고이유 제1점에 대하여",
+    "(대법원 2006. 5. 26. 선고 2006도1614 판결 등 참조).|원심은 정당하다.",
+    "그는 “간다.” 라고 하였다.|“아니다.”|그러나 갔다.",
+    "(2) ㄱ. 원고는 매수하였다.|ㄴ. 피고는 다툰다.",
+]
+
+
+@pytest.mark.parametrize("marked", GOLDEN)
+def test_golden_sentences(marked):
+    expected = marked.split("|")
+    assert split(" ".join(expected), "punctuation") == expected
+
+
+def test_full_width_marks_end_a_sentence_without_a_space():
+    assert split("今日は。「明日は！」終わり", "punctuation") == ["今日は。", "「明日は！」", "終わり"]
+
+
+def test_a_newline_always_ends_a_sentence():
+    assert split("Mr.\nSmith  and\tI\r\n\n left", "punctuation") == ["Mr.", "Smith and I", "left"]
+
+
+def test_lines_are_kept_whole():
+    assert split("One. Two.\n\nThree.", "line") == ["One. Two.", "Three."]
+
+
+TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028'))
+
+
+@given(TEXT, st.sampled_from(SPLITTERS))
+def test_no_character_is_lost(text, splitter):
+    found = split(text, splitter)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(sentence.strip() for sentence in found)
+
+
+MARKS = [*[". "] * 9, *'.!?…"”)(“。', ".. ", '." ', ".\n", "! ", " (", " ", "\n"]
+WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A A1 b 5 14 2014 3.1 가 이유 Well é word É -".split()
+
+
+@settings(max_examples=500)
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(MARKS)).map("".join), max_size=20).map("".join))
+def test_regular_expressions_find_the_ends_that_the_rules_find(text):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentences, "CERTAIN", {})
+        patch.setattr(sentences, "DOUBTFUL", (sentences.STOP,))
+        by_rules = split(text, "punctuation")
+    assert split(text, "punctuation") == by_rules
+
+
+@pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. "])
+def test_time_is_linear_in_a_long_line(unit):
+    start = time.process_time()
+    split(unit * 200_000, "punctuation")
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("corpus, number, digest", [("en", 36_763, "17a8c1f7e809"), ("ko", 10_248, "5413ae879dff")])
+def test_golden_corpora(corpus, number, digest):
+    """The sentences of a corpus decide its token store: they change with its format version, and only then."""
+    texts = (document.text for document in sources.documents(f"embedded:{corpus}", "text"))
+    found = [sentence for text in texts for sentence in split(text, "punctuation")]
+    assert len(found) == number
+    assert hashlib.sha256("\n".join(found).encode()).hexdigest().startswith(digest)

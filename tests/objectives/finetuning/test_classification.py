@@ -1,0 +1,143 @@
+"""Classification and regression: terms, scores and predictions, on packed rows as on rows of one example."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from bertjax.data.batch import Draw, core, place
+from bertjax.data.examples import Vocabulary
+from bertjax.data.labeled.layout import lay_out
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.objectives.base import encode
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.regression import Regression
+
+T = 32
+CLASSES = ("maybe", "no", "yes")
+
+
+def batch_of(objective, ragged, rows_BN, store) -> dict:
+    placed = place(ragged, np.array(rows_BN), T, Vocabulary.of(store.tokenizer))
+    return core(placed) | objective.features(placed, Draw(0, np.zeros(len(ragged.ids), np.int64)))
+
+
+@pytest.fixture(scope="module", params=[Classification(CLASSES), Regression()], ids=["classification", "regression"])
+def asked(request, store):
+    """(objective, module, params, four examples)."""
+    objective = request.param
+    encoder = EncoderConfig(store.tokenizer.vocab_size, layers=2, width=16, heads=2, feedforward=32, max_positions=T)
+    first = [[20, 21, 22], [30], [40, 41], [50, 51, 52, 53, 54]]
+    labels = np.array([0, 2, 1, 2], np.int32 if objective.classes else np.float32)
+    ragged = lay_out(first, [[60, 61]] * 4, store.tokenizer, {"label": labels})
+    module = objective.module(dataclasses.replace(encoder, init_stddev=0.5))
+    params = module.init(jax.random.key(0), batch_of(objective, ragged, [[0, 1, 2, 3]], store))["params"]
+    return objective, module, params, ragged
+
+
+def test_packed_rows_give_the_terms_of_single_ones(asked, store):
+    objective, module, params, ragged = asked
+    found = []
+    for rows_BN in ([[0], [1], [2], [3]], [[2, 0, -1], [3, -1, -1], [-1, -1, 1]], [[0, 1], [2, 3], [-1, -1]]):
+        batch = batch_of(objective, ragged, rows_BN, store)
+        assert float(objective.weights(batch)[objective.term]) == 4.0
+        found.append(objective.terms(module, params, None, batch, jax.random.key(1), False))
+    for terms, metrics in found[1:]:
+        np.testing.assert_allclose(terms[objective.term], found[0][0][objective.term], rtol=1e-5)
+        for name, (total, weight) in metrics.items():
+            np.testing.assert_allclose((total, weight), found[0][1][name], rtol=1e-6)
+
+
+def test_the_last_layer_is_computed_at_the_summaries_alone(asked, store):
+    """The result is that of every position, for less work."""
+    objective, module, params, ragged = asked
+    batch = batch_of(objective, ragged, [[0, 1], [2, 3]], store)
+    unrolled = dataclasses.replace(module.config, execution=Execution(unroll=True))  # or XLA counts one layer of a loop
+
+    def of_summaries(params):
+        return objective.module(unrolled).apply({"params": params}, batch)
+
+    def of_every_position(params):
+        pooled_BND = encode(Encoder(unrolled).bind({"params": params["encoder"]}), batch, None).pooled_BND
+        head = params["heads"][objective.term]
+        return pooled_BND @ head["kernel"] + head["bias"]
+
+    np.testing.assert_allclose(of_summaries(params), of_every_position(params), rtol=1e-4, atol=1e-5)
+    flops = [jax.jit(f).lower(params).compile().cost_analysis()["flops"] for f in (of_summaries, of_every_position)]
+    assert flops[0] < 0.8 * flops[1]
+
+
+def test_terms_are_those_of_the_definition(asked, store):
+    objective, module, params, ragged = asked
+    batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
+    logits = np.asarray(module.apply({"params": params}, batch), np.float64)[:, 0]
+    labels = ragged.labels["label"]
+    if objective.classes:
+        expected = -np.sum(np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[np.arange(4), labels])
+    else:
+        expected = np.sum((logits[:, 0] - labels) ** 2)
+    terms, metrics = objective.terms(module, params, None, batch, jax.random.key(1), False)
+    np.testing.assert_allclose(terms[objective.term], expected, rtol=1e-5)
+    if objective.classes:
+        assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
+
+
+def test_dropout_acts_in_training_alone(asked, store):
+    objective, module, params, ragged = asked
+    batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
+    losses = {
+        (train, seed): float(
+            objective.terms(module, params, None, batch, jax.random.key(seed), train)[0][objective.term]
+        )
+        for train in (False, True)
+        for seed in (0, 1)
+    }
+    assert losses[False, 0] == losses[False, 1] and len(set(losses.values())) == 3
+
+
+def test_scores_of_classification(asked):
+    ragged = asked[-1]
+    probabilities = np.eye(3, dtype=np.float32)[[0, 2, 2, 2]] * 0.5 + 0.1
+    outputs = {"probabilities_BNC": probabilities}
+    scores = Classification(CLASSES).score(outputs, ragged, [])
+    labels = ragged.labels["label"].astype(int)
+    assert scores["f1"] == pytest.approx(f1_score(labels, [0, 2, 2, 2], average="macro"))
+    assert scores["matthews"] == pytest.approx(matthews_corrcoef(labels, [0, 2, 2, 2]))
+    records = [{"sentence": "a", "_where": "x:1"}] * 4
+    first = Classification(CLASSES).predictions(outputs, ragged, records)[0]
+    assert first == {
+        "sentence": "a",
+        "prediction": "maybe",
+        "probabilities": {"maybe": pytest.approx(0.6), "no": pytest.approx(0.1), "yes": pytest.approx(0.1)},
+    }
+
+
+def test_f1_of_two_classes_is_that_of_the_second(store):
+    ragged = lay_out([[20]] * 5, None, store.tokenizer, {"label": np.array([1, 1, 1, 0, 0])})
+    guesses = np.array([1, 0, 1, 1, 0])
+    scores = Classification(("0", "1")).score({"probabilities_BNC": np.eye(2)[guesses]}, ragged, [])
+    assert scores["f1"] == pytest.approx(2 / 3)  # two of three found, one of three wrong
+    assert scores["matthews"] == pytest.approx(1 / 6)
+
+
+def test_scores_of_regression(asked):
+    ragged, numbers = asked[-1], np.array([0.1, 3.0, 0.9, 1.7])
+    labels = ragged.labels["label"]
+    scores = Regression().score({"number_BN": numbers}, ragged, [])
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(numbers, labels).statistic)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(numbers, labels).statistic)
+    constant = Regression().score({"number_BN": np.ones(4)}, ragged, [])
+    assert constant == {"pearson": 0.0, "spearman": 0.0}
+    assert Regression().predictions({"number_BN": numbers}, ragged, [{"sentence": "a"}] * 4)[1]["prediction"] == 3.0
+
+
+def test_the_majority_is_that_of_the_training_file(asked, store):
+    ragged = asked[-1]
+    objective = Classification(CLASSES)
+    batch = batch_of(objective, ragged, [[0, 1], [2, 3], [-1, -1]], store)
+    assert objective.baselines(batch, np.array([5, 1, 9])) == {"majority_accuracy": (2.0, 4)}
+    assert objective.baselines(batch, np.array([5, 9, 1])) == {"majority_accuracy": (1.0, 4)}

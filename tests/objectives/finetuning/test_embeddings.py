@@ -1,0 +1,162 @@
+"""Losses on pairs of embeddings: as plain numpy has them, on packed rows as on rows of one pair."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.models.encoder import Encoder
+from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.objectives.finetuning.contrastive import EmbeddingContrastive
+from bertjax.objectives.finetuning.embeddings import EmbeddingClassification, EmbeddingRegression
+from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
+
+CLASSES = ("contradiction", "entailment", "neutral")
+SCORES, NUMBERS = np.array([5.0, 0.5, 2.5], np.float32), np.array([1, 0, 2], np.int32)
+APART = [[0, 1], [2, 3], [4, 5]]
+OBJECTIVES = [EmbeddingRegression(full_score=5.0), EmbeddingClassification(CLASSES), EmbeddingContrastive()]
+
+
+def pairs(objective):
+    labels = {"side": np.array([0, 1] * 3, np.int32)}
+    if not isinstance(objective, EmbeddingContrastive):
+        labels["pair_label"] = np.repeat(NUMBERS if objective.classes else SCORES, 2)
+    return examples([5, 9, 4, 7, 8, 3], labels)
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES, ids=lambda objective: type(objective).__name__)
+def asked(request):
+    """(objective, module, params, examples)."""
+    objective, of = request.param, pairs(request.param)
+    module, params = module_and_params(objective, batch_of(objective, of, APART))
+    return objective, module, params, of
+
+
+def embeddings(params, of) -> np.ndarray:
+    """float64, from the encoder on each example alone: the mean of its last hidden states."""
+    tokens_BT = np.zeros((len(of.ids), max(of.lengths)), np.int32)
+    is_token_BT = np.arange(max(of.lengths)) < of.lengths[:, None]
+    tokens_BT[is_token_BT] = of.tokens
+    encode = jax.jit(
+        lambda params, *inputs: Encoder(ENCODER).apply({"params": params}, inputs[0], examples_BT=inputs[1])
+    )
+    hidden_BTD = np.asarray(encode(params["encoder"], tokens_BT, is_token_BT).hidden, np.float64)
+    return np.stack([hidden_TD[:length].mean(axis=0) for hidden_TD, length in zip(hidden_BTD, of.lengths)])
+
+
+def cross_entropy(logits, labels) -> float:
+    return float(-np.log(np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True))[np.arange(3), labels].sum())
+
+
+def test_terms_are_those_of_the_definition(asked):
+    objective, module, params, of = asked
+    terms, metrics = terms_of(objective, module, params, batch_of(objective, of, APART))
+    u, v = embeddings(params, of)[::2], embeddings(params, of)[1::2]
+    cosines = u @ v.T / np.linalg.norm(u, axis=1)[:, None] / np.linalg.norm(v, axis=1)
+    if isinstance(objective, EmbeddingRegression):
+        logits, expected = None, np.sum((np.diag(cosines) - SCORES / 5.0) ** 2)
+    elif objective.classes:
+        head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["heads"]["embedding"])
+        logits, labels = np.concatenate([u, v, np.abs(u - v)], axis=1) @ head["kernel"] + head["bias"], NUMBERS
+        expected = cross_entropy(logits, labels)
+    else:
+        logits, labels = cosines / 0.05, np.arange(3)
+        expected = cross_entropy(logits, labels)
+    np.testing.assert_allclose(terms["embedding"], expected, rtol=1e-4)
+    if logits is not None:
+        assert tuple(map(float, metrics["accuracy"])) == (np.sum(logits.argmax(axis=1) == labels), 3.0)
+
+
+@pytest.mark.parametrize("rows_BN", [[[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]], [[4, 5, 0, 1, 2, 3]]])
+def test_packed_rows_give_the_terms_of_single_pairs(asked, rows_BN):
+    objective, module, params, of = asked
+    found = []
+    for rows in (APART, rows_BN):
+        batch = batch_of(objective, of, rows)
+        assert float(objective.weights(batch)["embedding"]) == 3.0
+        found.append(terms_of(objective, module, params, batch))
+    np.testing.assert_allclose(found[1][0]["embedding"], found[0][0]["embedding"], rtol=1e-4)
+    assert found[1][1] == found[0][1]
+
+
+def test_gradients_pass_empty_slots(asked):
+    objective, module, params, of = asked
+
+    @jax.jit
+    @jax.grad
+    def gradient(params, batch):
+        return terms_of(objective, module, params, batch)[0]["embedding"]
+
+    layouts = [[0, 1, -1, -1], [2, 3, -1, -1], [4, 5, -1, -1]], [[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]]
+    alone, packed = (gradient(params, batch_of(objective, of, rows)) for rows in layouts)
+    for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(packed), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_said_of_pairs(asked):
+    objective, module, params, of = asked
+    batch = batch_of(objective, of, [[2, 3, 0, 1], [4, 5, -1, -1]])
+    chosen = batch["example_ids_BN"] >= 0
+    outputs = outputs_of(objective, module, params, batch)
+    order = batch["example_ids_BN"][chosen]
+    of, whole = of.take(order), embeddings(params, of)[order]
+    u, v = whole[::2], whole[1::2]
+    cosines = np.sum(u * v, axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+    records = [{"id": int(number) // 2, "_where": "here"} for number in order]
+    said = objective.predictions(outputs, of, records)
+    assert [record["id"] for record in said] == [1, 0, 2] and "_where" not in said[0]
+    np.testing.assert_allclose([record["cosine"] for record in said], cosines, atol=2e-6)
+    scores = objective.score(outputs, of, records)
+    if isinstance(objective, EmbeddingRegression):
+        expected = SCORES[[1, 0, 2]]
+        assert scores["spearman"] == pytest.approx(stats.spearmanr(cosines, expected).statistic)
+        assert scores["pearson"] == pytest.approx(stats.pearsonr(cosines, expected).statistic, rel=1e-4)
+    else:
+        assert scores == {}
+    if objective.classes:
+        assert sum(said[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+        assert said[0]["prediction"] == max(said[0]["probabilities"], key=said[0]["probabilities"].get)
+        assert objective.baselines(batch, np.array([1, 5, 3])) == {"majority_accuracy": (1.0, 3)}
+
+
+def test_contrastive_cosines_are_correlated_where_there_are_numbers():
+    regression, contrastive = EmbeddingRegression(full_score=5.0), EmbeddingContrastive()
+    outputs = {"cosine_BN": np.repeat([0.9, 0.1, 0.8], 2)}
+    assert contrastive.score(outputs, pairs(regression), []) == regression.score(outputs, pairs(regression), [])
+
+
+def test_a_mean_is_of_an_example_alone():
+    hidden_BTD = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
+    examples_BT = np.array([[1, 1, 2, 2, 2, 0], [2, 0, 0, 0, 0, 0]])
+    found = mean_of_examples(hidden_BTD, examples_BT, slots=3)
+    expected = np.zeros((2, 3, 3))
+    expected[0, 0], expected[0, 1] = hidden_BTD[0, :2].mean(axis=0), hidden_BTD[0, 2:5].mean(axis=0)
+    expected[1, 1] = hidden_BTD[1, 0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_unit_vector_of_nothing_is_nothing():
+    vectors = np.array([[3.0, 4.0], [0.0, 0.0], [3e-12, 4e-12], [3e-15, 4e-15]], np.float32)
+    np.testing.assert_allclose(unit(vectors), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    assert np.all(np.isfinite(jax.grad(lambda x: unit(x).sum())(vectors)))
+
+
+@pytest.mark.parametrize(
+    "objective, more, complaint",
+    [
+        ({"kind": "embedding_regression", "full_score": 0.0}, {}, "objective.full_score=0.0 must be above 0"),
+        ({"kind": "embedding_contrastive", "temperature": -1.0}, {}, "objective.temperature=-1.0 must be above 0"),
+        (
+            {"kind": "embedding_contrastive"},
+            {"runtime": {"micro_tokens": 512}},
+            "micro_tokens=512 would take the batch apart, and objective.kind=embedding_contrastive compares all",
+        ),
+    ],
+)
+def test_what_cannot_be(objective, more, complaint):
+    task = {"objective": objective, "examples": {"kind": "siamese_pairs"}}
+    with pytest.raises(UserError, match=complaint):
+        from_dict({"tasks": {"task": task}} | more)
+    from_dict({"tasks": {"task": task | {"objective": {"kind": "embedding_regression"}}}} | more)

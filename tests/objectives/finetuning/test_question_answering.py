@@ -1,0 +1,208 @@
+"""Answers as spans: the loss in packed rows, the best spans over windows, no answers, and what is predicted."""
+
+import itertools
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.config import Task
+from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
+from bertjax.errors import UserError
+from bertjax.objectives.finetuning.question_answering import QuestionAnswering
+from tests.objectives import labeled_batches
+
+SEQ_LEN = 32
+BOTH = (ANSWER, NO_ANSWER)
+
+
+def paragraph(draw, number):
+    words = ["".join(draw.choices("abc", k=draw.randint(1, 4))) for _ in range(draw.choice((2, 3, 25)))]
+    context = " ".join(words)
+    first = draw.randrange(len(words))
+    text = " ".join(words[first : first + draw.randint(1, 2)])
+    start = len(" ".join(words[:first])) + bool(first)
+    of_one = {"id": str(number), "question": "who", "answers": [{"text": text, "answer_start": start}]}
+    of_none = {"id": f"no {number}", "question": "x", "answers": [], "is_impossible": True}
+    return {"context": context, "qas": [of_one, of_none] if number % 2 else [of_one]}
+
+
+@pytest.fixture(scope="module")
+def format(tmp_path_factory):
+    draw = random.Random(0)
+    path = tmp_path_factory.mktemp("questions") / "train.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph(draw, number) for number in range(30)]}]}))
+    return Questions(train=str(path), heldout=str(path), stride=8, max_question=4)
+
+
+@pytest.fixture(scope="module")
+def loaded(format, spelling):
+    return labeled_batches.load(format, QuestionAnswering(classes=BOTH), spelling, SEQ_LEN, 4)
+
+
+def gold_logits(examples):
+    """High where an answer begins and ends; at [CLS] lower than any answer, higher than what is none."""
+    ragged = examples.ragged
+    logits_T2 = np.zeros((len(ragged.tokens), 2), np.float32)
+    for column, name in enumerate(("start", "end")):
+        logits_T2[ragged.offsets[:-1] + ragged.labels[name], column] = np.where(ragged.labels[name] > 0, 9.0, 5.0)
+    return {"logits_BT2": logits_T2}
+
+
+def test_packing_changes_nothing(format, spelling):
+    labeled_batches.assert_packing_changes_nothing(format, QuestionAnswering(classes=BOTH), spelling, SEQ_LEN)
+
+
+def test_the_loss_is_a_softmax_over_the_tokens_of_the_example(loaded, spelling):
+    objective = QuestionAnswering(classes=BOTH)
+    module = objective.module(labeled_batches.encoder(spelling, SEQ_LEN))
+    params = jax.jit(module.init)(jax.random.key(0), loaded.batch)["params"]
+    terms = jax.jit(lambda batch: objective.terms(module, params, None, batch, jax.random.key(0), False))
+    sums, metrics = terms(loaded.batch)
+    logits_T2 = labeled_batches.outputs_of(objective, module, params, loaded)["logits_BT2"].astype(np.float64)
+    ragged, total, right = loaded.examples.ragged, 0.0, 0
+    for example, (first, stop) in enumerate(itertools.pairwise(ragged.offsets)):
+        own_T2 = logits_T2[first:stop]
+        for column, name in enumerate(("start", "end")):
+            true = own_T2[ragged.labels[name][example], column]
+            total += (np.log(np.exp(own_T2[:, column]).sum()) - true) / 2
+        right += own_T2.argmax(axis=0).tolist() == [ragged.labels["start"][example], ragged.labels["end"][example]]
+    np.testing.assert_allclose(sums["span"], total, rtol=1e-5)
+    assert objective.weights(loaded.batch)["span"] == len(loaded.examples)
+    assert metrics["span_accuracy"] == (right, len(loaded.examples))
+
+
+def test_rows_that_are_empty_leave_numbers(loaded, spelling):
+    objective = QuestionAnswering(classes=BOTH)
+    empty = {name: np.zeros_like(values) for name, values in loaded.batch.items()}
+    module = objective.module(labeled_batches.encoder(spelling, SEQ_LEN))
+    params = jax.jit(module.init)(jax.random.key(0), empty)["params"]
+
+    def loss(params):
+        return objective.terms(module, params, None, empty, jax.random.key(0), False)[0]["span"]
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    assert value == 0.0 and all(np.all(leaf == 0) for leaf in jax.tree.leaves(gradient))
+
+
+def test_gold_answers_have_100(loaded):
+    examples, objective = loaded.examples, QuestionAnswering(classes=BOTH)
+    assert max(np.bincount(examples.record_of)) > 2
+    order = np.random.default_rng(0).permutation(len(examples))
+    ragged, records = examples.take(order), [examples.records[number] for number in examples.record_of[order]]
+    shuffled = type(examples)(ragged, examples.records, examples.record_of[order])
+    scores = objective.score(gold_logits(shuffled), ragged, records)
+    assert {name: scores[name] for name in scores if name != "threshold"} == {
+        "exact_match": 100.0,
+        "f1": 100.0,
+        "f1_with_answer": 100.0,
+        "f1_without_answer": 100.0,
+    }
+    said = objective.predictions(gold_logits(shuffled), ragged, records)
+    assert [each["id"] for each in said] == [record["id"] for record in examples.records]
+    for each, record in zip(said, examples.records):
+        assert "context" not in each
+        if record["answers"]:
+            assert each["prediction"] == record["answers"][0]["text"]
+            assert record["context"][each["begin"] : each["stop"]] == each["prediction"] == each["nbest"][0]["text"]
+            assert each["score"] == 18.0
+        else:
+            assert (each["prediction"], each["begin"], each["stop"]) == ("", -1, -1)
+
+
+def predicted(spelling, logits, context="ab cd", asked="w", **choices):
+    """What is said to one question of which no answer is known, from {token of the context: logits}."""
+    objective = QuestionAnswering(**choices)
+    record = {"question": asked, "context": context}
+    examples = Questions(max_question=2).encode([record], spelling, 32, objective.classes)
+    logits_T2 = np.full((len(examples.ragged.tokens), 2), -9.0)
+    for token, pair in logits.items():
+        logits_T2[token] = pair
+    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, [record])
+    return said
+
+
+def test_spans_neither_run_backwards_nor_leave_the_context_nor_are_too_long(spelling):
+    # [CLS] w [SEP] a ##b c ##d [SEP]
+    logits = {0: (99, 99), 1: (99, 99), 2: (99, 99), 7: (99, 99), 6: (5, -9), 3: (-1, 4), 4: (2, 1), 5: (0, 0)}
+    said = predicted(spelling, logits)
+    assert [(each["text"], each["score"]) for each in said["nbest"][:3]] == [("a", 3.0), ("b", 3.0), ("b c", 2.0)]
+    assert (said["begin"], said["stop"]) == (0, 1)
+    assert "no_answer" not in said
+    assert all(len(each["text"].replace(" ", "")) <= 2 for each in predicted(spelling, logits, longest=2)["nbest"])
+    assert len(predicted(spelling, logits, nbest=3)["nbest"]) == 3
+    assert {each["text"] for each in predicted(spelling, logits, nbest=99)["nbest"]} == {
+        *("a", "ab", "ab c", "ab cd", "b", "b c", "b cd", "c", "cd", "d")
+    }
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.text("ab ", min_size=1, max_size=12).filter(str.strip), st.integers(1, 5))
+def test_the_best_spans_are_those_of_all_spans(spelling, seed, context, longest):
+    examples = Questions(max_question=2).encode([{"question": "w", "context": context}], spelling, 32, ())
+    logits_T2 = np.random.default_rng(seed).normal(size=(len(examples.ragged.tokens), 2))
+    begin, stop = (examples.ragged.token_labels[name] for name in ("begin", "stop"))
+    tokens = np.flatnonzero(begin >= 0)
+    scores = {}
+    for first, last in itertools.product(tokens, tokens):
+        if first <= last < first + longest:
+            text = context[begin[first] : stop[last]]
+            scores[text] = max(scores.get(text, -np.inf), logits_T2[first, 0] + logits_T2[last, 1])
+    objective = QuestionAnswering(longest=longest, nbest=100)
+    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, examples.records)
+    found = {each["text"]: each["score"] for each in said["nbest"]}
+    assert found == pytest.approx(scores, abs=1e-4) and list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_a_text_is_said_once(spelling):
+    said = predicted(spelling, {}, context="a a")
+    assert [each["text"] for each in said["nbest"]] == ["a", "a a"]
+
+
+@pytest.mark.parametrize("threshold, answer", [(0.0, ""), (0.9, ""), (1.0, "ab"), (2.0, "ab")])
+def test_the_threshold_decides_where_no_answer_is_known(spelling, threshold, answer):
+    logits = {0: (2, 2), 3: (3, -9), 4: (-9, 0)}
+    said = predicted(spelling, logits, classes=BOTH, threshold=threshold)
+    assert (said["prediction"], said["no_answer"], said["score"]) == (answer, 4.0, 3.0)
+
+
+def test_no_answer_scores_what_its_lowest_window_gives(spelling):
+    record = {"question": "w", "context": "a" * 40}
+    examples = Questions(max_question=2, stride=4).encode([record], spelling, 24, BOTH)
+    logits_T2 = np.zeros((len(examples.ragged.tokens), 2))
+    logits_T2[examples.ragged.offsets[:-1]] = 3 + np.arange(len(examples))[::-1, None]
+    objective = QuestionAnswering(classes=BOTH)
+    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, [record] * len(examples))
+    assert said["no_answer"] == 6.0 and said["prediction"] == ""
+
+
+def test_the_threshold_is_that_with_the_highest_f1(spelling):
+    """Margins 1, 3 and 5: the first two should be answered, the last should not."""
+    answers = [{"text": "ab", "answer_start": 0}]
+    records = [{"question": "w", "context": "ab", "answers": gold} for gold in (answers, answers, [])]
+    examples = Questions(max_question=2).encode(records, spelling, 16, BOTH)
+    logits_T2 = np.zeros((len(examples.ragged.tokens), 2))
+    logits_T2[examples.ragged.offsets[:-1], 0] = [1, 3, 5]
+    logits_T2[examples.ragged.offsets[:-1] + 3, 0] = logits_T2[examples.ragged.offsets[:-1] + 4, 1] = 0.01
+    logits_T2[examples.ragged.offsets[:-1], 0] += 0.02
+    scores = QuestionAnswering(classes=BOTH).score({"logits_BT2": logits_T2}, examples.ragged, records)
+    assert scores["threshold"] == pytest.approx(4.0)
+    assert scores["f1"] == scores["exact_match"] == 100.0
+    always = QuestionAnswering(classes=(ANSWER,)).score({"logits_BT2": logits_T2}, examples.ragged, records)
+    assert always == {"exact_match": pytest.approx(200 / 3), "f1": pytest.approx(200 / 3)}
+
+
+@pytest.mark.parametrize("choices", [{"longest": 0}, {"nbest": 0}])
+def test_settings_that_make_no_sense(choices):
+    ((field, value),) = choices.items()
+    with pytest.raises(UserError, match=f"objective.{field}={value} must be at least 1"):
+        QuestionAnswering(**choices)
+
+
+def test_other_examples_have_no_answers():
+    with pytest.raises(UserError, match="learns the label start, which .* use examples.kind=questions"):
+        Task(QuestionAnswering())

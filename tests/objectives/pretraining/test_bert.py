@@ -1,0 +1,100 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.step import normalised, total_loss
+from tests import batches
+from tests.models import reference
+
+OBJECTIVE = BERT()
+GOLDEN_MLM, GOLDEN_NSP = 6.152914, 0.6951759
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """(module, params, batch), with weights that follow from a formula."""
+    module, batch = OBJECTIVE.module(batches.ENCODER), batches.make()
+    return module, batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"]), batch
+
+
+def losses(module, params, batch, train=False):
+    def of(params, batch):
+        sums, metrics = OBJECTIVE.terms(module, params, None, batch, jax.random.key(0), train)
+        return normalised(sums, OBJECTIVE.weights(batch)), metrics
+
+    return jax.jit(of)(params, batch)
+
+
+def test_golden_losses(fixed):
+    found, metrics = losses(*fixed)
+    np.testing.assert_allclose(found["mlm"], GOLDEN_MLM, rtol=1e-5)
+    np.testing.assert_allclose(found["nsp"], GOLDEN_NSP, rtol=1e-5)
+    np.testing.assert_allclose(total_loss(OBJECTIVE, found), GOLDEN_MLM + GOLDEN_NSP, rtol=1e-5)
+    assert metrics["nsp_accuracy"][1] == 8
+
+
+def test_losses_are_means_of_the_log_probabilities(fixed):
+    module, params, batch = fixed
+    mlm_BKV, nsp_B2 = reference.bert(params, batches.ENCODER, batch)
+    found, metrics = losses(*fixed)
+
+    def mean(logits, labels, weights):
+        true = np.take_along_axis(np.log(reference.softmax(logits)), labels[..., None], axis=-1)[..., 0]
+        return -(true * weights).sum() / weights.sum(), ((logits.argmax(-1) == labels) * weights).sum()
+
+    loss, right = mean(mlm_BKV, batch["mlm_labels_BK"], batch["mlm_weights_BK"])
+    np.testing.assert_allclose(found["mlm"], loss, rtol=1e-5)
+    assert metrics["mlm_accuracy"][0] == right
+    loss, right = mean(nsp_B2[:, None], batch["nsp_labels_BN"], batch["nsp_weights_BN"])
+    np.testing.assert_allclose(found["nsp"], loss, rtol=1e-5)
+    assert metrics["nsp_accuracy"][0] == right
+
+
+def test_a_model_that_knows_nothing_is_as_good_as_chance():
+    config = EncoderConfig(vocab_size=100, layers=2, width=16, heads=2, feedforward=32, max_positions=16)
+    module, batch = OBJECTIVE.module(config), batches.make()
+    params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
+    found, _ = losses(module, params, batch)
+    np.testing.assert_allclose(found["mlm"], np.log(100), atol=0.1)
+    np.testing.assert_allclose(found["nsp"], np.log(2), atol=0.1)
+
+
+def test_padding_does_not_change_the_losses(fixed):
+    module, params, batch = fixed
+    real_BT = batch["examples_BT"] > 0
+    other = batch | {"tokens_BT": np.where(real_BT, batch["tokens_BT"], 55)}
+    jax.tree.map(np.testing.assert_array_equal, losses(*fixed), losses(module, params, other))
+
+
+def test_an_empty_row_changes_nothing(fixed):
+    module, params, batch = fixed
+    empty = jax.tree.map(np.zeros_like, batches.make(1)) | {"example_ids_BN": np.array([[-1]], np.int32)}
+    longer = {name: np.concatenate([batch[name], empty[name]]) for name in batch}
+    expected, found = losses(*fixed), losses(module, params, longer)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
+def test_dropout_is_for_training_only(fixed):
+    _, params, batch = fixed
+    module = OBJECTIVE.module(dataclasses.replace(batches.ENCODER, dropout=0.1, attention_dropout=0.1))
+    np.testing.assert_array_equal(losses(module, params, batch)[0]["mlm"], losses(*fixed)[0]["mlm"])
+    assert losses(module, params, batch, train=True)[0]["mlm"] != losses(*fixed)[0]["mlm"]
+
+
+def test_the_pair_head_predicts_from_its_labels_alone(fixed):
+    module, params, batch = fixed
+    flipped = batch | {"nsp_labels_BN": 1 - batch["nsp_labels_BN"]}
+    (plain, metrics), (other, changed) = losses(*fixed), losses(module, params, flipped)
+    assert plain["mlm"] == other["mlm"] and plain["nsp"] != other["nsp"]
+    assert metrics["nsp_accuracy"][0] + changed["nsp_accuracy"][0] == 8
+
+
+def test_outputs_are_the_best_tokens_in_order(fixed):
+    module, params, batch = fixed
+    guesses_BK5 = jax.jit(OBJECTIVE.outputs, static_argnums=0)(module, params, batch)["mlm_guesses_BK5"]
+    mlm_BKV, _ = reference.bert(params, batches.ENCODER, batch)
+    np.testing.assert_array_equal(guesses_BK5, np.argsort(-mlm_BKV, axis=-1)[..., :5])

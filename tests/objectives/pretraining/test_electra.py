@@ -1,0 +1,117 @@
+"""Replaced token detection: what counts as replaced, and which gradients reach what."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.data.masking import TokenMasking
+from bertjax.errors import UserError
+from bertjax.models.config import PRESETS
+from bertjax.objectives.pretraining.electra import Electra, replace
+from bertjax.training.step import normalised
+from tests import batches, ragged
+
+OBJECTIVE = Electra(generator_share=0.5)
+
+
+def test_a_draw_that_is_the_original_is_no_replacement():
+    batch = batches.make()
+    kept, is_replaced_BT = replace(batch, jnp.array(batch["mlm_labels_BK"]))
+    assert not is_replaced_BT.any()
+    real_BK = batch["mlm_weights_BK"] > 0
+    rows, places = np.nonzero(real_BK)
+    columns = batch["mlm_positions_BK"][rows, places]
+    np.testing.assert_array_equal(kept["tokens_BT"][rows, columns], batch["mlm_labels_BK"][real_BK])
+
+
+def test_only_predicted_positions_are_replaced():
+    """Though a place without a prediction points to column 0, as a predicted one may."""
+    batch = batches.make()
+    batch["mlm_positions_BK"][:, 0] = 0
+    batch["mlm_weights_BK"][:, :2], batch["mlm_weights_BK"][:, 2:] = 1.0, 0.0
+    batch["mlm_positions_BK"][:, 2:] = 0
+    drawn_BK = batch["mlm_labels_BK"] + 1
+    filled, is_replaced_BT = replace(batch, jnp.array(drawn_BK))
+    rows = np.arange(len(drawn_BK))
+    for place_ in (0, 1):
+        columns = batch["mlm_positions_BK"][:, place_]
+        np.testing.assert_array_equal(filled["tokens_BT"][rows, columns], drawn_BK[:, place_])
+        assert is_replaced_BT[rows, columns].all()
+    assert is_replaced_BT.sum() == 2 * len(rows)
+    np.testing.assert_array_equal(
+        np.where(is_replaced_BT, 0, filled["tokens_BT"]), np.where(is_replaced_BT, 0, batch["tokens_BT"])
+    )
+
+
+def gradient_of(term: str) -> dict[str, float]:
+    """{path: the largest gradient of one term}, dropout off."""
+    module, batch = OBJECTIVE.module(batches.ENCODER), batches.make()
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+
+    def loss(params):
+        sums, _ = OBJECTIVE.terms(module, params, None, batch, jax.random.key(1), False)
+        return normalised(sums, OBJECTIVE.weights(batch))[term]
+
+    gradient = jax.jit(jax.grad(loss))(params)
+    return {path: float(jnp.abs(leaf).max()) for path, leaf in flatten_dict(gradient, sep="/").items()}
+
+
+def test_the_discriminator_teaches_the_generator_nothing():
+    """Its gradients reach no parameter of the generator but the embeddings that they share (section 2)."""
+    reached = {path for path, largest in gradient_of("rtd").items() if largest > 0.0}
+    assert not any(path.startswith(("generator/", "heads/mlm/")) for path in reached)
+    assert {"encoder/embeddings/word", "encoder/embeddings/position", "heads/rtd/classifier/kernel"} <= reached
+    assert any(path.startswith("encoder/layers/") for path in reached)
+
+
+def test_the_generator_teaches_the_discriminator_its_embeddings_alone():
+    reached = {path for path, largest in gradient_of("mlm").items() if largest > 0.0}
+    assert not any(path.startswith(("encoder/layers/", "heads/rtd/")) for path in reached)
+    assert {"encoder/embeddings/word", "heads/mlm/transform/kernel"} <= reached
+    assert any(path.startswith("generator/encoder/layers/") for path in reached)
+
+
+def test_all_tokens_are_judged_and_the_published_weight_is_fifty():
+    batch = batches.make()
+    assert OBJECTIVE.weights(batch)["rtd"] == (batch["examples_BT"] > 0).sum() > 5 * batch["mlm_weights_BK"].shape[0]
+    assert Electra().coefficients == {"rtd": 50.0}
+
+
+def test_the_generator_has_its_share_of_the_widths_and_all_layers():
+    generator = Electra().generator(PRESETS["base"])
+    assert (generator.layers, generator.width, generator.feedforward, generator.heads) == (12, 192, 768, 3)
+    assert generator.embedded_width == 768
+    base = Electra(generator_share=1 / 3).generator(PRESETS["base"])
+    assert (base.width, base.feedforward, base.heads) == (256, 1024, 4)
+
+
+def test_a_generator_is_no_wider_than_the_discriminator():
+    with pytest.raises(UserError, match="^objective.generator_share=1.5 must be above 0 and at most 1"):
+        Electra(generator_share=1.5)
+    with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
+        Electra(rtd_coefficient=float("nan"))
+    with pytest.raises(UserError, match="makes a generator of width 11 and 3 heads, which do not divide it"):
+        Electra(generator_share=0.7).generator(dataclasses.replace(batches.ENCODER, heads=4, width=16))
+
+
+@dataclasses.dataclass(frozen=True)
+class Tight(TokenMasking):
+    """Has place for eight predictions a row, however many it chooses."""
+
+    def capacity(self, seq_len, row_examples):
+        return 8
+
+
+def test_what_finds_no_place_stays_as_it_was():
+    """A [MASK] that nobody predicts would tell the discriminator what no text has."""
+    examples = ragged.random(np.array([40]), np.array([0]))
+    objective = Electra(masking=Tight(rate=0.6, mask=1.0, random=0.0))
+    features = objective.features(ragged.one_a_row(examples), ragged.first_epoch(examples))
+    assert features["mlm_dropped_B"] > 5
+    assert (features["tokens_BT"] == ragged.MASK).sum() == 8
+    unmasked = features["tokens_BT"][0] != ragged.MASK
+    np.testing.assert_array_equal(features["tokens_BT"][0][unmasked], examples.tokens[unmasked])

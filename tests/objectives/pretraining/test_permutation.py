@@ -1,0 +1,160 @@
+"""Permutation language modelling: the order, what is predicted from what, and what does not fit."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.data.batch import place
+from bertjax.data.masking import SpanMasking, TokenMasking
+from bertjax.errors import UserError
+from bertjax.models.config import PRESETS
+from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
+from tests import batches, ragged
+
+LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
+ENCODER = dataclasses.replace(
+    PRESETS["xlnet_base"], vocab_size=507, layers=2, width=16, heads=2, feedforward=24, max_positions=64,
+    dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
+
+
+def features(objective: PermutationLM, seed: int = 0, epoch: int = 0) -> dict[str, np.ndarray]:
+    examples = ragged.random(LENGTHS, IDS)
+    draw = dataclasses.replace(ragged.first_epoch(examples, seed), epochs=np.full(4, epoch))
+    placed = ragged.one_a_row(examples)
+    tokens_BT, examples_BT = (
+        placed.tokens_to_rows(examples.tokens),
+        placed.tokens_to_rows(np.ones_like(examples.tokens)),
+    )
+    return objective.features(placed, draw) | {"originals_BT": tokens_BT, "examples_BT": examples_BT}
+
+
+def predicted(found: dict[str, np.ndarray]) -> np.ndarray:
+    predicted_BT = np.zeros(found["tokens_BT"].shape, bool)
+    rows, places = np.nonzero(found["plm_weights_BK"])
+    predicted_BT[rows, found["plm_positions_BK"][rows, places]] = True
+    return predicted_BT
+
+
+def test_no_token_is_hidden_and_a_sixth_is_predicted():
+    found = features(PermutationLM())
+    np.testing.assert_array_equal(found["tokens_BT"], found["originals_BT"])
+    counts_B = predicted(found).sum(axis=1)
+    np.testing.assert_array_equal(counts_B, np.floor((LENGTHS - 2) / 6 + 0.5))
+    rows, places = np.nonzero(found["plm_weights_BK"])
+    columns = found["plm_positions_BK"][rows, places]
+    np.testing.assert_array_equal(found["plm_labels_BK"][rows, places], found["originals_BT"][rows, columns])
+
+
+def test_given_tokens_come_first_and_the_rest_one_by_one():
+    found = features(PermutationLM())
+    is_last_BT = predicted(found) | np.isin(found["originals_BT"], [ragged.CLS, ragged.SEP])
+    real_BT = found["examples_BT"] > 0
+    assert (found["rank_BT"][real_BT & ~is_last_BT] == 1).all()
+    for row in range(4):
+        ordered = found["rank_BT"][row, is_last_BT[row]]
+        assert sorted(ordered) == list(range(2, 2 + len(ordered))) and list(ordered) != sorted(ordered)
+
+
+def test_orders_are_new_in_every_epoch_and_follow_from_seed_and_example_alone():
+    first, again, later, other = (
+        features(PermutationLM(), **draw)["rank_BT"] for draw in ({}, {}, {"epoch": 1}, {"seed": 1})
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (later != first).any(axis=1).all() and (other != first).any(axis=1).all()
+    alone = ragged.random(LENGTHS[2:3], IDS[2:3])
+    found = PermutationLM().features(ragged.one_a_row(alone), ragged.first_epoch(alone))
+    np.testing.assert_array_equal(found["rank_BT"][0], first[2])
+
+
+def test_every_order_of_few_tokens_is_as_likely():
+    text = np.array([ragged.CLS, 10, 11, 12, ragged.SEP])
+    examples = ragged.of([text] * 6000, np.arange(6000))
+    chosen = np.tile([False, True, True, True, False], 6000)
+    found = ranks(examples, ragged.first_epoch(examples), chosen, np.zeros(30000, bool)).reshape(6000, 5)
+    orders, counts = np.unique(np.argsort(found[:, 1:4], axis=1), axis=0, return_counts=True)
+    assert len(orders) == 6 and (np.abs(counts - 1000) < 5 * 29).all()  # deviation sqrt(6000 * 1/6 * 5/6) = 29
+
+
+def test_packing_changes_no_order():
+    examples = ragged.random(LENGTHS, IDS)
+    packed = place(examples, np.array([[1, 0], [3, 2]]), 100, ragged.VOCABULARY)
+    found, alone = PermutationLM().features(packed, ragged.first_epoch(examples)), features(PermutationLM())
+    np.testing.assert_array_equal(found["rank_BT"][0, :60], alone["rank_BT"][1, :60])
+    np.testing.assert_array_equal(found["rank_BT"][0, 60:100], alone["rank_BT"][0, :40])
+
+
+def test_with_a_memory_the_first_half_is_given_and_unpredicted():
+    """It comes before the second half, which sees it, and sees nothing of that."""
+    found, without = features(PermutationLM(memory=True)), features(PermutationLM())
+    half = found["tokens_BT"].shape[1] // 2
+    assert not predicted(found)[:, :half].any()
+    np.testing.assert_array_equal(predicted(found)[:, half:], predicted(without)[:, half:])
+    assert (found["rank_BT"][:, :half] == 0).all() and (found["rank_BT"][2, half:] > 0).all()
+
+
+def test_the_memory_changes_gradients_and_no_loss():
+    """Where they stop is shown in tests/models/test_relative.py."""
+    batch = features(PermutationLM(memory=True))
+    batch |= {"positions_BT": np.tile(np.arange(64), (4, 1)), "segments_BT": 0 * batch["tokens_BT"]}
+    module = PermutationLM().module(ENCODER)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+
+    def gradient(objective):
+        def loss(params):
+            sums, _ = objective.terms(objective.module(ENCODER), params, None, batch, jax.random.key(1), False)
+            return sums["plm"]
+
+        return jax.jit(jax.value_and_grad(loss))(params)
+
+    (with_memory, stopped), (without, whole) = gradient(PermutationLM(memory=True)), gradient(PermutationLM())
+    np.testing.assert_allclose(with_memory, without, rtol=1e-6)
+    first, second = (tree["encoder"]["layers"]["intermediate"]["kernel"] for tree in (stopped, whole))
+    assert np.abs(first[0] - second[0]).max() > 1e-3 * np.abs(second[0]).max()
+
+
+def test_as_a_reader_it_sees_all_but_what_it_guesses():
+    """Several tokens at once, none of which tells of the others, whatever symbol stands in their place."""
+    objective, columns = PermutationLM(), np.array([[3, 9, 0]], np.int32)  # the last place is empty
+    tokens_BT = np.array([[5, *range(10, 24), 4]])
+    batch = {
+        "tokens_BT": tokens_BT,
+        "segments_BT": 0 * tokens_BT,
+        "positions_BT": np.arange(16)[None],
+        "examples_BT": np.ones((1, 16), int),
+        "summary_positions_BN": np.zeros((1, 1), int),
+        "plm_positions_BK": columns,
+    }
+    module = objective.reader(ENCODER)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    params = jax.tree.map(jnp.asarray, params)
+    apply = jax.jit(lambda tokens_BT: module.apply({"params": params}, batch | {"tokens_BT": tokens_BT})["plm"])
+    plain = apply(tokens_BT)
+    for column, matters in ((3, False), (9, False), (0, True), (5, True), (15, True)):
+        changed_BT = tokens_BT.copy()
+        changed_BT[0, column] = 99
+        difference = np.abs(apply(changed_BT)[0, :2, :507] - plain[0, :2, :507]).max(axis=1)
+        assert ((difference > 0) == matters).all(), column
+
+
+@pytest.mark.parametrize(
+    "masking", [TokenMasking(), TokenMasking(mask=0.0, random=0.1), SpanMasking(mask=1.0, random=0.0)]
+)
+def test_a_masking_that_hides_tokens_is_refused(masking):
+    with pytest.raises(UserError, match=r"^masking.mask=.* hides them by their order; set both to 0$"):
+        PermutationLM(masking=masking)
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"positions": "learned"}, "objective.kind=permutation needs model.positions=relative, not learned: a query"),
+        ({"embedding_width": 8}, "objective.kind=permutation multiplies states by word embeddings, and model.embed"),
+    ],
+)
+def test_encoders_that_do_not_fit(fields, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        PermutationLM().module(dataclasses.replace(ENCODER, **fields))

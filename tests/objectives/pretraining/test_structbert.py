@@ -1,0 +1,87 @@
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.data.batch import Draw
+from bertjax.errors import UserError
+from bertjax.objectives.pretraining.structbert import StructBERT, StructBERTModule, heads_of_runs
+from tests import batches, ragged
+
+LENGTHS = np.array([40, 60, 64, 30] * 8)
+
+
+def of(objective: StructBERT, epoch: int = 0) -> dict[str, np.ndarray]:
+    examples = ragged.random(LENGTHS, np.arange(len(LENGTHS)))
+    examples = dataclasses.replace(examples, labels={"order": np.zeros(len(LENGTHS), np.int32)})
+    return objective.features(ragged.one_a_row(examples), Draw(0, np.full(len(LENGTHS), epoch)))
+
+
+def originals() -> np.ndarray:
+    return ragged.one_a_row(ragged.random(LENGTHS, np.arange(len(LENGTHS)))).tokens_to_rows(
+        ragged.random(LENGTHS, np.arange(len(LENGTHS))).tokens, 0
+    )
+
+
+def test_runs_of_three_are_cut_from_what_is_eligible():
+    eligible = np.array([0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1], bool)
+    assert heads_of_runs(eligible).tolist() == [1, 9, 12]
+
+
+def test_shuffled_runs_hold_their_own_tokens_and_are_all_asked_for():
+    found, tokens_BT = of(StructBERT(shuffle_rate=0.5)), originals()
+    changed = orders = 0
+    for row in range(len(LENGTHS)):
+        columns = found["order_positions_BK"][row][found["order_weights_BK"][row] > 0]
+        labels = found["order_labels_BK"][row][found["order_weights_BK"][row] > 0]
+        np.testing.assert_array_equal(labels, tokens_BT[row, columns])
+        for run in columns.reshape(-1, 3):
+            assert run.tolist() == [run[0], run[0] + 1, run[0] + 2]
+            assert sorted(found["tokens_BT"][row, run]) == sorted(tokens_BT[row, run])
+            changed += (found["tokens_BT"][row, run] != tokens_BT[row, run]).any()
+            orders += 1
+    assert orders > 50 and 0.7 < changed / orders < 0.95  # one order of six is the original
+
+
+def test_nothing_else_is_moved_and_no_mask_is_shuffled():
+    found, tokens_BT = of(StructBERT(shuffle_rate=0.5)), originals()
+    touched = np.zeros(tokens_BT.shape, bool)
+    for name in ("mlm", "order"):
+        rows, spots = np.nonzero(found[f"{name}_weights_BK"])
+        columns = found[f"{name}_positions_BK"][rows, spots]
+        assert not touched[rows, columns].any()  # the two never meet
+        touched[rows, columns] = True
+    assert found["order_dropped_B"].sum() == 0
+    np.testing.assert_array_equal(found["tokens_BT"][~touched], tokens_BT[~touched])
+
+
+def test_the_share_of_runs_that_are_shuffled_is_the_rate():
+    found = [of(StructBERT(shuffle_rate=0.2), epoch) for epoch in range(8)]
+    eligible = of(StructBERT(shuffle_rate=1.0))
+    share = sum(each["order_weights_BK"].sum() for each in found) / 8 / eligible["order_weights_BK"].sum()
+    assert abs(share - 0.2) < 0.03
+    assert (found[0]["tokens_BT"] != found[1]["tokens_BT"]).any()
+
+
+def test_the_order_is_restored_by_the_head_of_masked_tokens():
+    batch = batches.make() | {
+        f"order_{name}_BK": batches.make(seed=1)[f"mlm_{name}_BK"] for name in ("positions", "labels", "weights")
+    }
+    batch = {name.replace("nsp_", "structure_"): values for name, values in batch.items()}
+    batch["order_dropped_B"] = np.zeros(8, np.int32)
+    objective = StructBERT()
+    module = objective.module(batches.ENCODER)
+    assert isinstance(module, StructBERTModule)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    assert set(params["heads"]) == {"mlm", "structure"}
+    logits = module.apply({"params": params}, batch)
+    swapped = module.apply({"params": params}, batch | {"mlm_positions_BK": batch["order_positions_BK"]})
+    np.testing.assert_allclose(swapped["mlm"], logits["order"], rtol=1e-5, atol=1e-6)
+    sums, _ = objective.terms(module, params, None, batch, jax.random.key(0), False)
+    assert set(sums) == set(objective.weights(batch)) == {"mlm", "order", "structure"}
+
+
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(UserError, match="^objective.shuffle_rate=0.0 must be above 0"):
+        StructBERT(shuffle_rate=0.0)

@@ -1,0 +1,145 @@
+"""Capitals, and tokens that a document has again: what is shown, what is asked, and what the loss is."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import Config, Task
+from bertjax.data import tokenizer
+from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.formats import format_class
+from bertjax.data.preparation import prepare
+from bertjax.errors import UserError
+from bertjax.objectives.pretraining.capitals import CapitalPrediction, OpenedCapitalPrediction, cases
+from bertjax.objectives.pretraining.token_document import TokenDocumentRelation
+from bertjax.training.feeds import Feeds
+from tests import batches, ragged
+
+# Pieces 7, 8, ... of a vocabulary; the first six are three with two spellings.
+PIECES = ["King", "king", "The", "the", "USA", "usa", "London", "##ing", "."]
+PAIRS = [[7, 8], [9, 10], [11, 12]]
+ING = 14
+VOCABULARY = dataclasses.replace(ragged.VOCABULARY, size=16, continuation_ids=(ING,))
+# King The the USA usa London ing . king | The usa ing King king . the USA ing, with [CLS] and [SEP]
+TEXTS = [[7, 9, 10, 11, 12, 13, ING, 15, 8], [9, 12, ING, 7, 8, 15, 10, 11, ING]]
+
+
+def tokenizer_of(pieces: list[str]) -> SimpleNamespace:
+    special = [f"[S{number}]" for number in range(7)]
+    return SimpleNamespace(
+        vocab_size=7 + len(pieces),
+        special_ids=frozenset(range(7)),
+        piece=lambda token: (special + pieces)[token],
+        decode=lambda tokens: "".join((special + pieces)[token] for token in tokens),
+    )
+
+
+def test_pieces_of_two_spellings_are_found():
+    assert cases(tokenizer_of(PIECES)).tolist() == PAIRS
+    assert cases(tokenizer_of(["king", "queen"])).shape == (0, 2)
+
+
+def test_bytes_that_are_no_text_have_no_spellings():
+    text = ["Gar 가각간 à la carte, Ça va? GAR, gar", "가나다라 마바사 The the"] * 30
+    bytewise = tokenizer.train(text, TokenizerConfig(kind="byte_bpe", vocab_size=300))
+    pairs = cases(bytewise)
+    assert len(pairs)
+    for capital, lower in pairs.tolist():
+        assert bytewise.decode([capital]).lower() == bytewise.decode([lower]) != bytewise.decode([capital])
+
+
+def capital_features(epoch: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The features of examples of these pieces, and their tokens [B, T] as they were."""
+    texts = [np.array([ragged.CLS, *text, ragged.SEP]) for text in TEXTS]
+    placed = ragged.one_a_row(ragged.of(texts, np.arange(2)), VOCABULARY)
+    objective = OpenedCapitalPrediction(pairs=np.array(PAIRS, np.int32))
+    draw = dataclasses.replace(ragged.first_epoch(placed.ragged), epochs=np.full(2, epoch))
+    return objective.features(placed, draw), placed.tokens_to_rows(placed.ragged.tokens)
+
+
+def test_the_text_is_shown_in_lower_case_and_capitals_are_asked_for():
+    found, tokens_BT = capital_features()
+    assert found["capital_labels_BT"].tolist() == [
+        [-1, 1, 1, 0, 1, 0, -1, -1, -1, 0, -1],
+        [-1, 1, -1, -1, 1, 0, -1, 0, -1, -1, -1],  # not of words of two pieces, whose cut would tell
+    ]
+    for epoch in range(8):  # random replacements are in lower case, too
+        found, _ = capital_features(epoch)
+        assert not np.isin(found["tokens_BT"], [7, 9, 11]).any()
+    masked_BT = np.zeros(tokens_BT.shape, bool)
+    rows, places = np.nonzero(found["mlm_weights_BK"])
+    masked_BT[rows, found["mlm_positions_BK"][rows, places]] = True
+    lower_BT = np.where(np.isin(tokens_BT, [7, 9, 11]), tokens_BT + 1, tokens_BT)
+    np.testing.assert_array_equal(found["tokens_BT"][~masked_BT], lower_BT[~masked_BT])
+    # What is predicted is the piece as it was written.
+    columns = found["mlm_positions_BK"][rows, places]
+    np.testing.assert_array_equal(found["mlm_labels_BK"][rows, places], tokens_BT[rows, columns])
+
+
+def test_a_tokenizer_without_capitals_is_refused(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"Every Good Boy ate {count} pears." for count in range(40)))
+    lower = TokenizerConfig(kind="wordpiece", vocab_size=60, lowercase=True)
+    where = DataConfig(str(tmp_path / "corpus.txt"), heldout_share=0.5, tokenizer=lower, store=str(tmp_path))
+    with pytest.raises(
+        UserError, match="^objective.kind=capitals learns which pieces .*data.tokenizer.lowercase=False"
+    ):
+        CapitalPrediction().opened(prepare(where))
+
+
+def test_the_tokenizer_of_a_store_tells_the_pieces(store):
+    pairs = CapitalPrediction().opened(store).pairs
+    assert len(pairs) > 10
+    for capital, lower in pairs.tolist():
+        piece = store.tokenizer.piece(capital)
+        assert piece.lower() == store.tokenizer.piece(lower) != piece
+
+
+@pytest.fixture(scope="module")
+def court(tmp_path_factory):
+    """A store of a few words, each in both spellings."""
+    draw, folder = np.random.default_rng(0), tmp_path_factory.mktemp("court")
+
+    def sentence() -> str:
+        return " ".join(draw.choice(["king", "queen", "the", "a", "saw", "met"], draw.integers(3, 9))).capitalize()
+
+    documents = ["\n".join(sentence() for _ in range(draw.integers(2, 40))) for _ in range(60)]
+    (folder / "corpus.txt").write_text("\n\n".join(documents))
+    words = TokenizerConfig(kind="wordpiece", vocab_size=60)
+    where = DataConfig(
+        str(folder / "corpus.txt"), heldout_share=0.2, splitter="line", tokenizer=words, store=str(folder)
+    )
+    return prepare(where)
+
+
+@pytest.mark.parametrize(
+    ("objective", "examples", "term"),
+    [(CapitalPrediction(), "doc_sentences", "capital"), (TokenDocumentRelation(), "token_document", "elsewhere")],
+)
+def test_the_head_answers_for_every_token_that_is_asked(court, objective, examples, term):
+    config = Config(tasks={"task": Task(objective, format_class(examples)(), row_examples=2)})
+    batch = Feeds(config, court).feed("train", 48).batch(np.arange(12))
+    labels_BT = batch[f"{term}_labels_BT"]
+    assert set(np.unique(labels_BT)) == {-1, 0, 1} and (labels_BT[batch["examples_BT"] == 0] == -1).all()
+
+    encoder = dataclasses.replace(batches.ENCODER, vocab_size=court.tokenizer.vocab_size, max_positions=48)
+    module = objective.module(encoder)
+    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    assert set(params["heads"]) == {"mlm", term}
+    logits_BT = np.asarray(module.apply({"params": params}, batch)[term], np.float64)
+    sums, metrics = objective.terms(module, params, None, batch, jax.random.key(0), False)
+    asked_BT, yes_BT = labels_BT >= 0, labels_BT == 1
+    chance_BT = 1 / (1 + np.exp(-logits_BT))
+    loss = -np.log(np.where(yes_BT, chance_BT, 1 - chance_BT))[asked_BT].sum()
+    np.testing.assert_allclose(sums[term], loss, rtol=1e-5)
+    weights = objective.weights(batch)
+    assert set(sums) == set(weights) == {"mlm", term} and weights[term] == asked_BT.sum()
+    right_BT = (logits_BT > 0) == yes_BT
+    assert metrics[f"{term}_accuracy"] == (right_BT[asked_BT].sum(), asked_BT.sum())
+    assert metrics[f"{term}_recall"] == (right_BT[yes_BT].sum(), yes_BT.sum())
+    found = objective.baselines(batch, np.ones(court.tokenizer.vocab_size))
+    right, weight = found[f"{term}_majority"]
+    assert right.tolist() == [(asked_BT & ~yes_BT).sum(), yes_BT.sum()] and weight == asked_BT.sum()
+    assert "unigram_loss" in found

@@ -1,0 +1,109 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh
+from jax.sharding import PartitionSpec as P
+
+from bertjax.errors import UserError
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.config import MeshConfig
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, make_mesh, put_batches, shardings
+from bertjax.training.param_paths import map_with_path
+from tests import batches
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_eight_devices_train_as_one_does():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.training.on_eight_devices"]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    for layout, difference in found.items():
+        assert difference["losses"] < 1e-5, layout
+        assert difference["params"] < 1e-4, layout
+    shares = {layout: difference["kernels"] for layout, difference in found.items()}
+    assert shares == {
+        "replicated": 1.0,
+        "gathered": 1 / 8,
+        "gathered, data x fsdp x tensor": 1 / 4,
+        "gathered, two micro-batches": 1 / 2,
+        "fsdp": 1 / 8,
+        "fsdp, data x fsdp x tensor, remat": 1 / 4,
+    }
+
+
+def one_device():
+    return make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+
+
+def test_the_table_covers_all_of_bert_and_its_optimizer():
+    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    state = {"step": jnp.zeros(()), "params": params, "opt_state": {"mu": params, "nu": params}}
+    laid_out = shardings(state, (*ENCODER_RULES, *HEAD_RULES), one_device())
+    specs = {}
+    map_with_path(lambda path, sharding: specs.__setitem__(path, sharding.spec), laid_out)
+    assert specs["params/encoder/embeddings/word"] == P("tensor", "fsdp")
+    assert specs["opt_state/mu/encoder/layers/attention/output/kernel"] == P(None, ("tensor", "fsdp"), None)
+    assert specs["opt_state/nu/encoder/layers/intermediate/kernel"] == P(None, "fsdp", "tensor")
+    assert specs["params/encoder/layers/output/bias"] == specs["params/heads/nsp/classifier/kernel"] == P()
+    assert specs["step"] == P()
+
+
+def test_specs_have_no_more_axes_than_their_leaf():
+    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    laid_out = shardings(params, (*ENCODER_RULES, *HEAD_RULES), one_device())
+    jax.tree.map(lambda leaf, sharding: sharding.check_compatible_aval(leaf.shape), params, laid_out)
+
+
+def test_a_parameter_without_a_rule_is_an_error_with_the_line_to_add():
+    with pytest.raises(UserError) as error:
+        shardings({"generator": {"kernel": jnp.ones((2, 2))}}, (*ENCODER_RULES, *HEAD_RULES), one_device())
+    line = 'add (r"generator/kernel$", P()) to the objective\'s sharding_rules'
+    assert str(error.value) == f"no sharding rule covers 'generator/kernel'; {line}"
+    rules = ((r"generator/kernel$", P()), *ENCODER_RULES)
+    assert shardings({"generator": {"kernel": jnp.ones((2, 2))}}, rules, one_device())
+
+
+def test_the_first_rule_that_matches_wins():
+    rules = ((r"kernel$", P("fsdp")), (r"a/kernel$", P("tensor")))
+    assert shardings({"a": {"kernel": jnp.ones(4)}}, rules, one_device())["a"]["kernel"].spec == P("fsdp")
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(2, 1, 1), MeshConfig(0, 3, 1), MeshConfig(0, 1, 2)])
+def test_a_mesh_of_other_devices_than_there_are(mesh):
+    with pytest.raises(UserError, match=r"does not make 1 devices; set runtime.mesh.data=0 and let fsdp x tensor"):
+        make_mesh(mesh, jax.devices()[:1])
+
+
+def test_an_array_that_the_devices_do_not_divide_is_named():
+    mesh = jax.sharding.AbstractMesh((1, 3, 1), ("data", "fsdp", "tensor"))
+    with pytest.raises(UserError) as error:
+        shardings({"a": {"kernel": jax.ShapeDtypeStruct((2, 8), jnp.float32)}}, ((r"kernel$", P(None, "fsdp")),), mesh)
+    message = "a/kernel with shape (2, 8) is not divisible by 3 devices along its axis 1 (fsdp); choose another"
+    assert str(error.value) == f"{message} runtime.mesh"
+
+
+def test_a_batch_that_does_not_divide():
+    four = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"))
+    check_batch("stages.1.batch", 32, four)
+    with pytest.raises(UserError) as error:
+        check_batch("stages.1.batch", 30, four)
+    assert str(error.value) == "stages.1.batch=30 is not divisible by 4 devices; use a multiple of 4"
+
+
+def test_batches_of_consecutive_steps_are_stacked():
+    steps = [batches.make(seed=seed) for seed in range(3)]
+    stacked = put_batches(steps, one_device())
+    assert stacked.keys() == steps[0].keys()
+    np.testing.assert_array_equal(stacked["tokens_BT"], [step["tokens_BT"] for step in steps])

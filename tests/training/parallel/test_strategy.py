@@ -1,0 +1,62 @@
+import jax
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.models.config import PRESETS
+from bertjax.training.config import MeshConfig
+from bertjax.training.parallel.strategy import choose_strategy, fill_mesh
+from bertjax.training.program import Program
+
+BASE = PRESETS["base"]
+
+
+class Device:
+    """Of a slice, as far as a mesh is filled in."""
+
+    def __init__(self, slice_index: int):
+        self.slice_index = slice_index
+
+
+def devices(count: int, slices: int = 1) -> list:
+    return [Device(index * slices // count) for index in range(count)]
+
+
+def test_gathered_up_to_a_billion_parameters():
+    assert choose_strategy("auto", 340_000_000) == "gathered"
+    assert choose_strategy("auto", 1_500_000_000) == "fsdp"
+    assert choose_strategy("replicated", 1_500_000_000) == "replicated"
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "slices", "fsdp"),
+    [
+        (MeshConfig(), 16, 1, 16),
+        (MeshConfig(), 512, 2, 256),  # only replicas cross slices
+        (MeshConfig(), 512, 1, 256),  # more do not divide 768
+        (MeshConfig(tensor=2), 16, 1, 8),
+        (MeshConfig(tensor=2), 512, 1, 128),  # attention's output shares 768 out over both axes
+        (MeshConfig(data=4), 16, 1, 4),
+        (MeshConfig(fsdp=2), 16, 1, 2),
+        (MeshConfig(), 7, 1, 1),
+    ],
+)
+def test_weights_are_shared_out_over_a_slice(given, count, slices, fsdp):
+    assert fill_mesh(given, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
+
+
+def test_replicas_share_out_nothing():
+    assert fill_mesh(MeshConfig(), "replicated", [BASE], devices(16)).fsdp == 1
+    with pytest.raises(UserError, match=r"runtime.strategy=replicated contradicts runtime.mesh.fsdp=4; use"):
+        fill_mesh(MeshConfig(fsdp=4), "replicated", [BASE], devices(16))
+
+
+def test_an_unknown_strategy_is_named_with_those_that_exist():
+    with pytest.raises(UserError, match="runtime.strategy='zero' is unknown; choose one of auto, replicated, gathered"):
+        from_dict({"runtime": {"strategy": "zero"}})
+
+
+def test_a_program_is_checked_before_there_is_a_corpus():
+    config = from_dict({"model": {"preset": "tiny"}, "optimizer": {"frozen": ["embedings/"]}})
+    with pytest.raises(UserError, match="optimizer.frozen.0='embedings/' finds no parameter; the nearest paths are "):
+        Program(config, 100, (jax.devices()[0],)).check()

@@ -1,0 +1,44 @@
+"""GLUE's table from the runs of its tasks."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from bertjax.errors import UserError
+from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
+
+
+def write(folder, task: str, metric: str, values: list[float]) -> None:
+    (folder / task).mkdir()
+    if len(values) > 1:
+        content, name = {"metrics": {metric: {"values": values}}}, "seeds.json"
+    else:
+        content, name = {"eval": {metric: values[0]}}, "summary.json"
+    (folder / task / name).write_text(json.dumps(content))
+
+
+def test_a_part_of_the_table(tmp_path):
+    write(tmp_path, "MRPC", "f1", [0.8, 0.9])
+    write(tmp_path, "CoLA", "matthews", [0.5])
+    scores = scores_of(GLUE, tmp_path)
+    assert scores == {"CoLA": [0.5], "MRPC": [0.8, 0.9]}
+    found = as_dict(GLUE, scores)
+    assert found["MRPC"] == {"mean": pytest.approx(85.0), "deviation": pytest.approx(50**0.5), "seeds": 2}
+    assert "average" not in found
+    shown = io.StringIO()
+    print_suite(GLUE, scores, Console(file=shown, width=140))
+    assert "85.0" in shown.getvalue() and "± 7.1" in shown.getvalue()
+    assert "no average: no run of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in shown.getvalue()
+
+
+def test_the_average_is_over_all_columns(tmp_path):
+    for index, (task, (metric, _)) in enumerate(GLUE.tasks.items()):
+        write(tmp_path, task, metric, [index / 10])
+    assert as_dict(GLUE, scores_of(GLUE, tmp_path))["average"]["mean"] == pytest.approx(40.0)
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(UserError, match="holds no finished run of a task; train with --workdir="):
+        scores_of(GLUE, tmp_path)

@@ -1,0 +1,85 @@
+import io
+
+import jax
+from rich.console import Console
+
+from bertjax.objectives.base import Sample
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.results.report import parameter_lines, print_summary, show_samples, summary_of
+from bertjax.training.run.goodput import accounts_of
+from bertjax.training.run.metrics import Totals
+from tests import batches
+
+EVALUATION = Evaluation(
+    metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
+    baselines={"unigram_loss": 6.25, "majority_accuracy": 0.03125, "nsp_majority": 0.4375},
+    samples=[Sample("the [MASK] sat on [MASK] mat", ("cat", "the"), (("dog", "cat"), ("the", "a")))],
+    predictions=[],
+    rank=4.5,
+)
+
+
+def test_the_parameter_tree_is_folded_into_modules():
+    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    total, *modules = parameter_lines(params, batches.ENCODER)
+    counted = sum(leaf.size for leaf in jax.tree.leaves(params)) - 28 * 16 - 28  # word table and bias, 128 - 100 rows
+    assert total == f"{counted:,} parameters (the padding of the vocabulary not counted)"
+    pooler = next(line for line in modules if line.split()[0] == "encoder/pooler")
+    assert pooler.split() == ["encoder/pooler", "272", "bias", "16", "kernel", "16x16"]
+    attention = next(line for line in modules if line.split()[0] == "encoder/layers/attention")
+    assert "query/kernel 3x16x16" in attention
+
+
+def test_samples_tell_which_guesses_are_right():
+    assert show_samples(7, EVALUATION).splitlines() == [
+        "step 7, held out: mlm_loss 4.5000, mlm_accuracy 0.2500, nsp_accuracy 0.5000",
+        "  the [MASK] sat on [MASK] mat",
+        "                 cat <- dog  cat",
+        "                 the <- the  a  (right)",
+    ]
+
+
+def summary() -> dict:
+    totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
+    return summary_of(EVALUATION, totals, 40, accounts_of(totals, wall_seconds=200.0))
+
+
+def test_the_summary_has_the_keys_that_others_read():
+    assert summary() == {
+        "eval": EVALUATION.metrics,
+        "baseline": EVALUATION.baselines,
+        "tokens": 6000.0,
+        "steps": 40,
+        "seconds": 120.0,
+        "tokens_per_second": 50.0,
+        "accounts": {
+            "step": 100.0,
+            "data_wait": 0.0,
+            "compile": 20.0,
+            "checkpoint": 0.0,
+            "evaluation": 0.0,
+            "wall": 200.0,
+            "goodput": 0.5,
+        },
+    }
+
+
+def printed(summary: dict) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    print_summary(summary, console)
+    return console.file.getvalue()
+
+
+def test_the_table_has_the_baselines_beside_what_they_compare_with():
+    text = printed(summary())
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line}
+    assert "4.5000" in rows["mlm_loss"] and "6.2500" in rows["mlm_loss"]
+    assert "0.2500" in rows["mlm_accuracy"] and "0.0312" in rows["mlm_accuracy"]
+    assert "0.5000" in rows["nsp_accuracy"] and "0.4375" in rows["nsp_accuracy"]
+    assert "40 steps, 6,000 tokens in 2.0 min (50 tokens/s, everything included)" in " ".join(text.split())
+    assert "step 100 s, data wait 0 s, compile 20 s" in text and "goodput 50.0% of 200 s" in text
+
+
+def test_a_table_of_a_bare_evaluation_has_no_caption():
+    assert "steps" not in printed({"eval": EVALUATION.metrics, "baseline": {}})

@@ -1,0 +1,37 @@
+"""Scores over seeds: mean, deviation, median, best, and how many are no better than the most frequent class."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from bertjax.training.results.seeds import over_seeds, print_seeds
+
+
+def figures(accuracy: float, majority: float = 0.6) -> dict:
+    return {"eval": {"accuracy": accuracy, "f1": accuracy / 2}, "baseline": {"majority_accuracy": majority}}
+
+
+def test_the_spread():
+    spread = over_seeds([figures(accuracy) for accuracy in (0.9, 0.6, 0.7, 0.5)])
+    found = spread["metrics"]["accuracy"]
+    assert found["values"] == [0.9, 0.6, 0.7, 0.5]
+    assert found["mean"] == pytest.approx(0.675) and found["median"] == pytest.approx(0.65) and found["max"] == 0.9
+    assert found["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
+    assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
+
+
+def test_one_seed_and_no_classes():
+    spread = over_seeds([{"eval": {"spearman": 0.8}, "baseline": {}}])
+    assert spread == {
+        "metrics": {"spearman": {"values": [0.8], "mean": 0.8, "deviation": 0.0, "median": 0.8, "max": 0.8}},
+        "failed": None,
+    }
+
+
+def test_the_table():
+    shown = io.StringIO()
+    print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=shown, width=100))
+    said = shown.getvalue()
+    assert "held out, 2 seeds" in said and "1 of 2 did not beat the most frequent class" in said
+    assert "0.7000" in said and "0.3500" in said

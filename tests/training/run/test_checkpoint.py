@@ -1,0 +1,241 @@
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.errors import RunFailed, UserError
+from bertjax.training.run.checkpoint import Checkpoints, fingerprints
+
+
+def state(step: int) -> dict:
+    """A state whose arrays tell the step; 40 KB, so that its bytes fill several files."""
+    draw = np.random.default_rng(step)
+    kernel = draw.normal(size=(100, 50)).astype(np.float32)
+    return {
+        "step": jnp.int32(step),
+        "params": {"kernel": jnp.asarray(kernel), "bias": jnp.zeros(3)},
+        "opt_state": ({"count": jnp.int32(step), "mu": {"kernel": jnp.asarray(-kernel)}}, ()),
+        "skipped": jnp.int32(0),
+    }
+
+
+# Compressed, each of the two kernels still takes more than this; no other file does.
+ARRAY_BYTES = 10_000
+META = {"totals": {"tokens": 12.0}, "plan": "f00d"}
+
+
+def write(folder: Path, *steps: int, keep: int = 3) -> None:
+    checkpoints = Checkpoints(epath.Path(folder), keep)
+    for step in steps:
+        checkpoints.save(step, state(step), META)
+    checkpoints.settle()
+
+
+def newest(folder: Path):
+    return Checkpoints(epath.Path(folder), keep=3).restore_newest(lambda step: state(0))
+
+
+def assert_is(restored, step: int) -> None:
+    assert restored.step == step
+    assert fingerprints(restored.tree) == fingerprints(state(step))
+    np.testing.assert_array_equal(restored.tree["params"]["kernel"], state(step)["params"]["kernel"])
+    assert {name: restored.meta[name] for name in META} == META
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    """A folder with checkpoints 10 and 20, which tests copy."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "written"
+    write(folder, 10, 20)
+    return folder
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in (folder / "20").rglob("*") if path.is_file())
+
+
+def test_what_was_saved_comes_back_bit_for_bit(two):
+    checkpoints = Checkpoints(epath.Path(two))
+    assert checkpoints.steps() == [10, 20]
+    assert_is(checkpoints.restore_newest(lambda step: state(0)), 20)
+    assert_is(checkpoints.restore(10, state(0)), 10)
+    assert fingerprints(checkpoints.restore(20).tree) == fingerprints(state(20))
+
+
+def test_the_newest_are_kept(tmp_path):
+    write(tmp_path / "c", 1, 2, 3, 4, 5, keep=2)
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [4, 5]
+
+
+def test_one_in_every_so_many_steps_stays(tmp_path):
+    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
+    for step in range(1, 12):
+        checkpoints.save(step, state(step), META)
+    checkpoints.settle()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [1, 5, 9, 11]
+
+
+def test_the_best_stay_also_where_the_run_was_restarted(tmp_path):
+    scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
+    for steps in ((1, 2, 3), (4, 5, 6, 7)):
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, best=2)
+        for step in steps:
+            checkpoints.save(step, state(step), META, scores[step])
+        checkpoints.settle()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [2, 5, 7]
+
+
+def test_without_checkpoints_there_is_nothing_to_restore(tmp_path):
+    assert newest(tmp_path / "c") is None
+
+
+def test_where_no_folder_can_be_made_the_run_fails_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for _ in range(2):  # and fails alike when the next save tries again
+        with pytest.raises(RunFailed, match="could not be written to .*file/checkpoints: .*; the older ones are kept"):
+            write(tmp_path / "file" / "checkpoints", 10)
+
+
+def test_processes_that_see_other_checkpoints_do_not_go_on(two, monkeypatch):
+    monkeypatch.setattr("bertjax.training.parallel.processes.gather", lambda seen: [seen, seen[:1]])
+    with pytest.raises(RunFailed, match=r"process 1 sees the checkpoints \[10\] in .* and this one \[10, 20\]; give"):
+        newest(two)
+
+
+def test_who_reads_for_itself_waits_for_nobody(two, monkeypatch):
+    monkeypatch.setattr("bertjax.training.parallel.processes.gather", lambda seen: pytest.fail("it asks the others"))
+    assert_is(Checkpoints(epath.Path(two)).restore(20), 20)
+
+
+def test_a_saved_state_may_be_overwritten_at_once(tmp_path):
+    """The next step donates its buffers while they are still being written."""
+    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1)
+    saved = state(5)
+    checkpoints.save(5, saved, META)
+    saved["params"]["kernel"].delete()
+    checkpoints.settle()
+    assert_is(newest(tmp_path / "c"), 5)
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x04
+    path.write_bytes(content)
+
+
+def test_one_flipped_bit_in_any_file_never_goes_unseen(two, tmp_path, caplog):
+    """What is restored is right; where it is not the newest, that is said, and so it is for every file of arrays."""
+    reported = set()
+    for number, name in enumerate(files_of(two)):
+        folder = tmp_path / str(number) / "c"
+        shutil.copytree(two, folder)
+        size = (folder / name).stat().st_size
+        if not size:
+            continue
+        flip(folder / name, size // 2)
+        caplog.clear()
+        restored = newest(folder)
+        assert_is(restored, restored.step)
+        if restored.step == 10:
+            assert_reported(folder, caplog)
+            reported.add(name)
+    arrays = {name for name in files_of(two) if (two / name).stat().st_size > ARRAY_BYTES}
+    assert arrays and arrays <= reported
+
+
+def test_what_stands_beside_the_arrays_is_verified_too(two, tmp_path, caplog):
+    name = "20/meta/metadata"
+    for place in range(0, (two / name).stat().st_size, 23):
+        folder = tmp_path / str(place) / "c"
+        shutil.copytree(two, folder)
+        flip(folder / name, place)
+        caplog.clear()
+        assert_is(newest(folder), 10)
+        assert_reported(folder, caplog)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
+def test_a_newest_checkpoint_that_is_not_whole_is_reported_and_set_aside(two, tmp_path, caplog, damage):
+    name = max(files_of(two), key=lambda name: (two / name).stat().st_size)
+    folder = tmp_path / "c"
+    shutil.copytree(two, folder)
+    if damage == "missing":
+        (folder / name).unlink()
+    else:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2 if damage == "cut" else 0])
+    assert_is(newest(folder), 10)
+    assert_reported(folder, caplog)
+
+
+def assert_reported(folder: Path, caplog) -> None:
+    [record] = [record for record in caplog.records if record.name.startswith("bertjax")]
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("checkpoint 20 is damaged (")
+    assert record.getMessage().endswith("); going on from the one before")
+    assert len(record.getMessage().splitlines()) == 1
+    assert Checkpoints(epath.Path(folder)).steps() == [10]
+    [aside] = folder.parent.glob("c.damaged-20-*")
+    assert any(aside.rglob("*"))
+
+
+def test_where_none_is_whole_nothing_is_made_up(two, tmp_path):
+    folder = tmp_path / "c"
+    shutil.copytree(two, folder)
+    for data in folder.glob("*/state/d/*"):
+        data.write_bytes(data.read_bytes()[:-20])
+    for _ in range(2):  # the second try must not find an empty folder, and begin at step 0
+        with pytest.raises(UserError, match=r"no checkpoint in .* is whole; delete the workdir to start anew"):
+            newest(folder)
+
+
+def test_a_checkpoint_from_the_future(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.training.run.checkpoint.FORMAT_VERSION", 7)
+    write(tmp_path / "c", 10)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="has format 7, this bertjax reads up to 1; upgrade bertjax"):
+        newest(tmp_path / "c")
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [10]
+
+
+def test_what_is_written_beside_the_arrays(two):
+    [path] = (two / "20" / "meta").glob("metadata")
+    meta = json.loads(path.read_text())
+    assert meta["format_version"] == 1 and meta["fingerprints"]["params/kernel"] > 0
+
+
+VALUES = np.random.default_rng(0).normal(size=64).astype(np.float32)
+
+
+def fingerprint(values: np.ndarray) -> int:
+    return fingerprints({"leaf": jnp.asarray(values)})["leaf"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(place=st.integers(0, 63), bit=st.integers(0, 31))
+def test_every_flipped_bit_changes_the_fingerprint(place, bit):
+    words = VALUES.view(np.uint32).copy()
+    words[place] ^= np.uint32(1) << np.uint32(bit)
+    assert fingerprint(words.view(np.int32)) != fingerprint(VALUES.view(np.int32))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 63), min_size=2, max_size=2, unique=True), st.sampled_from([1.0, 2.0, -1.0, 0.0]))
+def test_swapped_elements_change_the_fingerprint(places, factor):
+    """Also those that differ in a single bit only, such as a number and its opposite."""
+    values = VALUES.copy()
+    values[places[1]] = factor * values[places[0]] if factor != 1.0 else values[places[1]]
+    swapped = values.copy()
+    swapped[places] = values[places[::-1]]
+    assert fingerprint(swapped) != fingerprint(values)
+
+
+def test_every_leaf_has_a_fingerprint_of_its_own():
+    assert fingerprints({"a": {"b": jnp.ones(2)}, "c": [jnp.zeros(()), jnp.int32(1)]}).keys() == {"a/b", "c/0", "c/1"}

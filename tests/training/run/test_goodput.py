@@ -1,0 +1,87 @@
+import dataclasses
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.hardware.chips import peak_flops
+from bertjax.training.config import MeshConfig
+from bertjax.training.parallel.sharding import make_mesh
+from bertjax.training.run.goodput import Elapsed, accounts_of, utilisation
+from bertjax.training.run.metrics import Totals
+from bertjax.training.run.profiling import Trace, parse_steps
+
+
+def test_seconds_of_all_starts(tmp_path, monkeypatch):
+    path = epath.Path(tmp_path / "elapsed.json")
+    first = Elapsed(path)
+    time.sleep(0.05)
+    first.note()  # not long enough ago
+    assert not path.exists()
+    first.note(now=True)
+    monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that goes backwards
+    second = Elapsed(path)
+    assert 0.05 <= second.seconds < 5.0
+    second.note(now=True)
+    assert len(json.loads(path.read_text())) == 2
+    Elapsed(epath.Path(tmp_path / "none" / "elapsed.json")).note(now=True)  # a folder that is not there stops no run
+
+
+def test_goodput_is_the_share_of_steps_that_were_kept():
+    totals = Totals(
+        seconds=100.0, data_wait_seconds=5.0, compile_seconds=20.0, checkpoint_seconds=10.0, evaluation_seconds=15.0
+    )
+    accounts = accounts_of(totals, wall_seconds=200.0)
+    assert accounts == {
+        "step": 50.0,
+        "data_wait": 5.0,
+        "compile": 20.0,
+        "checkpoint": 10.0,
+        "evaluation": 15.0,
+        "wall": 200.0,
+        "goodput": 0.25,
+    }
+    assert dataclasses.asdict(totals)["seconds"] == 100.0
+
+
+def test_utilisation_where_the_peak_is_known(monkeypatch):
+    assert peak_flops("TPU v5 lite") == 197e12 and peak_flops("TPU v3") == 61.5e12  # two devices a chip
+    assert peak_flops("NVIDIA H200") == 989e12 and peak_flops("cpu") is None
+    mesh = make_mesh(MeshConfig(data=1, fsdp=1), jax.devices()[:1])
+    assert utilisation(1e12, 2e12, 10.0, mesh) == {}
+    monkeypatch.setattr("bertjax.training.run.goodput.peak_flops", lambda kind: 1e12)
+    assert utilisation(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
+
+
+def test_steps_to_trace():
+    assert parse_steps("100:105") == range(100, 105)
+    for text in ("", "5", "5:5", "5:3", "a:b", "-1:3"):
+        with pytest.raises(UserError, match="must be FIRST:LAST, as in --profile=100:105"):
+            parse_steps(text)
+
+
+def test_a_trace_of_some_steps_is_written(tmp_path):
+    trace, state = Trace(range(2, 4), epath.Path(tmp_path)), {"step": jnp.zeros(())}
+    for step in range(6):
+        trace.edge(step, step + 1, state)
+        state = {"step": state["step"] + 1}
+    trace.end(state)
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_steps_within_a_chunk_are_traced_with_it(tmp_path):
+    trace, state = Trace(range(20, 25), epath.Path(tmp_path)), {"step": jnp.zeros(())}
+    for first in (0, 16, 32):
+        trace.edge(first, first + 16, state)
+        assert bool(list(tmp_path.rglob("*.xplane.pb"))) == (first == 32)
+
+
+def test_a_trace_of_steps_that_do_not_come_is_missed_aloud(tmp_path, caplog):
+    trace = Trace(range(20, 25), epath.Path(tmp_path))
+    trace.edge(0, 16, {})
+    trace.end({})
+    assert "no trace was written: none of the steps 20:25 was trained" in caplog.text

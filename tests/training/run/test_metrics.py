@@ -1,0 +1,106 @@
+import dataclasses
+import time
+
+import jax.numpy as jnp
+import pytest
+
+from bertjax.hardware.flops import training_flops
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
+from bertjax.training.run.workdir import Workdir, read_jsonl
+from tests import batches
+
+STEP = {
+    "mlm_loss": 5.0,
+    "nsp_accuracy": 0.5,
+    "learning_rate": 1e-3,
+    "gradient_norm": 2.0,
+    "update_norm": 0.1,
+    "parameter_norm": 30.0,
+    "skipped": 0.0,
+    "tokens": 100.0,
+    "token_pairs": 800.0,
+    "predictions": 15.0,
+    "rows": 8.0,
+}
+
+
+@pytest.fixture
+def workdir(tmp_path) -> Workdir:
+    return Workdir.at(tmp_path)
+
+
+def test_records_follow_the_contract(workdir):
+    log = MetricsLog(workdir, Totals(), 0)
+    log.count(STEP, 1e9)
+    log.count(STEP, 1e9)
+    log.write(2, STEP, {"mlm_loss": 6.0})
+    log.close()
+    [record] = read_jsonl(workdir.metrics)
+    assert record.keys() == {
+        "step",
+        "train/mlm_loss",
+        "train/nsp_accuracy",
+        "train/learning_rate",
+        "train/gradient_norm",
+        "train/update_norm",
+        "train/parameter_norm",
+        "train/skipped",
+        "eval/heldout/mlm_loss",
+        "tokens",
+        "rows",
+        "flops",
+        "seconds",
+        "data_wait_seconds",
+    }
+    assert (record["step"], record["train/mlm_loss"], record["eval/heldout/mlm_loss"]) == (2, 5.0, 6.0)
+    assert (record["tokens"], record["rows"]) == (200.0, 16.0)
+    assert record["flops"] == 2e9
+    [events] = workdir.events.iterdir()
+    assert events.stat().length > 200
+
+
+def test_totals_go_on_where_a_run_was_stopped(workdir):
+    log = MetricsLog(workdir, Totals(tokens=1000.0, seconds=60.0, data_wait_seconds=2.0), 10)
+    log.count(STEP, 1e9)
+    with log.spending("data_wait"):
+        time.sleep(0.05)
+    totals = dataclasses.asdict(log.totals)
+    assert totals["tokens"] == 1100.0 and 2.05 <= totals["data_wait_seconds"] < 3.0
+    assert 60.0 < totals["seconds"] < 70.0
+    log.close()
+
+
+def test_a_resumed_run_writes_every_step_once(workdir):
+    for restored in (0, 2):
+        log = MetricsLog(workdir, Totals(), restored)
+        for step in range(restored + 1, 5):
+            log.write(step, STEP)
+        log.close()
+    assert [record["step"] for record in read_jsonl(workdir.metrics)] == [1, 2, 3, 4]
+
+
+def test_all_but_the_newest_dispatch_are_taken():
+    queue = MetricsQueue()
+    queue.put(1, {"loss": jnp.array([1.0, 2.0])})
+    assert queue.take(leave=1) == []
+    queue.put(3, {"loss": jnp.array([3.0])})
+    assert queue.take(leave=1) == [(1, {"loss": 1.0}), (2, {"loss": 2.0})]
+    assert queue.take(leave=0) == [(3, {"loss": 3.0})]
+    assert queue.take(leave=0) == []
+
+
+def test_flops_by_hand():
+    """Layers 3, width 16, feed-forward 32, vocabulary 100."""
+    kernels = 3 * (4 * 16 * 16 + 2 * 16 * 32) * 10
+    attention = 3 * 2 * 16 * 50
+    head = (16 * 16 + 100 * 16) * 2
+    assert training_flops(batches.ENCODER, 10, 50, 2) == 6 * (kernels + attention + head)
+
+
+def test_a_jump_is_json_whatever_its_loss(workdir):
+    log = MetricsLog(workdir, Totals(), 0)
+    log.write_spike(3, {"name": "mlm_loss", "loss": float("nan"), "deviations": float("nan"), "rows": [4, 5]})
+    log.close()
+    assert read_jsonl(workdir.spikes) == [
+        {"step": 3, "name": "mlm_loss", "loss": None, "deviations": None, "rows": [4, 5]}
+    ]

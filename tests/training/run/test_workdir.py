@@ -1,0 +1,174 @@
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from bertjax.errors import Busy, UserError
+from bertjax.training.run.events import Events
+from bertjax.training.run.journal import Journal
+from bertjax.training.run.lease import lease
+from bertjax.training.run.workdir import (
+    Workdir,
+    append_jsonl,
+    cut_jsonl,
+    read_json,
+    read_jsonl,
+    write_json,
+    written_here,
+)
+from tests.data.test_remote import Bucket
+
+
+def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
+    workdir = Workdir.at(tmp_path / "runs" / "a")
+    with workdir.locked():
+        with pytest.raises(Busy, match="is in use by a live run; wait for it or choose another --workdir$"):
+            with Workdir.at(tmp_path / "runs" / "a").locked():
+                pass
+        with Workdir.at(tmp_path / "runs" / "b").locked():
+            pass
+    with workdir.locked():
+        pass
+
+
+def test_a_dead_process_holds_nothing(tmp_path):
+    script = """
+import os, sys
+from bertjax.training.run.workdir import Workdir
+
+with Workdir.at(sys.argv[1]).locked():
+    os._exit(9)
+"""
+    assert subprocess.run([sys.executable, "-c", script, tmp_path], cwd=Path(__file__).parents[3]).returncode == 9
+    with Workdir.at(tmp_path).locked():
+        pass
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_workdir_that_cannot_be_written(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"cannot be written: .*; choose another --workdir$"):
+        with Workdir.at(tmp_path / "file" / below).locked():
+            pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> Workdir:
+    """A workdir on an object store: fsspec's file system in memory takes its place."""
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
+    monkeypatch.setattr("bertjax.training.run.workdir.lease", functools.partial(lease, seconds=0.4))
+    return Workdir.at("s3://bucket/run")
+
+
+def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket):
+    with bucket.locked():
+        with pytest.raises(Busy, match="is in use by a live run"):
+            with Workdir.at("s3://bucket/run").locked():
+                pass
+    with bucket.locked():
+        pass
+
+
+def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
+    (bucket.root / ".lock").write_text("someone 17")
+    with bucket.locked():
+        assert not (bucket.root / ".lock").read_text().startswith("someone")
+    assert not (bucket.root / ".lock").exists()
+
+
+def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
+    write_json(bucket.config, {"a": "한글"})
+    assert read_json(bucket.config, "a") == {"a": "한글"}
+    for step in (1, 2, 3):
+        append_jsonl(bucket.metrics, {"step": step})
+    cut_jsonl(bucket.metrics, 2)
+    lines = Journal(bucket.metrics, last_step=2)
+    for step in (3, 4, 5):
+        lines.append({"step": step})
+    lines.flush()
+    assert [record["step"] for record in read_jsonl(bucket.metrics)] == [1, 2, 3, 4, 5]
+    with written_here(bucket.export) as folder:
+        (folder / "tokenizer").mkdir()
+        (folder / "tokenizer" / "model").write_bytes(b"mine")
+    assert (bucket.export / "tokenizer" / "model").read_bytes() == b"mine"
+    events = Events(bucket.events, restored_step=0)
+    events.add(1, {"train/loss": 5.0})
+    events.close()
+    assert [path.name.startswith("events.out.tfevents.") for path in bucket.events.iterdir()] == [True]
+
+
+def test_json_is_written_whole(tmp_path):
+    path = Workdir.at(tmp_path).config
+    write_json(path, {"a": ["한글", 1.5, None]})
+    write_json(path, {"a": ["한글", 2.5, None]})
+    assert read_json(path) == {"a": ["한글", 2.5, None]}
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_json_that_is_none(tmp_path):
+    path = Workdir.at(tmp_path).config
+    path.write_text('{"a": ')
+    with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or delete its folder"):
+        read_json(path)
+
+
+RECORDS = [{"step": step, "text": "한글"} for step in (1, 2, 5)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = Workdir.at(tmp_path).metrics
+    for record in RECORDS:
+        append_jsonl(path, record)
+    return path
+
+
+def test_records_come_back_in_order(log, tmp_path):
+    assert read_jsonl(log) == RECORDS
+    assert read_jsonl(Workdir.at(tmp_path).samples) == []
+
+
+@pytest.mark.parametrize("cut", range(1, len(json.dumps(RECORDS[-1], ensure_ascii=False).encode()) + 1))
+def test_a_line_that_a_kill_cut_short_does_not_count(log, cut):
+    log.write_bytes(log.read_bytes()[:-cut])
+    assert read_jsonl(log) == RECORDS[:-1]
+    cut_jsonl(log, 5)
+    append_jsonl(log, {"step": 6})
+    assert read_jsonl(log) == [*RECORDS[:-1], {"step": 6}]
+
+
+@pytest.mark.parametrize("last_step, kept", [(0, 0), (1, 1), (4, 2), (5, 3), (9, 3)])
+def test_what_a_resumed_run_writes_again_is_dropped(log, last_step, kept):
+    cut_jsonl(log, last_step)
+    assert read_jsonl(log) == RECORDS[:kept]
+    assert [path.name for path in Path(log).parent.iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_is_not_there_is_not_cut(tmp_path):
+    cut_jsonl(Workdir.at(tmp_path).metrics, 3)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damaged", ["{'step': 2", "2"])
+def test_a_line_that_is_damaged_elsewhere_is_named(log, damaged):
+    first, _, last = log.read_text().splitlines()
+    log.write_text("\n".join([first, damaged, last, ""]))
+    with pytest.raises(UserError, match=r"metrics.jsonl:2 is damaged .*; delete the line"):
+        read_jsonl(log)
+
+
+@pytest.mark.parametrize(
+    "content, what", [('{"a": 1}', "it has no b"), ("[1]", "it has no a, b"), ("3", "not iterable")]
+)
+def test_json_without_the_keys_that_it_must_have(tmp_path, content, what):
+    path = Workdir.at(tmp_path).config
+    path.write_text(content)
+    with pytest.raises(UserError, match=f"config.json is damaged .*{what}"):
+        read_json(path, "a", "b")

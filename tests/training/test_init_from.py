@@ -1,0 +1,147 @@
+"""A run that begins with the weights of another one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax import config_file, convert, export
+from bertjax.training import init_from
+from bertjax.training.program import Program
+from tests import runs
+from tests.interop import models
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+MLM_HEAD = ("transform/kernel", "transform/bias", "norm/scale", "norm/bias", "word_bias")
+SHORT = ["--config.stages.0.steps=5", "--config.optimizer.warmup_steps=2"]
+
+
+def weights(folder) -> dict[str, np.ndarray]:
+    return load_file(folder / "export" / "model.safetensors")
+
+
+def test_weights_are_taken_over_and_the_optimizer_is_fresh(flags, undisturbed, tmp_path):
+    """With a learning rate of nearly nothing a run ends where it began."""
+    still = [*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"]
+    assert runs.call(*still, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run") == 0
+    before, after = weights(undisturbed), weights(tmp_path / "run")
+    assert before.keys() == after.keys()
+    for path, values in before.items():
+        np.testing.assert_allclose(after[path], values, atol=1e-8)
+    first = runs.losses(tmp_path / "run")[0]
+    assert first[0] == 1
+    identity = json.loads((tmp_path / "run" / "config.json").read_text())["identity"]
+    assert len(identity["init_from"]) == 64
+
+
+def test_it_resumes_without_its_source_and_not_with_another(flags, undisturbed, tmp_path, capsys):
+    source, other = tmp_path / "export", tmp_path / "other"
+    for copy in (source, other):
+        shutil.copytree(undisturbed / "export", copy)
+    command = [*flags, *SHORT, f"--workdir={tmp_path}/run"]
+    assert runs.call(*command, f"--config.init_from={source}") == 0
+    shutil.rmtree(source)
+    assert runs.call(*command, f"--config.init_from={source}") == 0
+    assert runs.call(*command, f"--config.init_from={other}") == 2
+    assert "init_from: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_heads_that_the_source_does_not_have_begin_anew_and_that_is_said(flags, undisturbed, tmp_path, caplog):
+    mlm = [*flags, *SHORT, "--config.tasks.bert.objective.kind=mlm", "--config.tasks.bert.examples.kind=full_sentences"]
+    assert runs.call(*mlm, f"--workdir={tmp_path}/mlm") == 0
+    caplog.clear()
+    command = [*flags, *SHORT, f"--config.init_from={tmp_path}/mlm@5", f"--workdir={tmp_path}/run"]
+    assert runs.call(*command) == 0
+    [said] = [r.getMessage() for r in caplog.records if "begin anew" in r.getMessage()]
+    assert "heads/nsp/classifier/kernel" in said and "mlm/transform" not in said
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ("model.layers=3", "encoder/layers/attention/key/bias 2x32 -> 3x32"),
+        ("model.max_positions=64", "encoder/embeddings/position 32x32 -> 64x32"),
+    ],
+)
+def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
+    flags, undisturbed, tmp_path, capsys, change, named
+):
+    source = f"--config.init_from={undisturbed / 'export'}"
+    assert runs.call(*flags, source, f"--config.{change}", f"--workdir={tmp_path}/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: init_from={undisturbed / 'export'} has another encoder (") and named in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "architecture, new",
+    [
+        ("BertForMaskedLM", {"encoder/pooler/bias", "encoder/pooler/kernel"}),
+        ("BertForPreTraining", set()),
+        ("BertModel", {f"heads/mlm/{name}" for name in MLM_HEAD}),
+    ],
+)
+def test_what_a_checkpoint_of_hugging_face_lacks_begins_anew(tmp_path, caplog, architecture, new):
+    """Its pooler, where the MLM head is all that it has; no head reads it."""
+    export.write(tmp_path / "made", models.make(models.PARTS[architecture], models.trained()))
+    convert.run(tmp_path / "made", tmp_path / "theirs")
+    convert.run(tmp_path / "theirs", tmp_path / "bert")
+    loaded = config_file.load(f"{CONFIGS / 'adapt.py'}:{tmp_path / 'bert'}")
+    tokens = export.read(tmp_path / "bert").tokenizer
+    program = Program(loaded, tokens.vocab_size)
+    source = init_from.read(program, tokens)
+    wanted = {path for path, _ in init_from._leaves(program.abstract_state["params"])}
+    assert wanted - source.params.keys() == new
+    said = [record.getMessage() for record in caplog.records if "begin anew" in record.getMessage()]
+    assert bool(said) == bool(new) and all(path in said[0] for path in new)
+
+
+@pytest.mark.parametrize(
+    "change, wanted", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
+)
+def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
+    source = f"--config.init_from={undisturbed / 'export'}"
+    assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"computes something else with the same weights; set model.{wanted}" in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_source_that_is_not_there(flags, tmp_path, capsys):
+    assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
+    assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_student_begins_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
+    """And goes on only with that teacher; with a learning rate of nearly nothing it ends where it began."""
+    teacher = tmp_path / "teacher"
+    shutil.copytree(undisturbed / "export", teacher)
+    student = [
+        *(*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"),
+        *(f"--config.init_from={teacher}", "--config.init_every=2"),
+        *("--config.model.layers=1", "--config.model.segments=0"),
+        *("--config.tasks.bert.objective.kind=distillation", f"--config.tasks.bert.objective.teacher={teacher}"),
+        f"--workdir={tmp_path}/run",
+    ]
+    assert runs.call(*student) == 0
+    before, after = weights(undisturbed), weights(tmp_path / "run")
+    assert "encoder/embeddings/segment" not in after and not any("teacher" in path for path in after)
+    for path, values in after.items():
+        source = before[path][:1] if path.startswith("encoder/layers/") else before[path]
+        np.testing.assert_allclose(values, source, atol=1e-8)
+    records = runs.records(tmp_path / "run" / "metrics.jsonl")
+    assert {"train/soft_loss", "train/cosine_loss", "train/agreement"} <= records[-1].keys()
+
+    save_file({path: 2.0 * values for path, values in before.items()}, teacher / "model.safetensors")
+    assert runs.call(*student) == 2
+    assert "frozen" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_layers_that_cannot_be_halved(flags, undisturbed, tmp_path, capsys):
+    command = [*flags, *SHORT, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run"]
+    assert runs.call(*command, "--config.init_every=3", "--config.model.layers=1") == 2
+    assert "init_every=3 does not divide the 2 layers of init_from" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""A small BERT and its step, on hand-made batches."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from bertjax.models.config import Execution
+from bertjax.objectives.pretraining.bert import BERT
+from bertjax.training.config import MeshConfig, OptimizerConfig
+from bertjax.training.optimizer import make_optimizer
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, make_mesh, put_batches, replicated
+from bertjax.training.parallel.strategy import Layout
+from bertjax.training.schedules import Linear, Rise, learning_rate
+from bertjax.training.state import abstract_state, init_state, new_state
+from bertjax.training.step import StepContext, train_chunk
+from tests import batches
+
+STEPS = 20
+
+
+ONE_DEVICE = MeshConfig(1, 1, 1)
+
+
+@functools.cache
+def context(
+    dropout: float = 0.0,
+    micro_tokens: int = 0,
+    max_skipped: int = 0,
+    mesh: MeshConfig = ONE_DEVICE,
+    strategy: str = "gathered",
+    remat: str = "none",
+) -> StepContext:
+    """The step of a small BERT, on as many of the first devices as the mesh takes."""
+    layout = Layout(
+        mesh=make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]),
+        rules=(*ENCODER_RULES, *HEAD_RULES),
+        strategy=strategy,
+    )
+    encoder = dataclasses.replace(
+        batches.ENCODER,
+        dropout=dropout,
+        attention_dropout=dropout,
+        execution=Execution(remat=remat, whole_layer=layout.whole_layer),
+    )
+    return StepContext(
+        objective=BERT(),
+        module=BERT().module(encoder),
+        optimizer=make_optimizer(OptimizerConfig()),
+        learning_rate=learning_rate(Linear(), [Rise(0, STEPS, 1e-2, 5)]),
+        seed=0,
+        layout=layout,
+        micro_tokens=micro_tokens,
+        max_skipped=max_skipped,
+    )
+
+
+@functools.cache
+def _compiled(of: StepContext):
+    """(the state at step 0, a function that trains a chunk), compiled once for all tests."""
+    create = new_state(lambda key: of.module.init(key, batches.make(1))["params"], of.optimizer)
+    abstract = abstract_state(create, of.layout.mesh, of.layout.rules)
+    layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    run = jax.jit(functools.partial(train_chunk, of), out_shardings=(layout, replicated(of.layout.mesh)))
+    return init_state(create, abstract, of.seed), run
+
+
+class Trainer:
+    """A state, and steps that move it on.
+
+    Args:
+      of: what is trained.
+    """
+
+    def __init__(self, of: StepContext):
+        self._mesh = of.layout.mesh
+        state, self._run = _compiled(of)
+        self.state = dict(state)
+
+    def train(self, *steps: dict, steps_per_call: int = 1) -> dict[str, np.ndarray]:
+        """Trains on one batch after the other; returns the metrics, [steps] each."""
+        calls = []
+        for first in range(0, len(steps), steps_per_call):
+            batch = put_batches(steps[first : first + steps_per_call], self._mesh)
+            self.state, metrics = self._run(self.state, None, batch)
+            calls.append(jax.device_get(metrics))
+        return {name: np.concatenate([metrics[name] for metrics in calls]) for name in calls[0]}
+
+    @property
+    def params(self) -> dict:
+        return jax.device_get(self.state["params"])
