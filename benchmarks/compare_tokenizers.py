@@ -1,4 +1,4 @@
-"""What normalizers, coverage, splitters and the kinds of tokenizers do to a corpus: the tables of docs/korean.md.
+"""The tables of docs/results/korean.md: normalizers, coverage, splitters and kinds of tokenizers on one corpus.
 
     python -m benchmarks.compare_tokenizers --corpus=embedded:ko --vocab-size=8000
 

@@ -1,4 +1,4 @@
-"""What the TPU compiler says of BERT base and large on eight topologies: the table of docs/compile.md.
+"""What the TPU compiler says of BERT base and large on eight topologies: the table of docs/results/compile_table.md.
 
     python -m benchmarks.compile_table --out=cells.jsonl
     python -m benchmarks.compile_table --out=cells.jsonl --markdown

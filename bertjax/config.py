@@ -217,7 +217,7 @@ class Config:
         if dtype == "auto":
             dtype = "float32" if backend == "cpu" else "bfloat16"
         remat = self.runtime.remat
-        if remat == "auto":  # a TPU computes an activation anew sooner than it reads it back (docs/compile.md)
+        if remat == "auto":  # on a TPU recomputing is faster than reading back (docs/results/compile_table.md)
             remat = "dots" if backend == "tpu" else "none"
         execution = Execution(dtype, self.runtime.unroll, remat)
         return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)

@@ -100,7 +100,7 @@ def _told(summary: Summary) -> str:
     if summary.made == "transformers":
         following = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.made == "onnx":
-        following = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/huggingface.md"
+        following = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
     elif summary.has_heads:
         following = command("evaluate", target, "--corpus=embedded:en")
     else:

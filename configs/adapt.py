@@ -4,7 +4,7 @@
 
 What follows the colon is a pretrained model: an export (of a run, of `python -m bertjax.convert` or of
 `python -m bertjax.extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model;
-optimizer and stages are below, to be set for your corpus. See docs/adaptation.md.
+optimizer and stages are below, to be set for your corpus. See docs/guides/adaptation.md.
 """
 
 import ml_collections

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretraining on a Cloud TPU VM or pod that is got by a queued resource: launch/README.md and docs/trc.md.
+# Pretraining on a Cloud TPU VM or pod that is got by a queued resource: launch/README.md and docs/guides/trc.md.
 #
 # Sources: "Manage queued resources" and "Request TPU Spot VMs" of the Cloud TPU documentation; QueuedResourceState and
 # the field `force` of queuedResources.delete in its REST reference (v2); gcloud reference, `compute tpus

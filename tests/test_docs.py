@@ -11,7 +11,7 @@ from bertjax import config_file
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "configs").rglob("*.py")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py")))
 SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
 COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text().replace("\\\n", " "))})
 

@@ -109,7 +109,7 @@ def corpus(path):
 
 
 def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_path, monkeypatch, capsys):
-    """The whole road of docs/adaptation.md, on one very small model."""
+    """The whole road of docs/guides/adaptation.md, on one very small model."""
     text = corpus(tmp_path / "papers.txt")
     code = cli.exit_code_of(
         lambda: extend.main(

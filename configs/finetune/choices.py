@@ -2,9 +2,9 @@
 
     python -m bertjax.train --config=configs/finetune/choices.py --config.init_from=EXPORT --seeds=5 --workdir=runs/swag
 
-EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/huggingface.md). The original files are
-looked for as swag/train.csv and swag/val.csv; `--config.tasks.choices.examples.train=` and `...heldout=` name others.
-Sentence A is `sent1`, sentence B is `sent2`, which begins the endings, with one of them.
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The original
+files are looked for as swag/train.csv and swag/val.csv; `--config.tasks.choices.examples.train=` and `...heldout=` name
+others. Sentence A is `sent1`, sentence B is `sent2`, which begins the endings, with one of them.
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -5,7 +5,7 @@
 
 learn from natural language inference first and from graded similarity then, which does best in the paper's table 2; the
 second alone starts from any EXPORT: an export of a run (`runs/tiny/export`) or of a converted model
-(docs/huggingface.md). From pairs that belong together and nothing else,
+(docs/guides/huggingface.md). From pairs that belong together and nothing else,
 
     python -m bertjax.train --config=configs/finetune/embeddings.py:pairs --config.init_from=EXPORT --workdir=runs/pairs
 

@@ -3,9 +3,10 @@
     python -m bertjax.train --config=configs/finetune/glue.py:MRPC --config.init_from=EXPORT --seeds=5 \
         --workdir=runs/glue/MRPC
 
-EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/huggingface.md). Variants are CoLA,
-SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The original files are looked for as glue/MRPC/train.tsv and
-glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When runs/glue holds the tasks,
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). Variants are
+CoLA, SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The original files are looked for as
+glue/MRPC/train.tsv and glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When
+runs/glue holds the tasks,
 
     python -m bertjax.evaluate runs/glue --suite=glue
 

@@ -2,10 +2,10 @@
 
     python -m bertjax.train --config=configs/finetune/ner.py --config.init_from=EXPORT --seeds=5 --workdir=runs/ner
 
-EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/huggingface.md), best one that keeps
-capitals. The files are looked for as conll2003/train.txt and conll2003/valid.txt, with the word in the first column and
-its tag in the last; `--config.tasks.ner.examples.train=`, `...heldout=`, `...word=` and `...tag=` name others. What is
-scored is the development set; give the test set as `...heldout=` for the last figure.
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md), best one that
+keeps capitals. The files are looked for as conll2003/train.txt and conll2003/valid.txt, with the word in the first
+column and its tag in the last; `--config.tasks.ner.examples.train=`, `...heldout=`, `...word=` and `...tag=` name
+others. What is scored is the development set; give the test set as `...heldout=` for the last figure.
 
 | setting | paper | where | here |
 |---|---|---|---|

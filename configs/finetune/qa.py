@@ -3,9 +3,9 @@
     python -m bertjax.train --config=configs/finetune/qa.py --config.init_from=EXPORT --seeds=5 --workdir=runs/squad1
     python -m bertjax.train --config=configs/finetune/qa.py:v2 --config.init_from=EXPORT --seeds=5 --workdir=runs/squad2
 
-EXPORT is an export of a run or of a converted model (docs/huggingface.md) with 384 positions. The files are looked for
-as squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and `...heldout=`
-name others. With `v2`, the threshold of no answer is tuned on the dev set and reported with its F1.
+EXPORT is an export of a run or of a converted model (docs/guides/huggingface.md) with 384 positions. The files are
+looked for as squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and
+`...heldout=` name others. With `v2`, the threshold of no answer is tuned on the dev set and reported with its F1.
 
 | setting | paper | where | here |
 |---|---|---|---|

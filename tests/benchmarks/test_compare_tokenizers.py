@@ -1,4 +1,4 @@
-"""The tables of docs/korean.md: shares are what they are called, and the page shows what the code prints."""
+"""The tables of docs/results/korean.md: shares are what they are called, and the page shows what the code prints."""
 
 import itertools
 from pathlib import Path
@@ -8,7 +8,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents
 
-PAGE = (Path(__file__).parents[2] / "docs" / "korean.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "results" / "korean.md").read_text()
 
 
 def test_shares():

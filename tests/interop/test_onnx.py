@@ -15,7 +15,7 @@ from bertjax.errors import RunFailed, UserError
 from bertjax.interop import onnx
 from tests.interop import models
 
-PAGE = Path(__file__).parents[2] / "docs" / "huggingface.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "huggingface.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")

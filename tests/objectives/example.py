@@ -1,9 +1,9 @@
-"""The objective of docs/adding_an_objective.md, as a module that can be imported."""
+"""The objective of docs/guides/adding_an_objective.md, as a module that can be imported."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding_an_objective.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "adding_an_objective.md"
 KIND = "mylab.replaced:RandomReplacement"
 
 
