@@ -4,9 +4,9 @@
     python -m benchmarks.family --out=family --markdown
 
 Every row of `benchmarks/family_config.py` is trained for as many steps, and once more for as many as fit into the time
-that masked language modelling took. Masked language modelling and ELECTRA have `--seeds` seeds of equal steps. Each
+that masked language modeling took. Masked language modeling and ELECTRA have `--seeds` seeds of equal steps. Each
 model is probed alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder
-of its files), and whether it finds a sentence of the held-out text likelier than the same with two neighbouring words
+of its files), and whether it finds a sentence of the held-out text likelier than the same with two neighboring words
 exchanged (ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a
 line of OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a machine that does other things put
 `taskset -c 0` before the command.
@@ -112,7 +112,7 @@ def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
 
 
 def write_pairs(path: Path) -> None:
-    """Sentences of 6 to 16 words of the held-out text, each with two neighbouring words exchanged."""
+    """Sentences of 6 to 16 words of the held-out text, each with two neighboring words exchanged."""
     store = prepare(config_file.load("benchmarks/family_config.py").data)
     split = store.split("heldout")
     texts = [

@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """Of the records: `labelled_text`, `tagged` or `questions`."""
+        """Of the records: `labeled_text`, `tagged` or `questions`."""
         return self.config.task.examples.kind
 
     @property

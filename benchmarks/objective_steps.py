@@ -1,4 +1,4 @@
-"""What a step of an objective costs: replaced token detection and permutations beside masked language modelling.
+"""What a step of an objective costs: replaced token detection and permutations beside masked language modeling.
 
     python -m benchmarks.objective_steps
     python -m benchmarks.objective_steps --compile

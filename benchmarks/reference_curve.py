@@ -3,7 +3,7 @@
     for seed in 0 1 2; do python -m bertjax.train --config=configs/tiny.py --config.seed=$seed; done
     python benchmarks/reference_curve.py tiny runs/tiny-seed=0 runs/tiny-seed=1 runs/tiny-seed=2
 
-Writes `bertjax/training/references/tiny.json`, which `curves.png` shows in grey behind every run of that configuration.
+Writes `bertjax/training/references/tiny.json`, which `curves.png` shows in gray behind every run of that configuration.
 """
 
 import argparse

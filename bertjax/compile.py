@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         type=float,
         default=_ASSUMED_MFU,
         metavar="SHARE",
-        help="model FLOPs utilisation that the days are told for (default: %(default)s)",
+        help="model FLOPs utilization that the days are told for (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     args, overrides = config_file.parse(parser, argv)

@@ -6,6 +6,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax import typed
@@ -13,7 +14,7 @@ from bertjax.data.config import DataConfig
 from bertjax.data.formats import format_class, kinds_with
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.labeled.base import LabelledFormat
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking, masking_class
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
@@ -30,6 +31,10 @@ INIT_FROM = "init_from"
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
+
+# Settings and kinds under the names that they had in files written before, and those of today (docs/changes.md).
+RENAMED_KEYS: dict[str, str] = {}
+RENAMED_KINDS = {"labelled_text": "labeled_text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,10 +141,10 @@ class Config:
     def _check_tasks(self) -> None:
         if not self.tasks:
             raise UserError("tasks is empty; give at least one, with an objective and examples")
-        labelled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabelledFormat)]
-        if labelled and len(self.tasks) > 1:
+        labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
+        if labeled and len(self.tasks) > 1:
             raise UserError(
-                f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labelled[0]} has labelled files; "
+                f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
                 "a mixture is trained on one corpus: fine-tune such a task by itself"
             )
         for task in self.tasks.values():
@@ -155,9 +160,9 @@ class Config:
                     f"tasks.{name}.task_type={task.task_type} is no row of model.task_types={self.model.task_types}; "
                     f"raise that to {task.task_type + 1} or more"
                 )
-            if task.task_type and name in labelled:
+            if task.task_type and name in labeled:
                 raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} is of pretraining; what has learnt a labelled task adds "
+                    f"tasks.{name}.task_type={task.task_type} is of pretraining; what has learned a labeled task adds "
                     "the first of the task embeddings, whoever uses it: leave task_type 0"
                 )
         if self.model.task_types and not self.init_from and all(task.task_type for task in self.tasks.values()):
@@ -234,7 +239,7 @@ class Config:
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         for task in identity["tasks"].values():
-            for path in ("train", "heldout"):  # of labelled files; what they hold is in the same fingerprint
+            for path in ("train", "heldout"):  # of labeled files; what they hold is in the same fingerprint
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
@@ -249,12 +254,12 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(mapping: dict[str, Any]) -> Config:
-    """The inverse of `to_dict`; keys that are left out take their defaults.
+    """The inverse of `to_dict`; keys that are left out take their defaults, renamed ones are read under both names.
 
     Raises:
       UserError: an unknown key, a value of the wrong type, or a combination that cannot be.
     """
-    mapping = dict(mapping)
+    mapping = _renamed(dict(mapping))
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
     unions = {
@@ -264,6 +269,18 @@ def from_dict(mapping: dict[str, Any]) -> Config:
         Schedule: schedule_class,
     }
     return typed.build(Config, mapping, "", unions)
+
+
+def _renamed(value: Any) -> Any:
+    """Nested settings with today's names in place of earlier ones."""
+    if isinstance(value, Mapping):
+        settings = {RENAMED_KEYS.get(key, key): _renamed(entry) for key, entry in value.items()}
+        if isinstance(kind := settings.get("kind"), str):
+            settings["kind"] = RENAMED_KINDS.get(kind, kind)
+        return settings
+    if isinstance(value, (list, tuple)):
+        return [_renamed(entry) for entry in value]
+    return value
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

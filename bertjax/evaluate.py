@@ -10,8 +10,8 @@ from typing import Any
 
 from bertjax import cli, export, opening
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.labeled.base import LabelledFormat
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.preparation import open_or_prepare
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -27,13 +27,13 @@ from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_o
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
-    """Scores a model on the held-out documents of a corpus, with fixed masks; a fine-tuned one on a labelled file.
+    """Scores a model on the held-out documents of a corpus, with fixed masks; a fine-tuned one on a labeled file.
 
     Args:
       name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
       corpus: as in `data.corpus`; the model's own by default. Whether a document is held out depends on its content
         alone, so no document that was trained on is scored where the share held out is the same; a run with a file of
-        held-out documents (`data.heldout`) trained on all of its corpus. For a fine-tuned model the labelled file that
+        held-out documents (`data.heldout`) trained on all of its corpus. For a fine-tuned model the labeled file that
         is scored, by default its development set.
 
     Returns:
@@ -44,7 +44,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     """
     model = opening.open_model(name)
     config = model.config
-    if corpus and not isinstance(config.task.examples, LabelledFormat):
+    if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
@@ -55,7 +55,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(f"{name} has no head {', '.join(sorted(missing))} to be scored; it is an encoder alone")
-    store = _labelled(model, corpus) or open_or_prepare(config.data, may_prepare=True)
+    store = _labeled(model, corpus) or open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
@@ -65,12 +65,12 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 
-def _labelled(model: export.Export, path: str) -> LabelledSource | None:
+def _labeled(model: export.Export, path: str) -> LabeledSource | None:
     """The files of a fine-tuned model, None for any other model."""
     form = model.config.task.examples
-    if not isinstance(form, LabelledFormat):
+    if not isinstance(form, LabeledFormat):
         return None
-    source = LabelledSource(dataclasses.replace(form, heldout=path or form.heldout), model.tokenizer)
+    source = LabeledSource(dataclasses.replace(form, heldout=path or form.heldout), model.tokenizer)
     try:
         _ = source.train  # the baselines are those of the training file
     except UserError as error:
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--corpus",
         default="",
-        help="what to score on (default: that of the run); of a fine-tuned model, a labelled file",
+        help="what to score on (default: that of the run); of a fine-tuned model, a labeled file",
     )
     parser.add_argument("--suite", choices=tuple(SUITES), help="print the table of the tasks whose runs MODEL holds")
     parser.add_argument(

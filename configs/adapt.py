@@ -11,15 +11,15 @@ import ml_collections
 
 from bertjax import opening
 from bertjax.config import to_dict
-from bertjax.data.labeled.base import LabelledFormat
+from bertjax.data.labeled.base import LabeledFormat
 
 
 def get_config(model: str = "") -> ml_collections.ConfigDict:
     if not model:
         raise ValueError("name the model to begin with, such as configs/adapt.py:models/bert")
     source = opening.open_config(model)
-    if isinstance(source.task.examples, LabelledFormat):
-        raise ValueError(f"{model} was fine-tuned on labelled files; name the model that was pretrained")
+    if isinstance(source.task.examples, LabeledFormat):
+        raise ValueError(f"{model} was fine-tuned on labeled files; name the model that was pretrained")
     config = ml_collections.ConfigDict()
     config.init_from = model
     config.model = {"preset": "init_from"}

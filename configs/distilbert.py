@@ -23,7 +23,7 @@ tokenizer is the teacher's. On a TPU slice add `--distributed --workdir=gs://BUC
 
 Deviations: that code masks rare words more often; it freezes the position embeddings.
 
-`distilbert.py:smoke` distils `runs/tiny-smoke/export`, which `python -m bertjax.train --config=configs/tiny.py:smoke`
+`distilbert.py:smoke` distills `runs/tiny-smoke/export`, which `python -m bertjax.train --config=configs/tiny.py:smoke`
 leaves, on the embedded corpus in under a minute.
 """
 

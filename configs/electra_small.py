@@ -28,7 +28,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 (*) from the code that the authors published, google-research/electra.
 
 `electra_small.py:base` and `:large` are the other sizes. `electra_small.py:mlm` is the encoder of the small one trained
-by masked language modelling alone, at the same 15%: the ablation of section 3.2.
+by masked language modeling alone, at the same 15%: the ablation of section 3.2.
 
 Deviations: text is cut into full sentences, where that code cuts an example in two segments; it leaves 15% of what is
 masked as it stands, which the paper does not tell.

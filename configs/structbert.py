@@ -11,7 +11,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 
 | setting | paper | where | here |
 |---|---|---|---|
-| masked language modelling | as BERT | 2.2 | the same |
+| masked language modeling | as BERT | 2.2 | the same |
 | word structural objective | 5% of the runs of three tokens are shuffled | 2.2 | the same |
 | sentence structural objective | next, previous and random, a third each | 2.3 | the same |
 

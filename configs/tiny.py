@@ -21,7 +21,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "init_stddev": 0.04,
     }
     config.optimizer = {"learning_rate": 1.2e-3, "warmup_steps": 300, "b2": 0.98}
-    # Every position learns who its neighbours are for itself: the fewer there are, the sooner.
+    # Every position learns who its neighbors are for itself: the fewer there are, the sooner.
     config.stages = [{"steps": 4000, "seq_len": 32, "batch": 48}]
     # Such rows are short enough without BERT's tenth of still shorter ones.
     config.tasks = {"bert": {"examples": {"kind": "segment_pairs", "short_seq_prob": 0.0}}}

@@ -39,8 +39,8 @@ def filled(shapes, scale: float = 0.3):
 
     def fill(key_path, leaf):
         phase = sum(map(ord, jax.tree_util.keystr(key_path)))
-        centre = 1.0 if "scale" in str(key_path[-1]) else 0.0
-        return (centre + scale * np.sin(phase + 1.7 * np.arange(leaf.size)).reshape(leaf.shape)).astype(np.float32)
+        center = 1.0 if "scale" in str(key_path[-1]) else 0.0
+        return (center + scale * np.sin(phase + 1.7 * np.arange(leaf.size)).reshape(leaf.shape)).astype(np.float32)
 
     return jax.tree_util.tree_map_with_path(fill, shapes)
 

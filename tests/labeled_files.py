@@ -1,4 +1,4 @@
-"""Made-up labelled sentences: the label follows from a word, so that a very small model can learn it."""
+"""Made-up labeled sentences: the label follows from a word, so that a very small model can learn it."""
 
 import itertools
 import json

@@ -111,6 +111,13 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
+def test_a_kind_is_read_under_its_earlier_name():
+    task = {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text", "text": "one"}}
+    config = from_dict({"tasks": {"a": task}})
+    assert to_dict(config)["tasks"]["a"]["examples"]["kind"] == "labeled_text"
+    assert config.task.examples.text == "one"
+
+
 @pytest.mark.parametrize(
     ("model", "task", "said"),
     [
@@ -119,7 +126,7 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
         ({"task_types": 2}, {"task_type": -1}, "task_type=-1 must not be negative"),
         (
             {"task_types": 2},
-            {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}},
+            {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
             "tasks.a.task_type=1 is of pretraining; .* leave task_type 0$",
         ),
         ({"task_types": 2}, {"task_type": 1}, "^model.task_types=2 and no task has task_type=0, whose embedding"),

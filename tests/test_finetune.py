@@ -13,7 +13,7 @@ CONFIG = """
 def get_config():
     return {
         "model": {"preset": "init_from"},
-        "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}}},
+        "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}}},
         "optimizer": {"learning_rate": 3e-3, "warmup_share": 0.1},
         "stages": [{"epochs": 6.0, "seq_len": 32, "examples": 16}],
         "eval": {"every": 0, "rows": 0, "samples": 0},

@@ -82,7 +82,7 @@ def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path,
 
 
 @pytest.mark.slow
-def test_one_batch_is_learnt_by_heart(flags, tmp_path):
+def test_one_batch_is_learned_by_heart(flags, tmp_path):
     few = ["--config.data.overfit=1", "--config.stages.0.steps=250", "--config.stages.0.batch=2"]
     plain = ["--config.model.dropout=0.0", "--config.optimizer.learning_rate=1e-2", "--config.runtime.save_every=250"]
     assert runs.call(*flags, *few, *plain, f"--workdir={tmp_path}") == 0

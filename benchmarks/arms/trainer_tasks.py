@@ -155,7 +155,7 @@ class Questions:
         return max(found)
 
 
-TASKS = {"labelled_text": Texts, "tagged": Words, "questions": Questions}
+TASKS = {"labeled_text": Texts, "tagged": Words, "questions": Questions}
 
 
 def _input(tokenizer: Any, found: Any, window: int) -> dict:

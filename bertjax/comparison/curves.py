@@ -88,7 +88,7 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
     """Draws a panel a metric, in it each entry.
 
     Args:
-      entries: a colour each.
+      entries: a color each.
       metrics: their names without `train/` or `eval/heldout/`.
       axis: the x axis, by its name in `metrics.jsonl`.
       target: the picture that is written, in a folder that need not exist.

@@ -1,4 +1,4 @@
-"""What the user says about data: plain frozen dataclasses, no behaviour but their own checks."""
+"""What the user says about data: plain frozen dataclasses, no behavior but their own checks."""
 
 import dataclasses
 import re

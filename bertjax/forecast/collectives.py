@@ -26,7 +26,7 @@ class Collective:
       group: how many devices take part.
       runs: how often.
       asynchronous: whether the device computes meanwhile.
-      between_slices: whether it goes through the network of the data centre.
+      between_slices: whether it goes through the network of the data center.
     """
 
     kind: str

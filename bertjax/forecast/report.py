@@ -74,7 +74,7 @@ def projection(predictions: Sequence[Prediction], config: Config, corpus_tokens:
       predictions: of every distinct shape among the stages, for each of their tasks.
       config: of the run.
       corpus_tokens: tokens of the corpus.
-      mfu: model FLOPs utilisation, the share of the chips' peak that the model's own FLOPs make use of.
+      mfu: model FLOPs utilization, the share of the chips' peak that the model's own FLOPs make use of.
     """
     of_shape = {
         (one.seq_len, one.batch, config.layers_at(one.stage), one.task or config.task_name): one for one in predictions

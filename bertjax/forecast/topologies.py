@@ -49,7 +49,7 @@ class Topology:
     Attributes:
       chip: what each of them is.
       shape: chips of a slice along the axes of its interconnect, such as "16x16".
-      slices: how many slices, connected by the network of the data centre.
+      slices: how many slices, connected by the network of the data center.
     """
 
     chip: Chip

@@ -52,7 +52,7 @@ class Use:
 
     @property
     def group(self) -> int:
-        """So many neighbouring examples are asked about together, in one row."""
+        """So many neighboring examples are asked about together, in one row."""
         return 1
 
     def encode(self, records: list[Record]) -> EncodedExamples:

@@ -82,7 +82,7 @@ def run(
       longest: no group has more tokens.
       features: gives what the batch holds besides the core.
       on_tokens: called with the tokens of each batch when it is done.
-      group: N, so many neighbouring examples belong together.
+      group: N, so many neighboring examples belong together.
 
     Returns:
       {name: [M, ...]} for `_BN`, and [tokens of all examples, ...] for `_BT`.

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Use
@@ -14,7 +14,7 @@ def has_predictions(model: Export) -> bool:
     """Whether the objective of a model says something of records, and its format can make examples of them."""
     task = model.config.task
     says = type(task.objective).predictions is not Objective.predictions
-    return says and isinstance(task.examples, LabelledFormat) and bool(task.examples.inputs)
+    return says and isinstance(task.examples, LabeledFormat) and bool(task.examples.inputs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Trained(Use):
     def group(self) -> int:
         return self.model.config.task.objective.group
 
-    def encode(self, records: list[Record]) -> LabelledExamples:
+    def encode(self, records: list[Record]) -> LabeledExamples:
         task = self.model.config.task
         return task.examples.encode(self._asked(records), self.model.tokenizer, self.seq_len, task.objective.classes)
 
@@ -44,7 +44,7 @@ class Trained(Use):
         objective = self.model.config.task.objective
         return objective.outputs(objective.module(self.model.encoder), params, batch)
 
-    def predictions(self, outputs, examples: LabelledExamples, records) -> list[dict[str, Any]]:
+    def predictions(self, outputs, examples: LabeledExamples, records) -> list[dict[str, Any]]:
         asked = self._asked(records)
         of_each = [asked[number] for number in examples.record_of]
         return self.model.config.task.objective.predictions(outputs, examples.ragged, of_each)

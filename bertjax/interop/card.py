@@ -18,7 +18,7 @@ tags:
 
 # {architecture}
 
-An encoder of the BERT family, written by bertjax. Licence and intended use are for its author to add.{notes}
+An encoder of the BERT family, written by bertjax. License and intended use are for its author to add.{notes}
 
 {sizes}
 

@@ -75,7 +75,7 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
 def read(folder: os.PathLike) -> tuple[Export, list[str]]:
     """Reads a checkpoint of transformers: encoder, the heads that it has, tokenizer.
 
-    Without heads its objective is masked language modelling, which its run would go on with.
+    Without heads its objective is masked language modeling, which its run would go on with.
 
     Returns:
       It, and what there is to say of it, a line each.

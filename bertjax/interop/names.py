@@ -90,7 +90,7 @@ def bert_layers(theirs: str) -> tuple[Name, ...]:
 
 
 def masked_lm(transform: str, transform_norm: str, bias: str) -> tuple[Name, ...]:
-    """The head of masked language modelling; its decoder is tied to the word embeddings."""
+    """The head of masked language modeling; its decoder is tied to the word embeddings."""
     return (
         *dense(transform, "heads/mlm/transform"),
         *norm(transform_norm, "heads/mlm/norm"),

@@ -139,7 +139,7 @@ class Encoder(nn.Module):
             self.final_norm = layer_norm(self.config)
         if self.is_initializing() or self.config.execution.whole_layer is None:
             self.layers = self.param("layers", self._init_layers)
-        else:  # a device's share of the stack, whose shape no initialiser gives
+        else:  # a device's share of the stack, whose shape no initializer gives
             self.layers = self.get_variable("params", "layers")
         self.pooler = Dense(self.config, self.config.width)
 

@@ -74,7 +74,7 @@ def attend_by_cudnn(
     visibility: Visibility,
     implementation: str = "cudnn",
 ) -> jax.Array:
-    """cuDNN's fused attention through JAX; it honours packing only by a full mask, [B, 1, T, T].
+    """cuDNN's fused attention through JAX; it honors packing only by a full mask, [B, 1, T, T].
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: bfloat16 or float16.

@@ -19,7 +19,7 @@ _BYTE_VALUES = 256
 
 
 class Dense(nn.Module):
-    """`x @ kernel + bias` on the last axis, with BERT's initialisation: truncated normal kernel, zero bias.
+    """`x @ kernel + bias` on the last axis, with BERT's initialization: truncated normal kernel, zero bias.
 
     The leading axes are merged before the product, not contracted in the gradient: XLA's CPU backend then reads the
     activations as they lie, where it would first write a transposed copy of them.
@@ -84,7 +84,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalised (Devlin et al., 2019, figure 2), all of width E.
+    """Sum of word, position and segment embeddings, normalized (Devlin et al., 2019, figure 2), all of width E.
 
     Positions that are rotary have no table here, nor have segments and tasks where there are none. Where positions are
     relative, so are segments, and words are embedded as they are; beside them is `query`, which stands for a token that

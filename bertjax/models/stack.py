@@ -24,7 +24,7 @@ _PARTS["all"] = _PARTS["attention"] + _PARTS["feedforward"]
 
 
 def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax.Array) -> dict:
-    """The stack, by an initialiser of layers from their keys; what is shared begins as in the first G layers."""
+    """The stack, by an initializer of layers from their keys; what is shared begins as in the first G layers."""
     own, shared = init(keys_L), {}
     if config.sharing != "none":
         shared = init(keys_L[: config.sharing_groups])

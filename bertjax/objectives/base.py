@@ -78,7 +78,7 @@ class Objective:
         makes this a field; a run fills it in from its training file.
       relates_rows: whether its terms relate the examples of a batch to each other, so that micro-batches would change
         them.
-      group: so many neighbouring slots of a row hold examples that belong together; N is a multiple of it.
+      group: so many neighboring slots of a row hold examples that belong together; N is a multiple of it.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
@@ -118,7 +118,7 @@ class Objective:
 
         Args:
           module: what `module` gave.
-          params: trained, as initialised by `module`.
+          params: trained, as initialized by `module`.
           frozen: what `frozen_params` gave; never updated.
           batch: the core batch and the features, each with the batch axis first.
           key: for dropout and any other drawing on the device.
@@ -154,7 +154,7 @@ class Objective:
         Args:
           outputs: those of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
           examples: the M examples, in the same order.
-          records: of a labelled file, that of each example; none of a token store.
+          records: of a labeled file, that of each example; none of a token store.
         """
         return {}
 

@@ -9,7 +9,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
 from bertjax.data.examples import Examples
-from bertjax.data.labeled.base import LabelledExamples, Record
+from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective, Sample
 from bertjax.training.config import Stage
@@ -175,7 +175,7 @@ def _is_asked(objective: Objective) -> bool:
 
 
 def _has_records(examples: Examples) -> bool:
-    return isinstance(examples, LabelledExamples)
+    return isinstance(examples, LabeledExamples)
 
 
 def _per_example(outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

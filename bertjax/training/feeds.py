@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bertjax.config import Config
 from bertjax.data.examples import Vocabulary
-from bertjax.data.labeled.source import LabelledPlan, LabelledSource
+from bertjax.data.labeled.source import LabeledPlan, LabeledSource
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Plan, Spec, open_or_make
@@ -21,11 +21,11 @@ class Feeds:
 
     Attributes:
       config: of the run.
-      store: its corpus, or the files of its labelled examples.
+      store: its corpus, or the files of its labeled examples.
     """
 
     config: Config
-    store: TokenStore | LabelledSource
+    store: TokenStore | LabeledSource
 
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:
@@ -101,11 +101,11 @@ class Feeds:
             seq_len=seq_len,
         )
 
-    def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabelledPlan]:
+    def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabeledPlan]:
         task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
             spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
-            if isinstance(self.store, LabelledSource):
+            if isinstance(self.store, LabeledSource):
                 yield self.store.plan(spec, task.objective.classes)
             else:
                 yield open_or_make(self.store, spec)

@@ -20,7 +20,7 @@ from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
 from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints
-from bertjax.training.run.goodput import Elapsed, accounts_of, utilisation
+from bertjax.training.run.goodput import Elapsed, accounts_of, utilization
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.watchdog import Spikes, Watchdog
@@ -142,7 +142,7 @@ class Loop:
                 evaluation = self._evaluate(step)
         totals = self._log.totals
         accounts = accounts_of(totals, self._elapsed.seconds)
-        accounts |= utilisation(totals.flops, totals.executed_flops, accounts["step"], self._program.mesh)
+        accounts |= utilization(totals.flops, totals.executed_flops, accounts["step"], self._program.mesh)
         return Trained(step, self._state, totals, evaluation, accounts)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:

@@ -6,8 +6,8 @@ import math
 from bertjax import opening
 from bertjax.config import Config
 from bertjax.data import tokenizer
-from bertjax.data.labeled.base import LabelledFormat
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.preparation import open_or_prepare
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -17,16 +17,16 @@ from bertjax.training.feeds import Feeds
 def open_feeds(config: Config) -> Feeds:
     """Opens the data of a run, and fills in what its configuration leaves to the data.
 
-    That is, for labelled examples, the names of the classes; and steps, rows of a batch, warm-up and evaluations where
+    That is, for labeled examples, the names of the classes; and steps, rows of a batch, warm-up and evaluations where
     they are said in epochs, examples and shares.
 
     Raises:
       UserError: the data cannot be read, or does not serve.
     """
     task = config.task
-    if not isinstance(task.examples, LabelledFormat):
+    if not isinstance(task.examples, LabeledFormat):
         return _filled(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
-    source = LabelledSource(task.examples, _tokenizer_of(config))
+    source = LabeledSource(task.examples, _tokenizer_of(config))
     if "classes" in {field.name for field in dataclasses.fields(task.objective)}:
         objective = dataclasses.replace(task.objective, classes=source.classes)
         config = dataclasses.replace(config, tasks={config.task_name: dataclasses.replace(task, objective=objective)})
@@ -39,7 +39,7 @@ def _tokenizer_of(config: Config) -> Tokenizer:
         return tokenizer.from_model(asked.model, asked.lowercase)
     if not config.init_from:
         raise UserError(
-            "labelled examples need the tokenizer of a model; set init_from to what is fine-tuned, or "
+            "labeled examples need the tokenizer of a model; set init_from to what is fine-tuned, or "
             "data.tokenizer.model"
         )
     return opening.open_tokenizer(config.init_from)

@@ -53,7 +53,7 @@ class StepContext:
     max_skipped: int = 0
 
 
-def normalised(sums: Arrays, weights: Arrays) -> Arrays:
+def normalized(sums: Arrays, weights: Arrays) -> Arrays:
     """{term: S / W}; a term without weight in the batch is 0."""
     return {term: sums[term] / jnp.maximum(weights[term], 1e-9) for term in sums}
 
@@ -104,7 +104,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
     def share_of_loss(params, part, key):
         params = without_gradient(params, context.frozen_paths)
         sums, metrics = objective.terms(context.module, params, frozen, part, key, True)
-        losses = normalised(sums, weights)
+        losses = normalized(sums, weights)
         return total_loss(objective, losses), (losses, metrics)
 
     differentiate = jax.grad(share_of_loss, has_aux=True)

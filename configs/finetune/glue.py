@@ -62,7 +62,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         variant: {
             "objective": objective,
             "examples": {
-                "kind": "labelled_text",
+                "kind": "labeled_text",
                 "train": f"{folder}/train.tsv",
                 "heldout": f"{folder}/{HELDOUT.get(variant, 'dev.tsv')}",
                 "text": text,

@@ -127,7 +127,7 @@ def test_words_are_those_of_a_plain_loop():
 
 @pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])
 def test_lengths_follow_the_paper_where_the_segment_has_room(masking, shares, million):
-    """All units, and those that were chosen, which no length may favour."""
+    """All units, and those that were chosen, which no length may favor."""
     draw = first_epoch(million.ragged)
     words = words_of(million)
     first = masking.units(words, million, draw)
@@ -150,7 +150,7 @@ def test_the_distributions_are_those_of_the_papers():
 
 @each_kind
 def test_no_token_is_more_likely_than_another(kind):
-    """Not even in short examples of one long and several short words, where other rules favour the short ones."""
+    """Not even in short examples of one long and several short words, where other rules favor the short ones."""
     text = np.array([CLS, 10, 310, 311, 312, 313, 314, 11, 12, 13, 14, SEP])
     ragged = of([text] * 20_000, np.arange(20_000))
     chosen = mask(one_a_row(ragged), first_epoch(ragged), make(kind, rate=0.3)).chosen.reshape(20_000, -1)

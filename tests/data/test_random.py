@@ -46,7 +46,7 @@ def test_uniform_along_every_axis():
         assert abs(chi_square(np.histogram(drawn, bins, (0, 1))[0])) < 5
 
 
-def test_neighbours_are_independent():
+def test_neighbors_are_independent():
     drawn = uniform(0, "a", 0, np.arange(400)[:, None], np.arange(500))
     other_stream = uniform(0, "b", 0, np.arange(400)[:, None], np.arange(500))
     for left, right in ((drawn[:, 1:], drawn[:, :-1]), (drawn[1:], drawn[:-1]), (drawn, other_stream)):
@@ -83,7 +83,7 @@ def test_permuted_mixes_epochs_in_one_call():
 
 
 @pytest.mark.parametrize("size", [3, 5, 12, 40])
-def test_every_order_of_two_neighbours_is_equally_likely(size):
+def test_every_order_of_two_neighbors_is_equally_likely(size):
     epochs = 20_000
     orders = permuted(0, "rows", np.repeat(np.arange(epochs), size), np.tile(np.arange(size), epochs), size)
     first, second = orders.reshape(epochs, size)[:, :2].T

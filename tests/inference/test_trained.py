@@ -18,7 +18,7 @@ from tests.models import reference
 
 def fine_tuned(model, objective: dict, pair: str = "", examples: dict | None = None) -> export.Export:
     """A head of values that all differ on the same encoder."""
-    examples = examples or {"kind": "labelled_text", "text": "one", "pair": pair}
+    examples = examples or {"kind": "labeled_text", "text": "one", "pair": pair}
     examples = {"train": "a.jsonl", "heldout": "b.jsonl"} | examples
     size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": LONGEST}
     task = {"objective": objective, "examples": examples}

@@ -67,7 +67,7 @@ def test_from_text_to_prediction(flags, undisturbed, tmp_path):
 def get_config():
     return {
         "model": {"preset": "init_from"},
-        "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text"}}},
+        "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}}},
         "optimizer": {"learning_rate": 3e-3, "warmup_share": 0.1},
         "stages": [{"epochs": 4.0, "seq_len": 32, "examples": 16}],
         "eval": {"every": 0, "rows": 0, "samples": 0},

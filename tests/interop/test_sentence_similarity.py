@@ -16,7 +16,7 @@ import bertjax
 from bertjax import convert, export
 from bertjax.config import Config, Task
 from bertjax.data.labeled.siamese import SiamesePairs
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
 from bertjax.training.feeds import Feeds
 
@@ -41,7 +41,7 @@ def test_spearman_on_sts_b_is_that_of_transformers(tmp_path):
     found = export.read(tmp_path / "ours")
     objective, format = EmbeddingRegression(full_score=5.0), SiamesePairs(train=path, heldout=path, label="score")
     task = Task(objective, format)
-    feed = Feeds(Config(tasks={"task": task}), LabelledSource(format, found.tokenizer)).feed("heldout", T)
+    feed = Feeds(Config(tasks={"task": task}), LabeledSource(format, found.tokenizer)).feed("heldout", T)
     (plan,) = feed.plans
     assert plan.counts.rows * 3 < plan.counts.examples, "rows are packed"
     module, params = objective.module(found.encoder), {"encoder": found.params["encoder"]}

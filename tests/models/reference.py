@@ -18,8 +18,8 @@ def softmax(x):
 
 
 def norm(x, params, epsilon):
-    centred = x - x.mean(axis=-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * params["scale"] + params["bias"]
+    centered = x - x.mean(axis=-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(axis=-1, keepdims=True) + epsilon) * params["scale"] + params["bias"]
 
 
 def dense(x, params):

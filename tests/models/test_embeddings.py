@@ -37,7 +37,7 @@ def logits(config: EncoderConfig, params: dict, batch: dict) -> dict:
     return jax.jit(BERT().module(config).apply)({"params": params}, batch)
 
 
-def test_factorised_embeddings_change_only_the_shapes_that_hold_e():
+def test_factorized_embeddings_change_only_the_shapes_that_hold_e():
     plain, narrow = shapes(batches.ENCODER), shapes(NARROW)
     assert {path: shape for path, shape in narrow.items() if plain.get(path) != shape} == {
         "encoder/embeddings/word": (128, 8),
@@ -56,7 +56,7 @@ def test_factorised_embeddings_change_only_the_shapes_that_hold_e():
     assert shapes(dataclasses.replace(batches.ENCODER, embedding_width=16)) == plain
 
 
-def test_factorised_embeddings_are_projected_after_their_norm():
+def test_factorized_embeddings_are_projected_after_their_norm():
     """An encoder that is given the projected embeddings in the numpy form of the paper says the same."""
     params, batch = filled(NARROW), batches.make(2)
     encoder, tables = params["encoder"], params["encoder"]["embeddings"]
@@ -69,7 +69,7 @@ def test_factorised_embeddings_are_projected_after_their_norm():
     np.testing.assert_allclose(encoded.captured["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
 
 
-def test_the_vocabulary_of_factorised_embeddings_is_cut_and_padded_as_any():
+def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded_as_any():
     params = jax.tree.map(np.asarray, filled(NARROW))
     cut = vocabulary.cut(params, NARROW)
     assert cut["encoder"]["embeddings"]["word"].shape == (100, 8) and cut["heads"]["mlm"]["word_bias"].shape == (100,)
@@ -81,7 +81,7 @@ def test_the_vocabulary_of_factorised_embeddings_is_cut_and_padded_as_any():
     )
 
 
-def test_every_parameter_of_factorised_embeddings_has_a_rule():
+def test_every_parameter_of_factorized_embeddings_has_a_rule():
     module = BERT().module(NARROW)
     params = jax.eval_shape(module.init, jax.random.key(0), batches.make(1))["params"]
     rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
@@ -90,7 +90,7 @@ def test_every_parameter_of_factorised_embeddings_has_a_rule():
     assert specs["encoder/projection/bias"] == jax.sharding.PartitionSpec()
 
 
-def test_flops_of_factorised_embeddings_by_hand():
+def test_flops_of_factorized_embeddings_by_hand():
     """Layers 3, width 16, embeddings 8, feed-forward 32, vocabulary 100."""
     kernels, attention = 3 * (4 * 16 * 16 + 2 * 16 * 32) * 10, 3 * 2 * 16 * 50
     projection, head = 8 * 16 * 10, (16 * 8 + 100 * 8) * 2

@@ -25,7 +25,7 @@ def small(preset: str, **sizes) -> EncoderConfig:
     return dataclasses.replace(PRESETS[preset], **SMALL | sizes)
 
 
-def randomised(model):
+def randomized(model):
     """Its biases and norms too, so that each of them matters."""
     with torch.no_grad():
         for parameter in model.parameters():
@@ -84,7 +84,7 @@ def test_albert_computes_what_that_of_transformers_does(groups):
             hidden_act="gelu_new",
         )  # fmt: skip
     )
-    params = params_of(randomised(model), ALBERT, config, groups)
+    params = params_of(randomized(model), ALBERT, config, groups)
     with torch.no_grad():
         expected = model(
             input_ids=torch.tensor(batch["tokens_BT"]),
@@ -123,7 +123,7 @@ def test_roberta_computes_what_that_of_transformers_does():
         ),
         add_pooling_layer=False,
     )  # fmt: skip
-    randomised(model)
+    randomized(model)
     with torch.no_grad():
         model.embeddings.token_type_embeddings.weight.zero_()  # the published one has none
         tokens_BT = np.where(batch["examples_BT"] > 0, batch["tokens_BT"], 1)
@@ -178,7 +178,7 @@ def test_modernbert_computes_what_that_of_transformers_does():
             norm_eps=1e-12,  # so that to norm twice is to norm once
         )
     )  # fmt: skip
-    randomised(model)
+    randomized(model)
     with torch.no_grad():
         model.embeddings.norm.weight.fill_(1.0)
         mask = torch.tensor(batch["examples_BT"])

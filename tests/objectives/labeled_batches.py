@@ -1,4 +1,4 @@
-"""A labelled file as a batch of all its rows, and a small model for it."""
+"""A labeled file as a batch of all its rows, and a small model for it."""
 
 from typing import NamedTuple
 
@@ -6,31 +6,31 @@ import jax
 import numpy as np
 
 from bertjax.config import Config, Task
-from bertjax.data.labeled.base import LabelledExamples, LabelledFormat
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.base import LabeledExamples, LabeledFormat
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.training.feeds import Feeds
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """All rows of the training file, and the examples that they hold."""
 
     batch: dict[str, np.ndarray]
-    examples: LabelledExamples
+    examples: LabeledExamples
 
     def records(self) -> list[dict]:
         """The record of every example."""
         return [self.examples.records[number] for number in self.examples.record_of]
 
 
-def load(format: LabelledFormat, objective: Objective, tokenizer: Tokenizer, seq_len: int, slots: int) -> Labelled:
+def load(format: LabeledFormat, objective: Objective, tokenizer: Tokenizer, seq_len: int, slots: int) -> Labeled:
     """The rows, `slots` examples in each at most."""
     task = Task(objective, format, row_examples=slots)
-    feed = Feeds(Config(tasks={"task": task}), LabelledSource(format, tokenizer)).feed("train", seq_len)
+    feed = Feeds(Config(tasks={"task": task}), LabeledSource(format, tokenizer)).feed("train", seq_len)
     (plan,) = feed.plans
-    return Labelled(feed.batch(np.arange(plan.counts.rows)), plan.examples)
+    return Labeled(feed.batch(np.arange(plan.counts.rows)), plan.examples)
 
 
 def encoder(tokenizer: Tokenizer, seq_len: int) -> EncoderConfig:
@@ -48,7 +48,7 @@ def encoder(tokenizer: Tokenizer, seq_len: int) -> EncoderConfig:
 
 
 def assert_packing_changes_nothing(
-    format: LabelledFormat, objective: Objective, tokenizer: Tokenizer, seq_len: int
+    format: LabeledFormat, objective: Objective, tokenizer: Tokenizer, seq_len: int
 ) -> None:
     """The same terms, metrics and outputs from rows of several examples as from rows of one."""
     alone, packed = (load(format, objective, tokenizer, seq_len, slots) for slots in (1, 4))
@@ -68,9 +68,9 @@ def assert_packing_changes_nothing(
         np.testing.assert_allclose(outputs_packed[name], outputs[name], rtol=2e-4, atol=1e-5)
 
 
-def outputs_of(objective: Objective, module, params, labelled: Labelled) -> dict[str, np.ndarray]:
+def outputs_of(objective: Objective, module, params, labeled: Labeled) -> dict[str, np.ndarray]:
     """What a model says of every token of the examples, in the order of the examples."""
-    batch, ragged = labelled.batch, labelled.examples.ragged
+    batch, ragged = labeled.batch, labeled.examples.ragged
     found = {}
     for name, values in jax.jit(lambda batch: objective.outputs(module, params, batch))(batch).items():
         values = np.asarray(values)

@@ -1,6 +1,6 @@
 """Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`.
 
-Those here read token stores; those of `bertjax.data.labeled` read files of labelled examples.
+Those here read token stores; those of `bertjax.data.labeled` read files of labeled examples.
 """
 
 from bertjax.data.formats.base import ExampleFormat
@@ -18,8 +18,8 @@ KINDS = {
     "sentence_reordering": "bertjax.data.formats.sentence_reordering:SentenceReordering",
     "token_document": "bertjax.data.formats.token_document:TokenDocument",
 }
-LABELLED_KINDS = {
-    "labelled_text": "bertjax.data.labeled.texts:LabelledText",
+LABELED_KINDS = {
+    "labeled_text": "bertjax.data.labeled.texts:LabeledText",
     "tagged": "bertjax.data.labeled.tagged:Tagged",
     "questions": "bertjax.data.labeled.questions:Questions",
     "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
@@ -34,7 +34,7 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
       UserError: no such kind, or nothing importable under that name.
     """
     kind = kind or "segment_pairs"
-    found = named_class("examples", kind, KINDS | LABELLED_KINDS, ExampleFormat)
+    found = named_class("examples", kind, KINDS | LABELED_KINDS, ExampleFormat)
     if (own := getattr(found, "kind", None)) != kind:
         raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
     return found
@@ -42,4 +42,4 @@ def format_class(kind: str | None) -> type[ExampleFormat]:
 
 def kinds_with(labels: tuple[str, ...]) -> list[str]:
     """The registered kinds whose examples carry all of these labels."""
-    return [kind for kind in KINDS | LABELLED_KINDS if set(labels) <= set(format_class(kind)().labels)]
+    return [kind for kind in KINDS | LABELED_KINDS if set(labels) <= set(format_class(kind)().labels)]

@@ -1,4 +1,4 @@
-"""The contract of a labelled format: records of a file, and how they become examples in memory."""
+"""The contract of a labeled format: records of a file, and how they become examples in memory."""
 
 import dataclasses
 from collections import Counter
@@ -18,7 +18,7 @@ WHERE = "_where"
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledExamples:
+class LabeledExamples:
     """`Examples` in memory.
 
     Attributes:
@@ -48,8 +48,8 @@ class LabelledExamples:
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledFormat(ExampleFormat):
-    """How files of labelled examples become examples; the fields of a subclass are its choices.
+class LabeledFormat(ExampleFormat):
+    """How files of labeled examples become examples; the fields of a subclass are its choices.
 
     Attributes:
       train: the file that is learned from.
@@ -84,7 +84,7 @@ class LabelledFormat(ExampleFormat):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         """Examples of at most T tokens.
 
         Args:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.layout import cut, lay_out
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -17,7 +17,7 @@ _SHORTEST = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(LabelledFormat):
+class Choices(LabeledFormat):
     """A row of a table is C examples, `[CLS] context [SEP] choice [SEP]`, one a choice, which share a row of a batch.
 
     All records of a run have the same C. An example has at most 1/C of the tokens of a row. Label: `choice`, the number
@@ -69,7 +69,7 @@ class Choices(LabelledFormat):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         count = len(classes) or len(self._choices_of(records[0]))
         if seq_len // count < _SHORTEST:
             raise UserError(
@@ -83,7 +83,7 @@ class Choices(LabelledFormat):
         second = tokenizer.encode([text for record in records for text in self._seconds(record)])
         first, second, cut_examples = cut(first, second, seq_len // count)
         numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
-        return LabelledExamples(
+        return LabeledExamples(
             ragged=lay_out(first, second, tokenizer, {"choice": np.repeat(numbers, count)}),
             records=records,
             record_of=np.repeat(np.arange(len(records)), count),

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.labeled import squad
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.layout import lay_out
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ _DELIMITERS = 3  # [CLS] question [SEP] context [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(LabelledFormat):
+class Questions(LabeledFormat):
     """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
 
     Labels: `start` and `end`, the places of the first answer's first and last token in the example; both 0, those of
@@ -69,7 +69,7 @@ class Questions(LabelledFormat):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         if seq_len - _DELIMITERS <= self.max_question:
             raise UserError(
                 f"a row of {seq_len} tokens has no room beside a question of examples.max_question="
@@ -110,7 +110,7 @@ class Questions(LabelledFormat):
             f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in asked),
             f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
-        return LabelledExamples(
+        return LabeledExamples(
             ragged=dataclasses.replace(ragged, token_labels=token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),

@@ -4,15 +4,15 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.data.labeled.base import LabelledExamples, Record
+from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.labeled.layout import cut, lay_out
-from bertjax.data.labeled.texts import LabelledText
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class SiamesePairs(LabelledText):
+class SiamesePairs(LabeledText):
     """A row of a table is two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, which share a row of a batch.
 
     Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, that of the pair, on both, where there is a
@@ -37,13 +37,13 @@ class SiamesePairs(LabelledText):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         texts = [record[column] for record in records for column in self.inputs]
         encoded, _, cut_texts = cut(tokenizer.encode(texts), None, seq_len // 2)
         labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
         if self.label:
             labels["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)
-        return LabelledExamples(
+        return LabeledExamples(
             ragged=lay_out(encoded, None, tokenizer, labels),
             records=records,
             record_of=np.repeat(np.arange(len(records)), 2),

@@ -1,4 +1,4 @@
-"""What a run on labelled files reads in place of a token store: records, examples and their rows, all in memory."""
+"""What a run on labeled files reads in place of a token store: records, examples and their rows, all in memory."""
 
 import dataclasses
 import functools
@@ -7,15 +7,18 @@ import json
 
 import numpy as np
 
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.packing import assign, pack
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
+# The name of a kind in the fingerprint of a plan: the one that it had first, so that runs made under it still resume.
+_HASHED_KINDS = {"labeled_text": "labelled_text"}
+
 
 @dataclasses.dataclass(frozen=True)
-class LabelledPlan:
+class LabeledPlan:
     """The rows of one split, as `bertjax.data.plan.Plan` has them, in memory.
 
     Attributes:
@@ -26,20 +29,20 @@ class LabelledPlan:
     """
 
     fingerprint: str
-    examples: LabelledExamples
+    examples: LabeledExamples
     counts: Counts
     rows_RN: np.ndarray
 
 
-class LabelledSource:
-    """The files of a labelled format, read once.
+class LabeledSource:
+    """The files of a labeled format, read once.
 
     Args:
       format: names the files.
       tokenizer: of the model.
     """
 
-    def __init__(self, format: LabelledFormat, tokenizer: Tokenizer):
+    def __init__(self, format: LabeledFormat, tokenizer: Tokenizer):
         self.format, self.tokenizer = format, tokenizer
 
     @functools.cached_property
@@ -70,7 +73,7 @@ class LabelledSource:
         content = json.dumps([[_said(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 
-    def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabelledExamples:
+    def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabeledExamples:
         """The examples of `train` or `heldout`, encoded once for each T."""
         key = split, seq_len, classes
         if key not in self._encoded:
@@ -79,10 +82,10 @@ class LabelledSource:
         return self._encoded[key]
 
     @functools.cached_property
-    def _encoded(self) -> dict[tuple, LabelledExamples]:
+    def _encoded(self) -> dict[tuple, LabeledExamples]:
         return {}
 
-    def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabelledPlan:
+    def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
         """Packs the examples of a split; those of one group share a row."""
         examples = self.examples(spec.split, spec.seq_len, classes)
         group = examples.group
@@ -99,9 +102,10 @@ class LabelledSource:
         tokens = int(lengths.sum())
         counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
         choices = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
+        choices["kind"] = _HASHED_KINDS.get(choices["kind"], choices["kind"])
         said = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.most]
         fingerprint = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        return LabelledPlan(fingerprint, examples, counts, rows_RN)
+        return LabeledPlan(fingerprint, examples, counts, rows_RN)
 
 
 def _said(record: Record) -> list:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from etils import epath
 
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.layout import lay_out
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.lines import numbered_lines
@@ -21,7 +21,7 @@ _DELIMITERS = 2  # [CLS] text [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagged(LabelledFormat):
+class Tagged(LabeledFormat):
     """A line for each word, its columns between tabs (or white space, if it has no tab), a blank line after a sentence.
 
     A record is {`words`: [...], `tags`: [...]}; tags are kept as the file has them (IOB1, IOB2, parts of speech). What
@@ -77,7 +77,7 @@ class Tagged(LabelledFormat):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         room = seq_len - _DELIMITERS
         if room < 1:
             raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
@@ -107,7 +107,7 @@ class Tagged(LabelledFormat):
         token_labels = {"tag": np.full(inside.shape, -1, np.int32), "word": np.full(inside.shape, -1, np.int32)}
         token_labels["tag"][inside] = np.concatenate(tags)
         token_labels["word"][inside] = np.concatenate(words)
-        return LabelledExamples(
+        return LabeledExamples(
             ragged=dataclasses.replace(ragged, token_labels=token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),

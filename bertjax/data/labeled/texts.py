@@ -7,14 +7,14 @@ from collections import Counter
 import numpy as np
 
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, LabelledExamples, LabelledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.layout import cut, lay_out
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledText(LabelledFormat):
+class LabeledText(LabeledFormat):
     """A row of a table is an example: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
 
     Attributes:
@@ -24,7 +24,7 @@ class LabelledText(LabelledFormat):
       quoted: whether fields of a .tsv may stand in double quotes.
     """
 
-    kind: str = dataclasses.field(init=False, default="labelled_text")
+    kind: str = dataclasses.field(init=False, default="labeled_text")
     text: str = "sentence"
     pair: str = ""
     label: str = "label"
@@ -52,11 +52,11 @@ class LabelledText(LabelledFormat):
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabelledExamples:
+    ) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
         first, second, cut_examples = cut(first, second, seq_len)
-        return LabelledExamples(
+        return LabeledExamples(
             ragged=lay_out(first, second, tokenizer, {"label": self.label_numbers(records, classes)}),
             records=records,
             record_of=np.arange(len(records)),

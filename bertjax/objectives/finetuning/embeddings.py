@@ -1,6 +1,6 @@
 """Sentence embeddings: an encoder whose mean hidden states are compared (Reimers & Gurevych, 2019, arXiv 1908.10084).
 
-The two texts of a pair are neighbouring examples of a row, N = 2P of them, which do not see each other.
+The two texts of a pair are neighboring examples of a row, N = 2P of them, which do not see each other.
 """
 
 import dataclasses

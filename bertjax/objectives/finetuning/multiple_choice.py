@@ -18,7 +18,7 @@ from bertjax.objectives.pretraining.mlm import classification_term
 class MultipleChoice(ExampleObjective):
     """A score for each choice from its pooled [CLS], and a softmax over the C of a record. Terms: `multiple_choice`.
 
-    The choices of a record are C neighbouring examples of a row, N = C x G of them.
+    The choices of a record are C neighboring examples of a row, N = C x G of them.
 
     Attributes:
       classes: numbers of the choices, see `Objective`; there are C.

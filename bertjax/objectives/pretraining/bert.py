@@ -1,4 +1,4 @@
-"""BERT's pretraining: masked language modelling and next-sentence prediction together (Devlin et al., 2019, 3.1)."""
+"""BERT's pretraining: masked language modeling and next-sentence prediction together (Devlin et al., 2019, 3.1)."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,7 +1,7 @@
 """DistilBERT: a small student imitates a trained teacher (Sanh et al., 2019, arXiv 1910.01108, section 3).
 
 The teacher runs in the same step, frozen and without dropout, on the same masked tokens. Three losses are added: the
-Kullback-Leibler divergence of both distributions over the vocabulary at a temperature, masked language modelling, and
+Kullback-Leibler divergence of both distributions over the vocabulary at a temperature, masked language modeling, and
 one minus the cosine of the last hidden states of student and teacher.
 """
 

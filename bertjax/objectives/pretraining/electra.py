@@ -1,6 +1,6 @@
 """ELECTRA: replaced token detection (Clark et al., 2020, arXiv 2003.10555).
 
-A generator, trained by masked language modelling, guesses the masked tokens (section 2, equation 1). What it draws
+A generator, trained by masked language modeling, guesses the masked tokens (section 2, equation 1). What it draws
 takes their place, and the discriminator says of every token of the text whether it is the original (equation 2). Both
 are trained together, and no gradient passes through the draw: min L_MLM + 50 L_disc. They share the embeddings (3.2).
 
@@ -133,7 +133,7 @@ class Electra(MaskedLM):
         return Pass(encoder, predicts=False), Pass(self.generator(encoder))
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Those of masked language modelling, but that what found no place to be predicted stays as it was."""
+        """Those of masked language modeling, but that what found no place to be predicted stays as it was."""
         features = super().features(examples, draw)
         tokens_BT = examples.tokens_to_rows(examples.ragged.tokens, fill=examples.vocabulary.pad_id)
         rows, places = np.nonzero(features["mlm_weights_BK"])

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
+"""Masked language modeling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Masked language modelling together with a classification of how segment B relates to segment A."""
+"""Masked language modeling together with a classification of how segment B relates to segment A."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""XLNet: permutation language modelling (Yang et al., 2019, arXiv 1906.08237).
+"""XLNet: permutation language modeling (Yang et al., 2019, arXiv 1906.08237).
 
 The tokens of an example are put into a random order, and the last of them are predicted, each from those before it in
 the order, wherever these stand (section 2.2, equation 3). Nothing is hidden by a symbol: a predicted token is a state

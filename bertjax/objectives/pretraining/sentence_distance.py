@@ -1,4 +1,4 @@
-"""ERNIE 2.0's sentence distance beside masked language modelling (Sun et al. 2020, arXiv 1907.12412)."""
+"""ERNIE 2.0's sentence distance beside masked language modeling (Sun et al. 2020, arXiv 1907.12412)."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""ALBERT's pretraining: masked language modelling and sentence-order prediction (Lan et al. 2020, arXiv 1909.11942)."""
+"""ALBERT's pretraining: masked language modeling and sentence-order prediction (Lan et al. 2020, arXiv 1909.11942)."""
 
 import dataclasses
 from typing import ClassVar

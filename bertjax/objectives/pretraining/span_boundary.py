@@ -72,7 +72,7 @@ class SpanBoundary(MaskedLM):
         return SpanBoundaryModule(encoder, self.longest)
 
     def features_of(self, examples: PlacedExamples, draw: Draw, masked: Masked) -> dict[str, np.ndarray]:
-        """Besides those of masked language modelling, for each predicted position: `sbo_left_positions_BK` and
+        """Besides those of masked language modeling, for each predicted position: `sbo_left_positions_BK` and
         `sbo_right_positions_BK`, the columns of its boundaries, and `sbo_places_BK`; `sbo_weights_BK` is 0 beyond
         `longest`.
         """

@@ -1,7 +1,7 @@
 """StructBERT: language structures in pretraining (Wang et al., 2020, arXiv 1908.04577).
 
 The word structural objective (section 2.2): of the text that was not masked, some runs of three tokens are shuffled,
-and the encoder says of each of their places which token stood there. It is trained with masked language modelling, on
+and the encoder says of each of their places which token stood there. It is trained with masked language modeling, on
 the same head, and with the sentence structural objective (section 2.3), which has three classes.
 """
 

@@ -1,4 +1,4 @@
-"""StructBERT's sentence structural objective beside masked language modelling (Wang et al. 2020, arXiv 1908.04577)."""
+"""StructBERT's sentence structural objective beside masked language modeling (Wang et al. 2020, arXiv 1908.04577)."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Masked language modelling together with a question about every token that is answered by yes or no."""
+"""Masked language modeling together with a question about every token that is answered by yes or no."""
 
 import dataclasses
 import functools

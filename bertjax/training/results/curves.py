@@ -32,7 +32,7 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
     Args:
       metrics: `metrics.jsonl` of a run.
       target: the picture that is written.
-      config_name: whose reference is drawn in grey.
+      config_name: whose reference is drawn in gray.
     """
     from matplotlib.figure import Figure
 

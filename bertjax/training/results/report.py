@@ -6,7 +6,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.data.labeled.base import LabelledExamples
+from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import path_at
@@ -136,7 +136,7 @@ def plan_line(feed: Feed, task: str = "") -> str:
         return sum(getattr(plan.counts, name) for plan in plans)
 
     rows, examples = total("rows"), plans[0].examples
-    if isinstance(examples, LabelledExamples):
+    if isinstance(examples, LabeledExamples):
         cost = notes_of(examples)
     else:
         lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
@@ -150,7 +150,7 @@ def plan_line(feed: Feed, task: str = "") -> str:
 def heldout_line(feed: Feed, task: str = "") -> str:
     """What is scored."""
     (plan,) = feed.plans
-    cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabelledExamples) else ""
+    cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabeledExamples) else ""
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
 
 
@@ -158,6 +158,6 @@ def _of(task: str) -> str:
     return f"{task}: " if task else ""
 
 
-def notes_of(examples: LabelledExamples) -> str:
+def notes_of(examples: LabeledExamples) -> str:
     """What became of the records that are not simply an example each."""
     return ", ".join(f"{count:,} {what}" for what, count in examples.notes.items()) or "nothing cut or left out"

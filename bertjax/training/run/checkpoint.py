@@ -63,7 +63,7 @@ class Checkpoints:
     """The checkpoints of a workdir.
 
     Reading is each process's own, so that one that finds a damaged file leaves none waiting; those that read the state
-    of a run agree afterwards.
+    of a run agree afterward.
     Writing is everyone's, at the same steps.
 
     Args:

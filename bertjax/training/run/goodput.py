@@ -61,8 +61,8 @@ def accounts_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}
 
 
-def utilisation(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
-    """Model FLOPs utilisation over the seconds that went into steps, after Chowdhery et al. (2022), arXiv 2204.02311.
+def utilization(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
+    """Model FLOPs utilization over the seconds that went into steps, after Chowdhery et al. (2022), arXiv 2204.02311.
 
     Returns:
       {`mfu`: of useful operations, `executed_mfu`: with those on padding}; empty where the peak of a device is unknown.

@@ -171,7 +171,7 @@ def append_jsonl(path: epath.Path, record: dict) -> None:
 
 @contextmanager
 def written_here(folder: epath.Path) -> Iterator[Path]:
-    """A local folder to write what belongs into `folder`: that one itself, or one that is copied there afterwards."""
+    """A local folder to write what belongs into `folder`: that one itself, or one that is copied there afterward."""
     if not is_remote(folder):
         yield Path(folder)
         return

@@ -142,7 +142,7 @@ def test_documents_of_one_sentence():
         assert (np.array(examples_class.relations)[pairs.ranges[alone, 4]] == RANDOM).all()
 
 
-def test_a_sentence_as_long_as_a_row_still_has_its_neighbour():
+def test_a_sentence_as_long_as_a_row_still_has_its_neighbor():
     split = split_of([[100] * 1000] * 2)
     order = made(SentenceOrder(), split, 64).ranges
     assert len(order) == 1000 and set(order[:, 4]) == {0, 1}

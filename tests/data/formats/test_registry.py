@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from bertjax.data.formats import KINDS, LABELLED_KINDS, format_class, kinds_with
+from bertjax.data.formats import KINDS, LABELED_KINDS, format_class, kinds_with
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
@@ -30,7 +30,7 @@ def test_formats_are_found_by_their_labels():
     assert kinds_with(("is_random",)) == ["segment_pairs", "sentence_pairs"]
     assert kinds_with(("is_swapped",)) == ["sentence_order"]
     assert kinds_with(("order",)) == ["sentence_structure"]
-    assert kinds_with(()) == [*KINDS, *LABELLED_KINDS]
+    assert kinds_with(()) == [*KINDS, *LABELED_KINDS]
     assert kinds_with(("answer",)) == []
 
 

@@ -1,4 +1,4 @@
-"""What the tests of labelled files share."""
+"""What the tests of labeled files share."""
 
 import pytest
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.data.labeled.choices import Choices
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
 from bertjax.errors import UserError
 from tests import labeled_files
@@ -20,9 +20,9 @@ def files(tmp_path_factory):
     return [labeled_files.choices(folder / f"{name}.jsonl", 40, seed) for seed, name in enumerate(("train", "dev"))]
 
 
-def source(files, store, **fields) -> LabelledSource:
+def source(files, store, **fields) -> LabeledSource:
     train, heldout = map(str, files)
-    return LabelledSource(Choices(train=train, heldout=heldout, **fields), store.tokenizer)
+    return LabeledSource(Choices(train=train, heldout=heldout, **fields), store.tokenizer)
 
 
 def decoded(examples, tokenizer, index: int) -> tuple[str, str]:

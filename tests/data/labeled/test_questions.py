@@ -34,7 +34,7 @@ def write(folder, content):
 
 
 def answer_of(examples, window):
-    """The characters from the first to the last token that are labelled."""
+    """The characters from the first to the last token that are labeled."""
     ragged, record = examples.ragged, examples.records[examples.record_of[window]]
     first, last = (ragged.offsets[window] + ragged.labels[name][window] for name in ("start", "end"))
     return record["context"][ragged.token_labels["begin"][first] : ragged.token_labels["stop"][last]]

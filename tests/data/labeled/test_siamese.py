@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config import Task
 from bertjax.data.labeled.siamese import SiamesePairs
-from bertjax.data.labeled.source import LabelledSource
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
@@ -23,10 +23,10 @@ def files(tmp_path_factory):
     return labeled_files.write(tmp_path_factory.mktemp("pairs"))
 
 
-def source(files, store, **choices) -> LabelledSource:
+def source(files, store, **choices) -> LabeledSource:
     train, heldout = map(str, files)
     choices = {"text": "sentence", "pair": "other", "label": "score"} | choices
-    return LabelledSource(SiamesePairs(train=train, heldout=heldout, **choices), store.tokenizer)
+    return LabeledSource(SiamesePairs(train=train, heldout=heldout, **choices), store.tokenizer)
 
 
 def test_a_record_is_two_examples(files, store):
@@ -73,7 +73,7 @@ def test_pairs_need_no_label(files, store):
 
 
 def test_a_cross_encoder_takes_no_such_pairs():
-    with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not give; use examples.kind=labelled_"):
+    with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not give; use examples.kind=labeled_"):
         Task(Classification(), SiamesePairs())
 
 

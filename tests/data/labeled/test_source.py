@@ -1,4 +1,4 @@
-"""Labelled files as what a run reads: classes, labels, rows, and a fingerprint of what they say."""
+"""Labeled files as what a run reads: classes, labels, rows, and a fingerprint of what they say."""
 
 import dataclasses
 import json
@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bertjax.data.labeled.source import LabelledSource
-from bertjax.data.labeled.texts import LabelledText
+from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.plan import Spec
 from bertjax.errors import UserError
 from tests import labeled_files
@@ -18,12 +18,12 @@ T = 32
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    return labeled_files.write(tmp_path_factory.mktemp("labelled"))
+    return labeled_files.write(tmp_path_factory.mktemp("labeled"))
 
 
-def source(files, store, **choices) -> LabelledSource:
+def source(files, store, **choices) -> LabeledSource:
     train, heldout = map(str, files)
-    return LabelledSource(LabelledText(train=train, heldout=heldout, **choices), store.tokenizer)
+    return LabeledSource(LabeledText(train=train, heldout=heldout, **choices), store.tokenizer)
 
 
 def test_labels_are_numbers_of_the_classes_of_the_training_file(files, store):
@@ -70,7 +70,7 @@ def test_the_fingerprint_is_of_the_content(files, store, tmp_path):
     elsewhere = [tmp_path / path.name for path in files]
     for path, copy in zip(files, elsewhere):
         shutil.copy(path, copy)
-    spec = Spec("train", LabelledText(), T, seed=0)
+    spec = Spec("train", LabeledText(), T, seed=0)
     one, moved = source(files, store), source(elsewhere, store)
     assert one.fingerprint == moved.fingerprint
     assert one.plan(spec, one.classes).fingerprint == moved.plan(spec, one.classes).fingerprint

@@ -21,9 +21,9 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def in_a_process(config, afterwards="", shard_bytes=shards.SHARD_BYTES):
+def in_a_process(config, afterward="", shard_bytes=shards.SHARD_BYTES):
     code = (
         "import re\nfrom bertjax.data.preparation import *\nfrom bertjax.data.config import *\n"
-        f"shards.SHARD_BYTES = {shard_bytes}\nprepare({config})\n{afterwards}"
+        f"shards.SHARD_BYTES = {shard_bytes}\nprepare({config})\n{afterward}"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.pretraining.bert import BERT
-from bertjax.training.step import normalised, total_loss
+from bertjax.training.step import normalized, total_loss
 from tests import batches
 from tests.models import reference
 
@@ -24,7 +24,7 @@ def fixed():
 def losses(module, params, batch, train=False):
     def of(params, batch):
         sums, metrics = OBJECTIVE.terms(module, params, None, batch, jax.random.key(0), train)
-        return normalised(sums, OBJECTIVE.weights(batch)), metrics
+        return normalized(sums, OBJECTIVE.weights(batch)), metrics
 
     return jax.jit(of)(params, batch)
 

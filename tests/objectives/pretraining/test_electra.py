@@ -12,7 +12,7 @@ from bertjax.data.masking import TokenMasking
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
-from bertjax.training.step import normalised
+from bertjax.training.step import normalized
 from tests import batches, ragged
 
 OBJECTIVE = Electra(generator_share=0.5)
@@ -54,7 +54,7 @@ def gradient_of(term: str) -> dict[str, float]:
 
     def loss(params):
         sums, _ = OBJECTIVE.terms(module, params, None, batch, jax.random.key(1), False)
-        return normalised(sums, OBJECTIVE.weights(batch))[term]
+        return normalized(sums, OBJECTIVE.weights(batch))[term]
 
     gradient = jax.jit(jax.grad(loss))(params)
     return {path: float(jnp.abs(leaf).max()) for path, leaf in flatten_dict(gradient, sep="/").items()}

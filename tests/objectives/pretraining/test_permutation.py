@@ -1,4 +1,4 @@
-"""Permutation language modelling: the order, what is predicted from what, and what does not fit."""
+"""Permutation language modeling: the order, what is predicted from what, and what does not fit."""
 
 import dataclasses
 

@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.hardware.chips import peak_flops
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.sharding import make_mesh
-from bertjax.training.run.goodput import Elapsed, accounts_of, utilisation
+from bertjax.training.run.goodput import Elapsed, accounts_of, utilization
 from bertjax.training.run.metrics import Totals
 from bertjax.training.run.profiling import Trace, parse_steps
 
@@ -48,13 +48,13 @@ def test_goodput_is_the_share_of_steps_that_were_kept():
     assert dataclasses.asdict(totals)["seconds"] == 100.0
 
 
-def test_utilisation_where_the_peak_is_known(monkeypatch):
+def test_utilization_where_the_peak_is_known(monkeypatch):
     assert peak_flops("TPU v5 lite") == 197e12 and peak_flops("TPU v3") == 61.5e12  # two devices a chip
     assert peak_flops("NVIDIA H200") == 989e12 and peak_flops("cpu") is None
     mesh = make_mesh(MeshConfig(data=1, fsdp=1), jax.devices()[:1])
-    assert utilisation(1e12, 2e12, 10.0, mesh) == {}
+    assert utilization(1e12, 2e12, 10.0, mesh) == {}
     monkeypatch.setattr("bertjax.training.run.goodput.peak_flops", lambda kind: 1e12)
-    assert utilisation(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
+    assert utilization(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
 
 
 def test_steps_to_trace():
