@@ -24,7 +24,7 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.schedules import Schedule, schedule_class
-from bertjax.training.stages import rises
+from bertjax.training.stages import warmup_segments
 
 # The preset that is the architecture of `init_from`.
 INIT_FROM = "init_from"
@@ -122,7 +122,7 @@ class Config:
             )
         self._check_depths()
         self._check_tasks()
-        rises(self.stages, self.optimizer)  # refuses a warm-up that is too long
+        warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
 
     def _check_depths(self) -> None:
         depths = [self.layers_at(index) for index in range(len(self.stages))]

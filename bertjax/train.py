@@ -96,7 +96,7 @@ def run(
         trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
-        figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.accounts)
+        figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
         made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
         processes.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))

@@ -94,7 +94,7 @@ class Feed:
         return self.sources[0].seed
 
 
-class Slot(Protocol):
+class StepSpec(Protocol):
     """What one step trains on: a task, and `rows` rows of `seq_len` tokens from ordinal `first` on."""
 
     task: str
@@ -108,25 +108,25 @@ class LocalBatches:
     """A host's share of the global batch of every step: shard s of S holds rows s * B / S to (s + 1) * B / S.
 
     Attributes:
-      at: step -> its slot; picklable.
+      at: a function from a step to its spec; it can be pickled.
       feeds: one for each (task, seq_len) that occurs.
       shards: those that this host takes, in order.
       of: S.
     """
 
-    at: Callable[[int], Slot]
+    at: Callable[[int], StepSpec]
     feeds: Mapping[tuple[str, int], Feed]
     shards: tuple[int, ...]
     of: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
         """Raises UserError where the rows do not divide into the shards."""
-        slot = self.at(step)
-        rows, rest = divmod(slot.rows, self.of)
+        spec = self.at(step)
+        rows, rest = divmod(spec.rows, self.of)
         if rest:
-            raise UserError(f"a batch of {slot.rows} rows does not divide into {self.of} shards; use a multiple")
-        ordinals_SR = slot.first + np.arange(slot.rows).reshape(self.of, rows)
-        return self.feeds[slot.task, slot.seq_len].batch(ordinals_SR[list(self.shards)].ravel())
+            raise UserError(f"a batch of {spec.rows} rows does not divide into {self.of} shards; use a multiple")
+        ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.of, rows)
+        return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel())
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:

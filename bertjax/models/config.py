@@ -13,7 +13,7 @@ NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
 
-# The name under which a checkpoint policy finds the weights that `Execution.whole_layer` gathered.
+# The name under which a checkpoint policy finds the weights that `Execution.gather_layer` gathered.
 GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
@@ -30,7 +30,7 @@ class Execution:
       remat: what the backward pass recomputes: `none` of it, all but products with weights (`dots`), or whole layers
         (`full`).
       attention: `plain`, or a path of `bertjax.models.kernels` where that can serve.
-      whole_layer: what a layer's weights pass through before they are used, where they rest in shares.
+      gather_layer: what a layer's weights pass through before they are used, where they rest in shares.
       task_type: which row of the table of task embeddings is added; read where there is such a table.
     """
 
@@ -38,7 +38,7 @@ class Execution:
     unroll: bool = False
     remat: str = "none"
     attention: str = "plain"
-    whole_layer: Callable[[dict], dict] | None = None
+    gather_layer: Callable[[dict], dict] | None = None
     task_type: int = 0
 
     def __post_init__(self):

@@ -137,7 +137,7 @@ class Encoder(nn.Module):
             self.projection = Dense(self.config, self.config.width, self.config.has_biases)
         if self.config.norm == "pre":
             self.final_norm = layer_norm(self.config)
-        if self.is_initializing() or self.config.execution.whole_layer is None:
+        if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's share of the stack, whose shape no initializer gives
             self.layers = self.get_variable("params", "layers")
@@ -278,15 +278,15 @@ class Encoder(nn.Module):
     def _layer(self, hidden_BTD, tokens, depth, shared, read_BK=None):
         """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
         layer, execution = Layer(self.config, parent=None), self.config.execution
-        whole_layer = None if self.is_initializing() else execution.whole_layer
+        gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = _REMAT_POLICIES[execution.remat]
-        if whole_layer is not None and policy is None:  # or every layer's weights would be kept whole
+        if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
             policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
         def apply(hidden_BTD, tokens, depth, shared, read_BK):
             params = depth.params | shared
-            if whole_layer is not None:
-                params = whole_layer(params)
+            if gather_layer is not None:
+                params = gather_layer(params)
             visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
             queries, streams = None, tokens.streams
             if streams is not None:

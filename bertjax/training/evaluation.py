@@ -26,14 +26,14 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
 
     def of_shard(params, frozen, batch, keys):
         key = keys[0] if context.hardware_bits else keys
-        params, frozen = layout.whole(params), layout.whole(frozen)
+        params, frozen = layout.gather_params(params), layout.gather_params(frozen)
         sums, metrics = objective.terms(context.module, params, frozen, batch, key, False)
         weights = objective.weights(batch)
-        return layout.total(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
+        return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
     keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # for objectives that draw: the same in every evaluation
-    return layout.on_shards(of_shard, specs, P())(params, frozen, batch, keys)
+    return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
 
 
 def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
@@ -41,9 +41,9 @@ def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
     layout = context.layout
 
     def of_shard(params, batch):
-        return context.objective.outputs(context.module, layout.whole(params), batch)
+        return context.objective.outputs(context.module, layout.gather_params(params), batch)
 
-    return layout.on_shards(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
+    return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
 
 @dataclasses.dataclass(frozen=True)

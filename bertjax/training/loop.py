@@ -20,7 +20,7 @@ from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
 from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints
-from bertjax.training.run.goodput import Elapsed, accounts_of, utilization
+from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.watchdog import Spikes, Watchdog
@@ -42,14 +42,14 @@ class Trained:
       state: after them.
       totals: what they consumed.
       evaluation: of the last step; None where the loop was asked to stop before it.
-      accounts: see `accounts_of`.
+      goodput: what the run spent its time on, see `goodput_of`.
     """
 
     step: int
     state: State
     totals: Totals
     evaluation: Evaluation | None
-    accounts: dict[str, float]
+    goodput: dict[str, float]
 
 
 class Loop:
@@ -114,7 +114,7 @@ class Loop:
                 evaluation = None
                 self._take(bar, leave=1)
                 self._watchdog.beat()
-                self._elapsed.note()
+                self._elapsed.write()
                 if self._due(self._program.config.eval.every, first, step):
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
@@ -134,16 +134,16 @@ class Loop:
         self._trace.end(self._state)
         with self._log.spending("checkpoint"):
             self._checkpoints.settle()
-        self._elapsed.note(now=True)
+        self._elapsed.write(now=True)
         if step < self._timetable.steps:
             evaluation = None
         elif evaluation is None:  # the run had been finished before
             with self._log.spending("evaluation"):
                 evaluation = self._evaluate(step)
         totals = self._log.totals
-        accounts = accounts_of(totals, self._elapsed.seconds)
-        accounts |= utilization(totals.flops, totals.executed_flops, accounts["step"], self._program.mesh)
-        return Trained(step, self._state, totals, evaluation, accounts)
+        goodput = goodput_of(totals, self._elapsed.seconds)
+        goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self._program.mesh)
+        return Trained(step, self._state, totals, evaluation, goodput)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatches chunk after chunk; yields (steps before, steps after) as soon as one is under way."""
@@ -156,11 +156,11 @@ class Loop:
             with self._log.spending("data_wait"):
                 local = [next(batches) for _ in range(step, end)]
             global_batches = put_batches(local, self._program.mesh)
-            slot = self._timetable.at(step)
-            task = self._program.at(slot.stage).tasks[slot.task]
+            spec = self._timetable.at(step)
+            task = self._program.at(spec.stage).tasks[spec.task]
             self._log.dispatched(task.batch_flops(global_batches))
             arguments = (self._state, task.frozen, global_batches)
-            shapes = (slot.stage, slot.task, end - step)
+            shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
                 self._state, metrics = task.chunk(*arguments)
             else:  # a call returns as soon as its program is under way, the first once it is compiled
@@ -182,8 +182,8 @@ class Loop:
             self._flush()
             self._check(step, metrics)
             self._watch(step, metrics)
-            slot = self._timetable.at(step - 1)
-            task = self._program.at(slot.stage).tasks[slot.task]
+            spec = self._timetable.at(step - 1)
+            task = self._program.at(spec.stage).tasks[spec.task]
             self._log.count(metrics, task.flops(*(metrics[name] for name in ("tokens", "token_pairs", "predictions"))))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
@@ -215,13 +215,13 @@ class Loop:
             return
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
         for name, (loss, above) in self._spikes.judge(losses).items():
-            slot = self._timetable.at(step - 1)
-            last = slot.first + slot.rows - 1
+            spec = self._timetable.at(step - 1)
+            last = spec.first + spec.rows - 1
             log.warning(
                 "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",
-                *(name, step, loss, above, slot.first, last, slot.task),
+                *(name, step, loss, above, spec.first, last, spec.task),
             )
-            epochs, plans, rows = self._feeds.train[slot.task, slot.seq_len].locate(np.arange(slot.first, last + 1))
+            epochs, plans, rows = self._feeds.train[spec.task, spec.seq_len].locate(np.arange(spec.first, last + 1))
             located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
             self._log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
 

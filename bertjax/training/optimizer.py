@@ -27,11 +27,11 @@ def decay_mask(params: dict) -> dict:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The direction of descent, without the learning rate, from the gradient.
+    """Return the transformation from gradients to updates; the learning rate is not part of it.
 
-    Clipping by global norm, Adam with bias correction, decoupled decay; for LAMB also the trust ratio. Frozen
-    parameters have no moments, do not count for the norm, and their direction is 0. Creating the state raises
-    UserError where a pattern of the configuration finds no parameter.
+    It clips by global norm and applies Adam with bias correction, decoupled weight decay and, for LAMB, the trust
+    ratio. Frozen parameters have no moments, do not count in the norm, and get updates of 0. Creating the optimizer's
+    state raises UserError if a pattern of the configuration matches no parameter.
     """
     steps = [
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon),
@@ -49,10 +49,10 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     return _freezing(config.frozen, chain) if config.frozen else chain
 
 
-def descend(params: dict, direction: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
-    """Returns (params, update) after one step against `direction`."""
-    update = jax.tree.map(lambda d: -learning_rate * d, direction)
-    return optax.apply_updates(params, update), update
+def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
+    """Return (params after a step against `updates`, updates times -learning_rate)."""
+    updates = jax.tree.map(lambda update: -learning_rate * update, updates)
+    return optax.apply_updates(params, updates), updates
 
 
 def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
@@ -61,10 +61,10 @@ def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
     return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
 
 
-def trust_ratio(path: str, param: jax.Array, direction: jax.Array) -> jax.Array:
-    """||param|| / ||direction|| (You et al., 2020, algorithm 2), for each layer of a stack by itself.
+def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
+    """Return ||param|| / ||update|| (You et al., 2020, algorithm 2), separately for each layer of a stack.
 
-    It is 1 for biases and layer norms, and where one of the norms is 0.
+    It is 1 for biases and layer norms, and if one of the norms is 0.
 
     Returns:
       A scalar, or [L, 1, ...] for stacked layers.
@@ -72,15 +72,13 @@ def trust_ratio(path: str, param: jax.Array, direction: jax.Array) -> jax.Array:
     if _IS_VECTOR(path):
         return jnp.ones(())
     axes = tuple(range(1, param.ndim)) if _IS_STACKED(path) else None
-    weight, step = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, direction))
-    return jnp.where((weight > 0.0) & (step > 0.0), weight / jnp.where(step > 0.0, step, 1.0), 1.0)
+    param_norm, update_norm = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, update))
+    is_defined = (param_norm > 0.0) & (update_norm > 0.0)
+    return jnp.where(is_defined, param_norm / jnp.where(update_norm > 0.0, update_norm, 1.0), 1.0)
 
 
 def _by_trust_ratio() -> optax.GradientTransformation:
-    def update(path: str, direction: jax.Array, param: jax.Array) -> jax.Array:
-        return direction * trust_ratio(path, param, direction)
-
-    return _stateless(lambda params: None, update)
+    return _stateless(lambda params: None, lambda path, update, param: update * trust_ratio(path, param, update))
 
 
 def _by_depth(decay: float) -> optax.GradientTransformation:
@@ -92,13 +90,13 @@ def _by_depth(decay: float) -> optax.GradientTransformation:
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
         layers = max(leaf.shape[0] for path, leaf in _leaves(params).items() if _IS_STACKED(path))
 
-        def scaled(path: str, direction: jax.Array) -> jax.Array:
+        def scaled(path: str, update: jax.Array) -> jax.Array:
             if _IS_STACKED(path):
-                rows = direction.shape[0]
+                rows = update.shape[0]
                 last_layers = (1 + jnp.arange(rows)) * (layers // rows)
                 factors = decay ** (layers + 1 - last_layers)
-                return direction * factors.reshape(-1, *[1] * (direction.ndim - 1))
-            return direction * decay ** (layers + 1) if _IS_EMBEDDING(path) else direction
+                return update * factors.reshape(-1, *[1] * (update.ndim - 1))
+            return update * decay ** (layers + 1) if _IS_EMBEDDING(path) else update
 
         return map_with_path(scaled, updates), state
 
@@ -125,11 +123,11 @@ def _multiplied(multipliers: Sequence[Multiplier]) -> optax.GradientTransformati
                         "each layer, and a path of layers alone"
                     )
 
-    return _stateless(check, lambda path, direction, _: direction * factor_of(path, direction.ndim))
+    return _stateless(check, lambda path, update, _: update * factor_of(path, update.ndim))
 
 
 def _freezing(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`trained` where no pattern is found, and a direction of 0 elsewhere."""
+    """Apply `trained` to parameters that no pattern matches; the others get updates of 0."""
     is_frozen = _holds_any(patterns)
 
     def frozen(params: dict) -> dict:

@@ -38,7 +38,7 @@ from bertjax.training.parallel.strategy import Layout, choose_strategy, fill_mes
 from bertjax.training.param_paths import paths_of
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
-from bertjax.training.stages import Timetable, rises
+from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk
 
@@ -159,7 +159,7 @@ class Program:
         def init(key: jax.Array) -> dict:
             params: dict = {}
             for name, module in modules.items():
-                params = united(params, self.params_of(name, module, key), name)
+                params = merge_params(params, self.params_of(name, module, key), name)
             return params
 
         return init
@@ -197,7 +197,7 @@ class TaskProgram:
         encoder = self.program.encoder
         execution = dataclasses.replace(
             encoder.execution,
-            whole_layer=self.program.layout.whole_layer,
+            gather_layer=self.program.layout.gather_layer,
             task_type=self.program.config.tasks[self.name].task_type,
         )
         return self.objective.module(dataclasses.replace(encoder, execution=execution))
@@ -229,7 +229,7 @@ class TaskProgram:
             objective=self.objective,
             module=self.module,
             optimizer=program.optimizer,
-            learning_rate=learning_rate(optimizer.schedule, rises(config.stages, optimizer)),
+            learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
             frozen_paths=optimizer.frozen,
@@ -283,7 +283,7 @@ class TaskProgram:
         )
 
 
-def united(params: dict, others: dict, task: str) -> dict:
+def merge_params(params: dict, others: dict, task: str) -> dict:
     """Params of both; those of the first where both have them.
 
     Raises:

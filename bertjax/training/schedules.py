@@ -13,7 +13,7 @@ from bertjax.registry import known_class
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """The shape of a learning rate that rises to its peak and falls. The first step moves, and so does the last."""
+    """The shape of a learning rate that rises to its peak and falls. It is never 0 at a step of the run."""
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
@@ -116,7 +116,7 @@ def schedule_class(kind: str | None) -> type[Schedule]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rise:
+class WarmupSegment:
     """A stretch of steps over which the learning rate rises to a peak and falls.
 
     Attributes:
@@ -132,16 +132,16 @@ class Rise:
     warmup_steps: int
 
 
-def learning_rate(schedule: Schedule, rises: Sequence[Rise]) -> Callable[[jax.Array], jax.Array]:
-    """step -> rate, over rises that follow one another from step 0 on."""
+def learning_rate(schedule: Schedule, segments: Sequence[WarmupSegment]) -> Callable[[jax.Array], jax.Array]:
+    """Return a function from the step to the rate, over segments that follow one another from step 0 on."""
 
-    def of(rise: Rise, step: jax.Array) -> jax.Array:
-        return rise.peak * schedule.share(step - rise.first, rise.warmup_steps, rise.steps)
+    def rate_in(segment: WarmupSegment, step: jax.Array) -> jax.Array:
+        return segment.peak * schedule.share(step - segment.first, segment.warmup_steps, segment.steps)
 
     def at(step: jax.Array) -> jax.Array:
-        rate = of(rises[0], step)
-        for rise in rises[1:]:
-            rate = jnp.where(step < rise.first, rate, of(rise, step))
+        rate = rate_in(segments[0], step)
+        for segment in segments[1:]:
+            rate = jnp.where(step < segment.first, rate, rate_in(segment, step))
         return rate
 
     return at

@@ -8,11 +8,11 @@ import numpy as np
 
 from bertjax.data.order import Turns
 from bertjax.training.config import OptimizerConfig, Stage
-from bertjax.training.schedules import Rise
+from bertjax.training.schedules import WarmupSegment
 
 
 @dataclasses.dataclass(frozen=True)
-class Slot:
+class StepSpec:
     """What one step trains on.
 
     Attributes:
@@ -49,8 +49,8 @@ class Timetable:
         """Steps of the whole run."""
         return sum(stage.steps for stage in self.stages)
 
-    def at(self, step: int) -> Slot:
-        """The slot of a step in [0, steps).
+    def at(self, step: int) -> StepSpec:
+        """Return what a step in [0, steps) trains on.
 
         Each task has plans of its own for each T, so a stage goes on where the ones before it ended.
         """
@@ -62,7 +62,7 @@ class Timetable:
         for earlier, before in enumerate(self.stages[:index]):
             if before.seq_len == stage.seq_len and task in (of_stage := before.among(self.weights)):
                 first += int(self._turns(earlier).taken(before.steps)[of_stage.index(task)]) * before.batch
-        return Slot(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
+        return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
     def edge_after(self, step: int, steps_per_call: int) -> int:
         """End of the dispatch that starts at `step`: the next absolute multiple, or where stage or task end."""
@@ -92,24 +92,24 @@ def _turns_of(shares: tuple[float, ...]) -> Turns:
     return Turns(shares)
 
 
-def rises(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[Rise, ...]:
-    """The rises of the learning rate: the run's, and one anew at every later stage with a peak of its own.
+def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[WarmupSegment, ...]:
+    """Return the segments of the learning rate: the run's first one, and one for every later stage that sets a peak.
 
     Raises:
-      UserError: a rise is not longer than its warm-up.
+      UserError: a segment is not longer than its warm-up.
     """
-    begins = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
-    found = []
-    for begin, end in zip(begins, [*begins[1:], len(stages)]):
-        peak, warmup_steps, where = stages[begin].learning_rate, stages[begin].warmup_steps, f"stages.{begin}"
-        if not begin:
+    starts = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
+    segments = []
+    for start, end in zip(starts, [*starts[1:], len(stages)]):
+        peak, warmup_steps, where = stages[start].learning_rate, stages[start].warmup_steps, f"stages.{start}"
+        if not start:
             peak, warmup_steps = optimizer.learning_rate, optimizer.warmup(sum(stage.steps for stage in stages))
             share = optimizer.warmup_share
             where = f"optimizer.warmup_share={share}: optimizer" if share else "optimizer"
-        first, steps = (sum(stage.steps for stage in part) for part in (stages[:begin], stages[begin:end]))
+        first, steps = (sum(stage.steps for stage in part) for part in (stages[:start], stages[start:end]))
         optimizer.schedule.check(warmup_steps, steps, f"{where}.warmup_steps")
-        found.append(Rise(first, steps, peak, warmup_steps))
-    return tuple(found)
+        segments.append(WarmupSegment(first, steps, peak, warmup_steps))
+    return tuple(segments)
 
 
 def micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:

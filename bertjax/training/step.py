@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.optimizer import descend, without_gradient
+from bertjax.training.optimizer import apply_updates, without_gradient
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of
 from bertjax.training.stages import micro_batches
@@ -27,7 +27,7 @@ class StepContext:
     Attributes:
       objective: what is trained.
       module: its root module.
-      optimizer: gives the direction of descent.
+      optimizer: turns gradients into updates that the learning rate has not scaled yet.
       learning_rate: step -> rate.
       seed: of dropout.
       layout: where weights rest, and the mesh.
@@ -64,7 +64,7 @@ def total_loss(objective: Objective, losses: Arrays) -> jax.Array:
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
-    """Keys for the draws of a step on the device, along the batch axis like everything in `on_shards`.
+    """Keys for the draws of a step on the device, along the batch axis like everything in `shard_map`.
 
     One for each row, so that a draw does not depend on devices and micro-batches; with hardware bits one for each
     shard, since those come from one stream.
@@ -88,18 +88,18 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     """
     layout = context.layout
     specs = layout.specs(params)
-    on_shards = layout.on_shards(
+    gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
         in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES)),
         out_specs=(specs, P(), P(), P()),
     )
-    return on_shards(params, frozen, batch, shard_keys(context, step, len(batch["tokens_BT"])))
+    return gradients_of_shards(params, frozen, batch, shard_keys(context, step, len(batch["tokens_BT"])))
 
 
 def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array):
     objective, layout = context.objective, context.layout
-    weights, consumed = layout.total((objective.weights(batch), consumption(batch)))
-    whole, frozen = layout.whole(params), layout.whole(frozen)
+    weights, consumed = layout.psum((objective.weights(batch), consumption(batch)))
+    params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):
         params = without_gradient(params, context.frozen_paths)
@@ -110,11 +110,11 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
     differentiate = jax.grad(share_of_loss, has_aux=True)
     count = micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
     if count == 1:
-        gradient, sums = differentiate(whole, batch, keys[0] if context.hardware_bits else keys)
+        gradient, sums = differentiate(params, batch, keys[0] if context.hardware_bits else keys)
     else:
-        gradient, sums = _over_micro_batches(context, count, differentiate, whole, batch, keys)
-    losses, metrics = layout.total(sums)
-    return layout.reduced(gradient), losses, metrics, consumed
+        gradient, sums = _over_micro_batches(context, count, differentiate, params, batch, keys)
+    losses, metrics = layout.psum(sums)
+    return layout.reduce_gradients(gradient), losses, metrics, consumed
 
 
 def _over_micro_batches(
@@ -148,8 +148,8 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     gradient, losses, metrics, consumed = gradients(context, state["params"], frozen, batch, state["step"])
     gradient_norm = optax.tree.norm(gradient)
     learning_rate = context.learning_rate(state["step"])
-    direction, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
-    params, update = descend(state["params"], direction, learning_rate)
+    updates, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
+    params, scaled_updates = apply_updates(state["params"], updates, learning_rate)
 
     finite = jnp.isfinite(total_loss(context.objective, losses)) & jnp.isfinite(gradient_norm)
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
@@ -170,7 +170,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         **{f"{context.prefix}{name}": total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
-        "update_norm": jnp.where(proceed, optax.tree.norm(update), 0.0),
+        "update_norm": jnp.where(proceed, optax.tree.norm(scaled_updates), 0.0),
         "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
         **consumed,

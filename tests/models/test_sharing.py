@@ -145,7 +145,7 @@ def test_no_shared_weight_is_held_for_each_layer(groups, remat, read):
 def test_whole_layers_of_shared_weights_are_made_when_they_are_used():
     """What a strategy does to the weights of one layer at a time, it does to shared ones."""
     batch = batches.make(3)
-    doubled = Execution(whole_layer=lambda params: jax.tree.map(lambda leaf: 2 * leaf, params))
+    doubled = Execution(gather_layer=lambda params: jax.tree.map(lambda leaf: 2 * leaf, params))
     for kind, groups in (("all", 1), ("attention", 2)):
         config = sharing(kind, groups)
         params = params_of(config)

@@ -13,16 +13,16 @@ from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds
-from bertjax.training.stages import Slot
+from bertjax.training.stages import StepSpec
 from tests.batches import assert_equal
 
 T, ROWS = 48, 8
 FORMATS = tuple(KINDS)
 
 
-def at(step: int) -> Slot:
+def at(step: int) -> StepSpec:
     """A step of every format in turn."""
-    return Slot(stage=0, task=FORMATS[step % len(FORMATS)], seq_len=T, rows=ROWS, first=step * ROWS)
+    return StepSpec(stage=0, task=FORMATS[step % len(FORMATS)], seq_len=T, rows=ROWS, first=step * ROWS)
 
 
 def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.config import from_dict
 from bertjax.errors import UserError
-from bertjax.training.program import Program, united
+from bertjax.training.program import Program, merge_params
 from tests import batches, runs
 
 ENCODER = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}
@@ -68,11 +68,11 @@ def test_a_turn_leaves_other_heads_and_their_moments_as_they_are():
 
 def test_heads_of_one_name_are_one_and_must_be_alike():
     shapes = [jax.ShapeDtypeStruct((2, width), np.float32) for width in (3, 4)]
-    assert united({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[0], "b": shapes[1]}}, "second") == {
+    assert merge_params({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[0], "b": shapes[1]}}, "second") == {
         "heads": {"a": shapes[0], "b": shapes[1]}
     }
     with pytest.raises(UserError, match=r"^tasks.second has heads/a with shape \(2, 4\) and another task \(2, 3\)"):
-        united({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[1]}}, "second")
+        merge_params({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[1]}}, "second")
 
 
 @pytest.mark.slow

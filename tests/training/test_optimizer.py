@@ -9,7 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import Multiplier, OptimizerConfig
-from bertjax.training.optimizer import decay_mask, descend, make_optimizer
+from bertjax.training.optimizer import apply_updates, decay_mask, make_optimizer
 from bertjax.training.param_paths import map_with_path
 from tests import batches
 
@@ -49,8 +49,8 @@ def train(optimizer: optax.GradientTransformation, params: dict, rate: float = 0
     """Params after each step."""
     state, seen = optimizer.init(params), []
     for gradient in gradients_of(params):
-        direction, state = optimizer.update(gradient, state, params)
-        params, _ = descend(params, direction, jnp.float32(rate))
+        updates, state = optimizer.update(gradient, state, params)
+        params, _ = apply_updates(params, updates, jnp.float32(rate))
         seen.append(params)
     return seen
 
@@ -105,12 +105,12 @@ def test_steps_are_those_of_the_papers(kind, clip_norm):
             first[name] = config.b1 * first[name] + (1 - config.b1) * clipped
             second[name] = config.b2 * second[name] + (1 - config.b2) * clipped**2
             unbiased = first[name] / (1 - config.b1**step), second[name] / (1 - config.b2**step)
-            direction = unbiased[0] / (np.sqrt(unbiased[1]) + config.epsilon)
+            updates = unbiased[0] / (np.sqrt(unbiased[1]) + config.epsilon)
             if "kernel" in name or "word" in name:
-                direction += config.weight_decay * expected[name]
+                updates += config.weight_decay * expected[name]
                 if kind == "lamb" and expected[name].any():
-                    direction *= np.linalg.norm(expected[name]) / np.linalg.norm(direction)
-            expected[name] = expected[name] - 0.1 * direction
+                    updates *= np.linalg.norm(expected[name]) / np.linalg.norm(updates)
+            expected[name] = expected[name] - 0.1 * updates
         close(unstacked(found), expected, rtol=1e-4, atol=1e-6)
 
 
@@ -188,8 +188,8 @@ def test_the_others_train_as_if_the_frozen_ones_were_not_there(kind):
     optimizer, alone = make_optimizer(config), {"encoder": params["encoder"]}
     state = optimizer.init(alone)
     for after, gradient in zip(found, gradients_of(params), strict=True):
-        direction, state = optimizer.update({"encoder": gradient["encoder"]}, state, alone)
-        alone, _ = descend(alone, direction, jnp.float32(0.1))
+        updates, state = optimizer.update({"encoder": gradient["encoder"]}, state, alone)
+        alone, _ = apply_updates(alone, updates, jnp.float32(0.1))
         equal({"encoder": after["encoder"]}, alone)
 
 
@@ -223,7 +223,7 @@ def test_patterns_that_cannot_be(choices, message):
 
 
 def test_the_rate_falls_from_the_heads_down():
-    """After one step of the same direction everywhere, each part has moved by its share."""
+    """After one step of the same gradient everywhere, each part has moved by its share."""
     decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
     params = stacked_params()
     plain, slowed = (
@@ -243,8 +243,8 @@ def test_the_projection_of_embeddings_falls_with_them():
     params["encoder"]["projection"] = {"kernel": jnp.ones((2, 2))}
     gradient = jax.tree.map(jnp.ones_like, params)
     optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
-    direction, _ = optimizer.update(gradient, optimizer.init(params), params)
-    np.testing.assert_allclose(direction["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
+    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
 
 
 def test_a_row_that_layers_share_falls_as_the_last_of_them():
@@ -252,7 +252,7 @@ def test_a_row_that_layers_share_falls_as_the_last_of_them():
         "encoder": {"layers": {"own": {"kernel": jnp.ones((4, 2, 2))}, "shared": {"kernel": jnp.ones((2, 2, 2))}}}
     }
     optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
-    direction, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
-    falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], direction["encoder"]["layers"])
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], updates["encoder"]["layers"])
     np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
     np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)

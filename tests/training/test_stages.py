@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bertjax.errors import UserError
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.run.record import read_checkpoint
-from bertjax.training.schedules import Rise
-from bertjax.training.stages import Slot, Timetable, micro_batches, rises
+from bertjax.training.schedules import WarmupSegment
+from bertjax.training.stages import StepSpec, Timetable, micro_batches, warmup_segments
 from tests import runs
 
 # Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.
@@ -21,16 +21,16 @@ TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2), Stage(1
 def test_every_step_has_its_place():
     assert TIMETABLE.steps == 10
     assert [TIMETABLE.at(step) for step in range(10)] == [
-        Slot(0, "bert", 8, 4, 0),
-        Slot(0, "bert", 8, 4, 4),
-        Slot(0, "bert", 8, 4, 8),
-        Slot(1, "bert", 8, 16, 12),
-        Slot(1, "bert", 8, 16, 28),
-        Slot(2, "bert", 32, 2, 0),
-        Slot(2, "bert", 32, 2, 2),
-        Slot(2, "bert", 32, 2, 4),
-        Slot(2, "bert", 32, 2, 6),
-        Slot(3, "bert", 8, 4, 44),
+        StepSpec(0, "bert", 8, 4, 0),
+        StepSpec(0, "bert", 8, 4, 4),
+        StepSpec(0, "bert", 8, 4, 8),
+        StepSpec(1, "bert", 8, 16, 12),
+        StepSpec(1, "bert", 8, 16, 28),
+        StepSpec(2, "bert", 32, 2, 0),
+        StepSpec(2, "bert", 32, 2, 2),
+        StepSpec(2, "bert", 32, 2, 4),
+        StepSpec(2, "bert", 32, 2, 6),
+        StepSpec(3, "bert", 8, 4, 44),
     ]
 
 
@@ -39,10 +39,10 @@ MIXED = Timetable((Stage(4, 8, 2, tasks=("a",)), Stage(6, 8, 4), Stage(2, 8, 1, 
 
 
 def test_tasks_take_turns_by_their_weights():
-    slots = [MIXED.at(step) for step in range(12)]
-    assert "".join(slot.task for slot in slots) == "aaaa" + "abaaba" + "bb"
-    assert [slot.first for slot in slots if slot.task == "a"] == [0, 2, 4, 6, 8, 12, 16, 20]
-    assert [slot.first for slot in slots if slot.task == "b"] == [0, 4, 8, 9]
+    specs = [MIXED.at(step) for step in range(12)]
+    assert "".join(spec.task for spec in specs) == "aaaa" + "abaaba" + "bb"
+    assert [spec.first for spec in specs if spec.task == "a"] == [0, 2, 4, 6, 8, 12, 16, 20]
+    assert [spec.first for spec in specs if spec.task == "b"] == [0, 4, 8, 9]
 
 
 def test_a_dispatch_ends_with_the_turn_of_its_task():
@@ -55,7 +55,7 @@ def test_shares_of_the_steps_follow_the_weights(weights, steps):
     mixed = Timetable((Stage(steps, 8, 1), Stage(1, 8, 1), Stage(1, 8, 1)), weights)
     after = {}  # how often each task had a turn, from where its next begins
     for step in (steps, steps + 1):
-        after |= {(slot := mixed.at(step)).task: slot.first}
+        after |= {(spec := mixed.at(step)).task: spec.first}
     for task, turns in after.items():
         assert abs(turns - steps * weights[task] / sum(weights.values())) <= 3 + steps / 4096
 
@@ -64,15 +64,15 @@ def test_shares_of_the_steps_follow_the_weights(weights, steps):
 def test_no_row_of_a_length_is_skipped_or_repeated(stages):
     timetable = Timetable([Stage(*stage) for stage in stages], {"bert": 1.0})
     seen = {8: [], 32: []}
-    for slot in map(timetable.at, range(timetable.steps)):
-        seen[slot.seq_len] += range(slot.first, slot.first + slot.rows)
+    for spec in map(timetable.at, range(timetable.steps)):
+        seen[spec.seq_len] += range(spec.first, spec.first + spec.rows)
     for ordinals in seen.values():
         assert ordinals == [*range(len(ordinals))]
 
 
 def test_overfitting_draws_the_first_rows_for_ever():
     overfit = Timetable((Stage(1000, 8, 4),), {"bert": 1.0}, overfit=True)
-    assert overfit.at(999) == overfit.at(0) == Slot(0, "bert", 8, 4, 0)
+    assert overfit.at(999) == overfit.at(0) == StepSpec(0, "bert", 8, 4, 0)
 
 
 @pytest.mark.parametrize("step", [10, 10**6])
@@ -92,26 +92,26 @@ def test_dispatches_end_at_absolute_multiples_and_with_their_stage():
 def test_the_learning_rate_goes_on_through_stages_unless_one_has_a_peak():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_steps=3)
     through = [Stage(10, 8, 4), Stage(20, 8, 8)]
-    assert rises(through, optimizer) == (Rise(0, 30, 2.0, 3),)
-    anew = [*through, Stage(5, 32, 2, learning_rate=0.5, warmup_steps=1), Stage(6, 64, 2)]
-    assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 3), Rise(30, 11, 0.5, 1))
+    assert warmup_segments(through, optimizer) == (WarmupSegment(0, 30, 2.0, 3),)
+    restarted = [*through, Stage(5, 32, 2, learning_rate=0.5, warmup_steps=1), Stage(6, 64, 2)]
+    assert warmup_segments(restarted, optimizer) == (WarmupSegment(0, 30, 2.0, 3), WarmupSegment(30, 11, 0.5, 1))
 
 
 def test_a_warm_up_may_be_a_share_of_all_steps():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_share=0.1)
-    anew = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
-    assert rises(anew, optimizer) == (Rise(0, 30, 2.0, 6), Rise(30, 30, 0.5, 1))
+    restarted = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
+    assert warmup_segments(restarted, optimizer) == (WarmupSegment(0, 30, 2.0, 6), WarmupSegment(30, 30, 0.5, 1))
     said = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
     with pytest.raises(UserError, match=said):
-        rises(anew, OptimizerConfig(warmup_share=0.6))
+        warmup_segments(restarted, OptimizerConfig(warmup_share=0.6))
 
 
-def test_each_rise_is_longer_than_its_warm_up():
+def test_each_segment_is_longer_than_its_warm_up():
     optimizer = OptimizerConfig(warmup_steps=10)
     with pytest.raises(UserError, match="^optimizer.warmup_steps=10 must be below the 10 steps"):
-        rises([Stage(10, 8, 4), Stage(10, 8, 4, learning_rate=1.0)], optimizer)
+        warmup_segments([Stage(10, 8, 4), Stage(10, 8, 4, learning_rate=1.0)], optimizer)
     with pytest.raises(UserError, match="^stages.1.warmup_steps=7 must be below the 7 steps"):
-        rises([Stage(11, 8, 4), Stage(7, 8, 4, learning_rate=1.0, warmup_steps=7)], optimizer)
+        warmup_segments([Stage(11, 8, 4), Stage(7, 8, 4, learning_rate=1.0, warmup_steps=7)], optimizer)
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 4000))

@@ -12,7 +12,7 @@ from bertjax.training.config import MeshConfig, OptimizerConfig
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, make_mesh, put_batches, replicated
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.schedules import Linear, Rise, learning_rate
+from bertjax.training.schedules import Linear, WarmupSegment, learning_rate
 from bertjax.training.state import abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk
 from tests import batches
@@ -42,13 +42,13 @@ def context(
         batches.ENCODER,
         dropout=dropout,
         attention_dropout=dropout,
-        execution=Execution(remat=remat, whole_layer=layout.whole_layer),
+        execution=Execution(remat=remat, gather_layer=layout.gather_layer),
     )
     return StepContext(
         objective=BERT(),
         module=BERT().module(encoder),
         optimizer=make_optimizer(OptimizerConfig()),
-        learning_rate=learning_rate(Linear(), [Rise(0, STEPS, 1e-2, 5)]),
+        learning_rate=learning_rate(Linear(), [WarmupSegment(0, STEPS, 1e-2, 5)]),
         seed=0,
         layout=layout,
         micro_tokens=micro_tokens,

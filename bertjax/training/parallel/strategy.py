@@ -58,7 +58,7 @@ class Layout:
         """Devices among which the rows of a batch are shared out."""
         return math.prod(self.mesh.shape[axis] for axis in BATCH_AXES)
 
-    def on_shards(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
+    def shard_map(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
         """`function` of global arrays, run by each device on its share of them; `tensor` is left to the compiler."""
         return jax.shard_map(
             function,
@@ -67,18 +67,18 @@ class Layout:
             out_specs=out_specs,
             # With nothing left to the compiler, the function may call kernels, which it cannot take apart.
             axis_names=set(BATCH_AXES if self.mesh.shape["tensor"] > 1 else AXES),
-            check_vma=False,  # what is summed over devices is told by `reduced` and `total`
+            check_vma=False,  # what is summed over devices is told by `reduce_gradients` and `psum`
         )
 
     def specs(self, params: Any) -> Any:
-        """How params come into `on_shards` and gradients leave it."""
+        """How params come into `shard_map` and gradients leave it."""
         return map_with_path(
             lambda path, leaf: P(*(_without(entry, "tensor") for entry in spec_of(path, leaf, self.rules))),
             params,
         )
 
-    def whole(self, params: Any) -> Any:
-        """On a shard: the params that the passes read, gathered but for those that `whole_layer` gathers."""
+    def gather_params(self, params: Any) -> Any:
+        """On a shard: the params that the passes read, gathered but for those that `gather_layer` gathers."""
 
         def gather(path: str, leaf: jax.Array) -> jax.Array:
             return leaf if self._by_layer(path) else self._gather(leaf, self._fsdp_axis(path, leaf))
@@ -86,7 +86,7 @@ class Layout:
         return map_with_path(gather, params)
 
     @property
-    def whole_layer(self) -> Callable[[dict], dict] | None:
+    def gather_layer(self) -> Callable[[dict], dict] | None:
         """On a shard: the params of one layer, gathered; None where all layers are whole already."""
         if self.strategy != "fsdp":
             return None
@@ -98,8 +98,8 @@ class Layout:
 
         return lambda params: map_with_path(gather, params)
 
-    def reduced(self, gradient: Any) -> Any:
-        """On a shard: gradients with respect to `whole` params, summed over all shards and laid out as `specs` say."""
+    def reduce_gradients(self, gradient: Any) -> Any:
+        """On a shard: gradients with respect to gathered params, summed over all shards and laid out as `specs` say."""
 
         def reduce(path: str, leaf: jax.Array) -> jax.Array:
             axis = self._fsdp_axis(path, leaf)
@@ -113,7 +113,7 @@ class Layout:
 
         return map_with_path(reduce, gradient)
 
-    def total(self, tree: Any) -> Any:
+    def psum(self, tree: Any) -> Any:
         """On a shard: sums over all shards, in one collective."""
         return self._sum(tree, BATCH_AXES)
 

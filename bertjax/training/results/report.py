@@ -49,7 +49,7 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
-def summary_of(evaluation: Evaluation, totals: Any, steps: int, accounts: dict[str, float]) -> dict[str, Any]:
+def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
     """The figures of a finished run, as `summary.json` holds them."""
     return {
         "eval": evaluation.metrics,
@@ -58,7 +58,7 @@ def summary_of(evaluation: Evaluation, totals: Any, steps: int, accounts: dict[s
         "steps": steps,
         "seconds": totals.seconds,
         "tokens_per_second": totals.tokens / totals.seconds,
-        "accounts": accounts,
+        "accounts": goodput,
     }
 
 
@@ -89,11 +89,11 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     (console or Console()).print(table)
 
 
-def _spent(accounts: dict[str, float]) -> str:
+def _spent(goodput: dict[str, float]) -> str:
     kinds = ("step", "data_wait", "compile", "checkpoint", "evaluation")
-    spent = ", ".join(f"{kind.replace('_', ' ')} {accounts[kind]:,.0f} s" for kind in kinds)
-    used = [f"{name.replace('_', ' ')} {accounts[name]:.1%}" for name in ("mfu", "executed_mfu") if name in accounts]
-    return f"{', '.join([spent, *used])}; goodput {accounts['goodput']:.1%} of {accounts['wall']:,.0f} s"
+    spent = ", ".join(f"{kind.replace('_', ' ')} {goodput[kind]:,.0f} s" for kind in kinds)
+    used = [f"{name.replace('_', ' ')} {goodput[name]:.1%}" for name in ("mfu", "executed_mfu") if name in goodput]
+    return f"{', '.join([spent, *used])}; goodput {goodput['goodput']:.1%} of {goodput['wall']:,.0f} s"
 
 
 def _number(value: float | None) -> str:

@@ -37,7 +37,7 @@ class Elapsed:
         """Of all starts."""
         return sum(self._before) + time.monotonic() - self._began
 
-    def note(self, now: bool = False) -> None:
+    def write(self, now: bool = False) -> None:
         """Writes the seconds down, if it was long ago or if asked to."""
         if self._writes and (now or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES):
             self._noted = time.monotonic()
@@ -45,7 +45,7 @@ class Elapsed:
                 write_json(self._path, [*self._before, self._noted - self._began])
 
 
-def accounts_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
+def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
     """Seconds by what they were spent on, for steps that were kept, and goodput.
 
     Goodput is the share of the wall time of all starts that went into steps which were kept: what remains are start-up,
@@ -61,7 +61,7 @@ def accounts_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}
 
 
-def utilization(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
+def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
     """Model FLOPs utilization over the seconds that went into steps, after Chowdhery et al. (2022), arXiv 2204.02311.
 
     Returns:

@@ -7,7 +7,7 @@ from bertjax.objectives.base import Sample
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results.report import parameter_lines, print_summary, show_samples, summary_of
-from bertjax.training.run.goodput import accounts_of
+from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
 from tests import batches
 
@@ -42,7 +42,7 @@ def test_samples_tell_which_guesses_are_right():
 
 def summary() -> dict:
     totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
-    return summary_of(EVALUATION, totals, 40, accounts_of(totals, wall_seconds=200.0))
+    return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0))
 
 
 def test_the_summary_has_the_keys_that_others_read():

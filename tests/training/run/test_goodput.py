@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.hardware.chips import peak_flops
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.sharding import make_mesh
-from bertjax.training.run.goodput import Elapsed, accounts_of, utilization
+from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import Totals
 from bertjax.training.run.profiling import Trace, parse_steps
 
@@ -20,23 +20,23 @@ def test_seconds_of_all_starts(tmp_path, monkeypatch):
     path = epath.Path(tmp_path / "elapsed.json")
     first = Elapsed(path)
     time.sleep(0.05)
-    first.note()  # not long enough ago
+    first.write()  # not long enough ago
     assert not path.exists()
-    first.note(now=True)
+    first.write(now=True)
     monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that goes backwards
     second = Elapsed(path)
     assert 0.05 <= second.seconds < 5.0
-    second.note(now=True)
+    second.write(now=True)
     assert len(json.loads(path.read_text())) == 2
-    Elapsed(epath.Path(tmp_path / "none" / "elapsed.json")).note(now=True)  # a folder that is not there stops no run
+    Elapsed(epath.Path(tmp_path / "none" / "elapsed.json")).write(now=True)  # a folder that is not there stops no run
 
 
 def test_goodput_is_the_share_of_steps_that_were_kept():
     totals = Totals(
         seconds=100.0, data_wait_seconds=5.0, compile_seconds=20.0, checkpoint_seconds=10.0, evaluation_seconds=15.0
     )
-    accounts = accounts_of(totals, wall_seconds=200.0)
-    assert accounts == {
+    goodput = goodput_of(totals, wall_seconds=200.0)
+    assert goodput == {
         "step": 50.0,
         "data_wait": 5.0,
         "compile": 20.0,
@@ -48,13 +48,13 @@ def test_goodput_is_the_share_of_steps_that_were_kept():
     assert dataclasses.asdict(totals)["seconds"] == 100.0
 
 
-def test_utilization_where_the_peak_is_known(monkeypatch):
+def test_mfu_where_the_peak_is_known(monkeypatch):
     assert peak_flops("TPU v5 lite") == 197e12 and peak_flops("TPU v3") == 61.5e12  # two devices a chip
     assert peak_flops("NVIDIA H200") == 989e12 and peak_flops("cpu") is None
     mesh = make_mesh(MeshConfig(data=1, fsdp=1), jax.devices()[:1])
-    assert utilization(1e12, 2e12, 10.0, mesh) == {}
+    assert mfu(1e12, 2e12, 10.0, mesh) == {}
     monkeypatch.setattr("bertjax.training.run.goodput.peak_flops", lambda kind: 1e12)
-    assert utilization(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
+    assert mfu(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
 
 
 def test_steps_to_trace():
