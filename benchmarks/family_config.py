@@ -7,7 +7,7 @@ The variants are those of `ROWS`; `electra,3000` trains for 3,000 steps. `benchm
 
 import ml_collections
 
-from bertjax import opening
+from bertjax.opening import SavedModel
 
 STEPS = 2500
 # So short that attention forms within the steps that a core takes in a minute or two.
@@ -87,9 +87,9 @@ def get_config(variant: str = "mlm") -> ml_collections.ConfigDict:
     steps = int(steps or STEPS)
     config = ml_collections.ConfigDict()
     if name == STUDENT:
-        source = opening.open_config(teacher)
+        layers = SavedModel(teacher).settings["model"]["layers"]
         config.init_from, config.init_every = teacher, 2
-        config.model = {"preset": "init_from", "layers": source.model.layers // 2}
+        config.model = {"preset": "init_from", "layers": layers // 2}
         config.tasks = {STUDENT: task("distillation", teacher=teacher)}
         stages = [{}]
     elif name in ROWS:

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from benchmarks.finetuning_cell import SOURCES
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.export import Export
@@ -34,7 +34,7 @@ def write(folder: Path) -> tuple[Path, Path]:
     tokens = tokenizer.train([" ".join(_WORDS)] * 9, TokenizerConfig(kind="wordpiece", vocab_size=50))
     config = from_dict({"model": _SIZES, "stages": [{"seq_len": 384}]})
     program = Program(config, tokens.vocab_size)
-    made = Export(config, program.encoder, program.init_state()["params"], tokens, {})
+    made = Export(to_dict(config), program.encoder, program.init_state()["params"], tokens, {})
     huggingface.write(folder / "model", made)
     return folder / "model", folder / "data"
 

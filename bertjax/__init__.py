@@ -41,4 +41,4 @@ def predictor(name: str | os.PathLike) -> "Predictor":
     from bertjax import opening
     from bertjax.inference.predictor import Predictor
 
-    return Predictor(opening.open_model(name))
+    return Predictor(opening.SavedModel(name).export)

@@ -6,10 +6,9 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from bertjax import typed
+from bertjax import renames, typed
 from bertjax.data.config import DataConfig
 from bertjax.data.formats import format_class, kinds_with
 from bertjax.data.formats.base import ExampleFormat
@@ -31,10 +30,6 @@ INIT_FROM = "init_from"
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
-
-# Settings and kinds under the names that they had in files written before, and those of today (docs/changes.md).
-RENAMED_KEYS: dict[str, str] = {}
-RENAMED_KINDS = {"labelled_text": "labeled_text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +254,7 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     Raises:
       UserError: an unknown key, a value of the wrong type, or a combination that cannot be.
     """
-    mapping = _renamed(dict(mapping))
+    mapping = renames.current(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
     unions = {
@@ -269,18 +264,6 @@ def from_dict(mapping: dict[str, Any]) -> Config:
         Schedule: schedule_class,
     }
     return typed.build(Config, mapping, "", unions)
-
-
-def _renamed(value: Any) -> Any:
-    """Nested settings with today's names in place of earlier ones."""
-    if isinstance(value, Mapping):
-        settings = {RENAMED_KEYS.get(key, key): _renamed(entry) for key, entry in value.items()}
-        if isinstance(kind := settings.get("kind"), str):
-            settings["kind"] = RENAMED_KINDS.get(kind, kind)
-        return settings
-    if isinstance(value, (list, tuple)):
-        return [_renamed(entry) for entry in value]
-    return value
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from typing import Any
 
 import ml_collections
 
-from bertjax import opening, typed
+from bertjax import typed
 from bertjax.config import INIT_FROM, Config, from_dict, plain
 from bertjax.errors import UserError
+from bertjax.opening import SavedModel
 
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
@@ -47,9 +48,7 @@ def _model_of(name: str) -> dict[str, Any]:
     """The settings of the model that `init_from` names, but for the size of its vocabulary."""
     if not name:
         raise UserError(f"model.preset={INIT_FROM} has no model to be like; set --config.init_from=EXPORT")
-    settings = plain(opening.open_config(name).model)
-    del settings["execution"]
-    return settings
+    return SavedModel(name).settings["model"]
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:

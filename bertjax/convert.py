@@ -6,12 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-from bertjax import cli, export, opening
+from bertjax import cli, export
 from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
 from bertjax.interop import card, huggingface, onnx
+from bertjax.opening import SavedModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +47,11 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} is there already and not empty; name another, or remove it")
-    from_huggingface = huggingface.is_checkpoint(path) and not (path / export.RECORD).exists()
+    from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
     to_onnx = target.suffix == onnx.SUFFIX
     if to_onnx:
         onnx.check_installed()
-    found, notes = huggingface.read(path) if from_huggingface else (opening.open_model(source), [])
+    found, notes = huggingface.read(path) if from_huggingface else (SavedModel(source).export, [])
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
         notes += onnx.write(target, found)

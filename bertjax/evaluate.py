@@ -5,19 +5,21 @@ import contextlib
 import dataclasses
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from bertjax import cli, export, opening
+from bertjax import cli
+from bertjax.config import Config
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.preparation import open_or_prepare
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
+from bertjax.opening import SavedModel
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
@@ -42,10 +44,10 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
-    model = opening.open_model(name)
-    config = model.config
+    saved = SavedModel(name)
+    model, config = saved.export, saved.config
     if corpus and not isinstance(config.task.examples, LabeledFormat):
-        tokenizer = TokenizerConfig(model=str(_tokenizer_folder(name)))
+        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
     # How the run was carried out does not matter here: any machine scores it.
@@ -55,7 +57,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(f"{name} has no head {', '.join(sorted(missing))} to be scored; it is an encoder alone")
-    store = _labeled(model, corpus) or open_or_prepare(config.data, may_prepare=True)
+    store = _labeled(config, model.tokenizer, corpus) or open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
@@ -65,12 +67,12 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 
-def _labeled(model: export.Export, path: str) -> LabeledSource | None:
+def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | None:
     """The files of a fine-tuned model, None for any other model."""
-    form = model.config.task.examples
+    form = config.task.examples
     if not isinstance(form, LabeledFormat):
         return None
-    source = LabeledSource(dataclasses.replace(form, heldout=path or form.heldout), model.tokenizer)
+    source = LabeledSource(dataclasses.replace(form, heldout=path or form.heldout), tokenizer)
     try:
         _ = source.train  # the baselines are those of the training file
     except UserError as error:
@@ -91,17 +93,13 @@ def run_pairs(name: str, path: str) -> dict[str, Any]:
     Raises:
       UserError: no such model or file, a line that is no pair, or a model without a masked-LM head.
     """
-    pairs, predictor = minimal_pairs.read(path), Predictor(opening.open_model(name))
+    pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name).export)
     question = minimal_pairs.question(predictor, pairs)
     with bar(question.tokens) as progress:
         figures = minimal_pairs.score(predictor, pairs, question, progress.update)
     for note, count in question.notes.items():
         print(f"{count:,} of {question.records:,} sentences were {note}", file=sys.stderr)
     return {"minimal_pairs": figures}
-
-
-def _tokenizer_folder(name: str) -> Path:
-    return Path(opening.split_name(name)[0]) / "tokenizer"
 
 
 def main(argv: list[str] | None = None) -> int:

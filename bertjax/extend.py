@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from bertjax import cli, export, opening
+from bertjax import cli, export
 from bertjax.cli import command
 from bertjax.data import sources
 from bertjax.data.preparation import duplicates
@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
 from bertjax.models import resize, vocabulary
+from bertjax.opening import SavedModel, split_name
 
 # Words are counted in so much text at most, drawn from all over the corpus.
 SAMPLE_CHARACTERS = 50_000_000
@@ -69,7 +70,7 @@ def run(
     Raises:
       UserError: nothing to do, see `new_pieces` and `sources.parts`, or not more positions than there are.
     """
-    path, target = Path(opening.split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
+    path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
     if not (pieces or corpus or max_positions):
         raise UserError("there is nothing to do; give --pieces, --corpus or --max-positions")
     if pieces and corpus:
@@ -78,11 +79,11 @@ def run(
         raise UserError(f"--new-pieces={count} must be at least 1")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} is there already and not empty; name another folder, or remove it")
-    if huggingface.is_checkpoint(path) and not (path / export.RECORD).exists():
+    if huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists():
         raise UserError(
             f"{path} is a folder of transformers; {command('convert', f'--from={path}', '--to=EXPORT')} first"
         )
-    found = opening.open_model(source)
+    found = SavedModel(source).export
     before, notes = found.encoder, []
     if max_positions:
         found = _with_positions(found, max_positions)
@@ -151,9 +152,10 @@ def _with_pieces(found: export.Export, extended: Extension) -> export.Export:
 
 def _with_settings(found: export.Export, **settings: int) -> export.Export:
     """The export with other sizes of its encoder, in its configuration, too."""
-    model = dataclasses.replace(found.config.model, **settings)
-    config = dataclasses.replace(found.config, model=model)
-    return found._replace(config=config, encoder=dataclasses.replace(found.encoder, **settings))
+    model = found.settings["model"] | settings
+    return found._replace(
+        settings=found.settings | {"model": model}, encoder=dataclasses.replace(found.encoder, **settings)
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,16 +1,19 @@
-"""Opens a model by name, wherever it lies: an export, a run, or one of its checkpoints."""
+"""A trained model by name: an export folder, a run, or one checkpoint of a run."""
 
+import functools
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertjax import export
-from bertjax.config import Config, from_dict
-from bertjax.data import tokenizer
+from bertjax import export, renames
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.export import Export
 from bertjax.models.encoder import Encoder
+
+if TYPE_CHECKING:
+    from bertjax.config import Config
 
 _RUN_RECORD = "config.json"
 
@@ -29,64 +32,83 @@ class Model(NamedTuple):
     tokenizer: Tokenizer
 
 
+class SavedModel:
+    """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`. Each part is read when it is first used.
+
+    Only `config` imports the objective that a model names; only a checkpoint needs Orbax and a backend.
+
+    Args:
+      name: path of the folder, with `@STEP` for a certain checkpoint.
+
+    Raises:
+      UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
+    """
+
+    def __init__(self, name: str | os.PathLike):
+        path, self.step = split_name(name)
+        self.folder = Path(path)
+        if not self.folder.is_dir():
+            raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
+
+    @property
+    def is_export(self) -> bool:
+        """True for an export folder, False for a run."""
+        return not self.step and (self.folder / export.MANIFEST).exists()
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration of the run that made the model, as plain dicts."""
+        if (self.folder / export.MANIFEST).exists():
+            return export.read_manifest(self.folder)["config"]
+        self._check_is_run()
+        path = self.folder / _RUN_RECORD
+        try:
+            return renames.current(json.loads(path.read_text(encoding="utf-8"))["config"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({error}); restore it") from error
+
+    @functools.cached_property
+    def config(self) -> "Config":
+        """The configuration of that run; imports the classes that it names."""
+        from bertjax.config import from_dict
+
+        return from_dict(self.settings)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
+        return export.read_tokenizer(self.folder)
+
+    @functools.cached_property
+    def export(self) -> Export:
+        """All that is stored of the model."""
+        if self.is_export:
+            return export.read(self.folder)
+        self._check_is_run()
+        from bertjax.training.run.record import read_checkpoint
+
+        return read_checkpoint(self.folder, self.step)
+
+    def _check_is_run(self) -> None:
+        if not (self.folder / _RUN_RECORD).exists():
+            raise UserError(
+                f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({_RUN_RECORD}); name an "
+                "export folder, a workdir, or WORKDIR@STEP"
+            )
+
+
 def split_name(name: str | os.PathLike) -> tuple[str, str]:
-    """`RUN@STEP` as (path, step); the step is empty where none is named."""
+    """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
     path, at, step = os.fspath(name).rpartition("@")
     path, step = (path, step) if at and "/" not in step else (os.fspath(name), "")
     return os.path.expanduser(path), step
 
 
-def open_model(name: str | os.PathLike) -> export.Export:
-    """Reads an export folder, the newest checkpoint of a run (`RUN`) or a certain one (`RUN@STEP`).
-
-    Raises:
-      UserError: nothing readable is there.
-    """
-    path, step = split_name(name)
-    if not step and (Path(path) / export.RECORD).exists():
-        return export.read(path)
-    if not Path(path).is_dir():
-        raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
-    if not (Path(path) / _RUN_RECORD).exists():
-        raise UserError(f"{path!r} holds neither an export ({export.RECORD}) nor a run ({_RUN_RECORD})")
-    from bertjax.training.run.record import read_checkpoint  # Orbax and a backend only where they are needed
-
-    return read_checkpoint(Path(path), step)
-
-
-def open_config(name: str | os.PathLike) -> Config:
-    """The configuration of the run that an export folder, `RUN` or `RUN@STEP` comes from.
-
-    Raises:
-      UserError: nothing readable is there.
-    """
-    folder = Path(split_name(name)[0])
-    record = next((folder / file for file in (export.RECORD, _RUN_RECORD) if (folder / file).exists()), None)
-    if record is None:
-        raise UserError(f"{str(folder)!r} holds neither an export ({export.RECORD}) nor a run ({_RUN_RECORD})")
-    try:
-        return from_dict(json.loads(record.read_text(encoding="utf-8"))["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{record} is damaged ({error}); restore it") from error
-
-
-def open_tokenizer(name: str | os.PathLike) -> Tokenizer:
-    """The tokenizer of an export folder, `RUN` or `RUN@STEP`.
-
-    Raises:
-      UserError: nothing readable is there.
-    """
-    folder = Path(split_name(name)[0])
-    if not folder.is_dir():
-        raise UserError(f"{str(folder)!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
-    return tokenizer.load(folder / "tokenizer")
-
-
 def load(name: str | os.PathLike) -> Model:
-    """Opens a pretrained encoder by the name of an export folder, `RUN` or `RUN@STEP`.
+    """Read a pretrained encoder: an export folder, `RUN` or `RUN@STEP`.
 
     Raises:
-      UserError: nothing readable is there.
+      UserError: the name stands for no model, or the model is damaged.
     """
-    opened = open_model(name)
-    return Model(Encoder(opened.encoder), opened.params["encoder"], opened.tokenizer)
+    saved = SavedModel(name).export
+    return Model(Encoder(saved.encoder), saved.params["encoder"], saved.tokenizer)

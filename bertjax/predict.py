@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from bertjax import cli, opening
+from bertjax import cli
 from bertjax.data.labeled.base import Record
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -21,6 +21,7 @@ from bertjax.inference.embed import Embed
 from bertjax.inference.predictor import USES, Predictor, Question
 from bertjax.inference.progress import bar
 from bertjax.inference.records import read_file, read_lines, records_of, the_one
+from bertjax.opening import SavedModel
 
 _ARRAY = ".npy"
 _HELP = """
@@ -128,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure(args.platform)
 
-    predictor = Predictor(opening.open_model(args.model))
+    predictor = Predictor(SavedModel(args.model).export)
     do = args.do or predictor.default
     kind = USES[do]
     options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}

@@ -98,7 +98,7 @@ def run(
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
-        made = export.Export(config, program.encoder, params, feeds.store.tokenizer, figures)
+        made = export.Export(configuration.to_dict(config), program.encoder, params, feeds.store.tokenizer, figures)
         processes.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
         return Summary(trained.step, True, figures, Path(files.root))
 

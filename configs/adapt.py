@@ -9,23 +9,22 @@ optimizer and stages are below, to be set for your corpus. See docs/guides/adapt
 
 import ml_collections
 
-from bertjax import opening
-from bertjax.config import to_dict
 from bertjax.data.labeled.base import LabeledFormat
+from bertjax.opening import SavedModel
 
 
 def get_config(model: str = "") -> ml_collections.ConfigDict:
     if not model:
         raise ValueError("name the model to begin with, such as configs/adapt.py:models/bert")
-    source = opening.open_config(model)
-    if isinstance(source.task.examples, LabeledFormat):
+    source = SavedModel(model)
+    if isinstance(source.config.task.examples, LabeledFormat):
         raise ValueError(f"{model} was fine-tuned on labeled files; name the model that was pretrained")
     config = ml_collections.ConfigDict()
     config.init_from = model
     config.model = {"preset": "init_from"}
-    config.data = {"tokenizer": {"model": f"{opening.split_name(model)[0]}/tokenizer"}}
-    config.tasks = to_dict(source)["tasks"]
+    config.data = {"tokenizer": {"model": f"{source.folder}/tokenizer"}}
+    config.tasks = source.settings["tasks"]
     # What is known is to stay known: a lower peak than from chance, and a short rise to it.
     config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 500}
-    config.stages = [{"steps": 10_000, "seq_len": min(128, source.model.max_positions), "batch": 64}]
+    config.stages = [{"steps": 10_000, "seq_len": min(128, source.config.model.max_positions), "batch": 64}]
     return config

@@ -29,7 +29,7 @@ leaves, on the embedded corpus in under a minute.
 
 import ml_collections
 
-from bertjax import opening
+from bertjax.opening import SavedModel
 
 SMOKE_TEACHER = "runs/tiny-smoke/export"
 
@@ -38,12 +38,12 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if not variant:
         raise ValueError("name the teacher, such as configs/distilbert.py:models/bert")
     teacher = SMOKE_TEACHER if variant == "smoke" else variant
-    source = opening.open_config(teacher)
-    if source.model.layers % 2:
-        raise ValueError(f"{teacher} has {source.model.layers} layers, an odd number: every second makes no half")
+    model = SavedModel(teacher).settings["model"]
+    if model["layers"] % 2:
+        raise ValueError(f"{teacher} has {model['layers']} layers, an odd number: every second makes no half")
     config = ml_collections.ConfigDict()
     config.init_from, config.init_every = teacher, 2
-    config.model = {"preset": "init_from", "layers": source.model.layers // 2, "segments": 0}
+    config.model = {"preset": "init_from", "layers": model["layers"] // 2, "segments": 0}
     config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}
     config.tasks = {
         "distillation": {
@@ -53,7 +53,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         }
     }
     config.optimizer = {"learning_rate": 5e-4, "warmup_share": 0.05, "weight_decay": 0.0, "clip_norm": 5.0}
-    config.stages = [{"epochs": 3.0, "seq_len": source.model.max_positions, "batch": 4000}]
+    config.stages = [{"epochs": 3.0, "seq_len": model["max_positions"], "batch": 4000}]
     config.runtime = {"log_every": 100}
     if variant == "smoke":
         config.data["corpus"] = "embedded:en"

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax import export
-from bertjax.config import from_dict
+import bertjax
+from bertjax import convert, export
+from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.bert import BERT
+from bertjax.opening import SavedModel
 from tests import batches
 
 
@@ -27,7 +29,7 @@ def original(store) -> export.Export:
     )
     encoder = config.encoder(store.tokenizer.vocab_size, "cpu")
     shapes = jax.eval_shape(BERT().module(encoder).init, jax.random.key(0), batches.make(1))["params"]
-    return export.Export(config, encoder, batches.filled(shapes), store.tokenizer, {"eval": {"mlm_loss": 1.5}})
+    return export.Export(to_dict(config), encoder, batches.filled(shapes), store.tokenizer, {"eval": {"mlm_loss": 1.5}})
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def folder(original, tmp_path) -> Path:
 
 def test_what_was_written_comes_back(original, folder):
     found = export.read(folder)
-    assert (found.config, found.encoder, found.numbers) == (original.config, original.encoder, original.numbers)
+    assert (found.settings, found.encoder, found.numbers) == (original.settings, original.encoder, original.numbers)
     assert found.tokenizer.fingerprint == original.tokenizer.fingerprint
     rows = original.encoder.vocab_size
     assert original.encoder.padded_vocab_size > rows  # otherwise nothing is cut
@@ -76,7 +78,7 @@ def test_an_export_is_replaced_by_a_newer_one(original, folder):
 @pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(UserError, match=f"^{folder} is no export: {name} is missing$"):
+    with pytest.raises(UserError, match=f"^{folder} is not an export: {name} is missing$"):
         export.read(folder)
 
 
@@ -112,6 +114,55 @@ def test_opening_an_export_needs_little_and_starts_no_backend(folder):
     command = [sys.executable, "-c", script, str(folder)]
     ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
+
+
+_MOST_MODULES = 30
+
+
+def test_opening_an_export_imports_few_modules(folder):
+    script = (
+        "import sys, bertjax\n"
+        "bertjax.load(sys.argv[1])\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'bertjax'), sep='\\n')\n"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    modules = ended.stdout.split()
+    assert len(modules) <= _MOST_MODULES, modules
+    rooms = {name.split(".")[1] for name in modules if "." in name}
+    assert rooms == {"data", "errors", "export", "models", "opening", "renames", "typed"}
+
+
+@pytest.fixture
+def foreign(folder, tmp_path, monkeypatch) -> Path:
+    """The same export, of an objective and of examples whose modules must not be imported."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    manifest = json.loads((folder / "bertjax.json").read_text())
+    manifest["config"]["tasks"]["bert"]["objective"] = {"kind": "evil:X", "share": 0.5}
+    (folder / "bertjax.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_opening_an_encoder_imports_no_class_that_the_export_names(foreign, original):
+    module, params, tokenizer = bertjax.load(foreign)
+    assert module.config == original.encoder and tokenizer.fingerprint == original.tokenizer.fingerprint
+    np.testing.assert_array_equal(params["pooler"]["kernel"], original.params["encoder"]["pooler"]["kernel"])
+    encoder, params = export.read_encoder(foreign)
+    assert encoder == original.encoder and set(params) == {"encoder", "heads"}
+    assert "evil" not in sys.modules
+
+
+def test_a_model_of_a_foreign_objective_is_used_and_converted(foreign, tmp_path):
+    model = bertjax.predictor(foreign)
+    assert model.default == "fill"
+    assert len(model.fill(["Abc [MASK] abc."])) == 1 and model.embed(["Abc abc."]).shape == (1, 16)
+    assert convert.run(foreign, tmp_path / "hf").has_heads
+    assert SavedModel(foreign).settings["tasks"]["bert"]["objective"]["kind"] == "evil:X"
+    assert "evil" not in sys.modules
+    with pytest.raises(SystemExit, match="imported"):
+        _ = SavedModel(foreign).config
 
 
 @pytest.mark.parametrize(

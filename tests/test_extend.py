@@ -202,8 +202,8 @@ def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys)
     assert f"error: '{tmp_path}' holds neither an export (bertjax.json) nor a run" in capsys.readouterr().err
     found = export.read(source)
     settings = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "train": "a.tsv"}}
-    tuned = from_dict(to_dict(found.config) | {"tasks": {"a": settings}})
-    export.write(tmp_path / "tuned", found._replace(config=tuned))
+    tuned = to_dict(from_dict(found.settings | {"tasks": {"a": settings}}))
+    export.write(tmp_path / "tuned", found._replace(settings=tuned))
     assert runs.call(f"--config=configs/adapt.py:{tmp_path / 'tuned'}", f"--workdir={tmp_path}/run") == 2
     assert "tuned was fine-tuned on labeled files; name the model" in capsys.readouterr().err
 

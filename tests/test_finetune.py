@@ -102,7 +102,7 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
     "more, complaint",
     [
         (["--config.init_from="], "model.preset=init_from has no model to be like; set --config.init_from=EXPORT"),
-        (["--config.init_from=nowhere"], "'nowhere' holds neither an export (bertjax.json) nor a run (config.json)"),
+        (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder, a workdir, or WORKDIR@STEP"),
         (["--config.tasks.good.examples.label=stars"], "has no field 'stars'; it has 'sentence'"),
         (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
         (["--config.tasks.good.examples.limit=-1"], "examples.limit=-1 must not be negative"),

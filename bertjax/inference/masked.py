@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
+from bertjax.config import from_dict
 from bertjax.data.batch import PlacedExamples
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -13,9 +14,14 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 def masked_lm(model: Export) -> MaskedLM | None:
-    """The objective that guesses masked tokens, of the first task that has one; None where there is no such head."""
+    """Return the objective that guesses masked tokens, of the first task that has one; None if there is no such head.
+
+    A head `mlm` on the encoder is enough; only for ELECTRA and permutation the configuration is read.
+    """
     heads = model.params.get("heads", {})
-    objectives = (task.objective for task in model.config.tasks.values())
+    if MaskedLM.token_term in heads and "generator" not in model.params:
+        return MaskedLM()
+    objectives = (task.objective for task in from_dict(model.settings).tasks.values()) if heads else ()
     return next((each for each in objectives if isinstance(each, MaskedLM) and each.token_term in heads), None)
 
 

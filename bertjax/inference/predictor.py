@@ -62,7 +62,7 @@ class Predictor:
     """Uses a model: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
 
     Args:
-      model: as `bertjax.opening.open_model` reads it.
+      model: the model, such as `bertjax.opening.SavedModel(name).export`.
     """
 
     def __init__(self, model: Export):

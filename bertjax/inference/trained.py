@@ -1,8 +1,11 @@
 """What a fine-tuned model was trained to say: classes, numbers or whatever its objective predicts."""
 
 import dataclasses
+import functools
 from typing import Any
 
+from bertjax.config import Task, from_dict
+from bertjax.data.formats import format_class
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -12,9 +15,11 @@ from bertjax.objectives.base import Objective
 
 def has_predictions(model: Export) -> bool:
     """Whether the objective of a model says something of records, and its format can make examples of them."""
-    task = model.config.task
-    says = type(task.objective).predictions is not Objective.predictions
-    return says and isinstance(task.examples, LabeledFormat) and bool(task.examples.inputs)
+    [settings, *_] = model.settings["tasks"].values()
+    if not issubclass(format_class(settings["examples"]["kind"]), LabeledFormat):
+        return False  # pretrained: the objective is not imported
+    task = from_dict(model.settings).task
+    return type(task.objective).predictions is not Objective.predictions and bool(task.examples.inputs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,26 +33,30 @@ class Trained(Use):
                 "use --do=embed"
             )
 
+    @functools.cached_property
+    def _task(self) -> Task:
+        return from_dict(self.model.settings).task
+
     @property
     def fields(self) -> tuple[str, ...]:
-        return self.model.config.task.examples.inputs
+        return self._task.examples.inputs
 
     @property
     def group(self) -> int:
-        return self.model.config.task.objective.group
+        return self._task.objective.group
 
     def encode(self, records: list[Record]) -> LabeledExamples:
-        task = self.model.config.task
-        return task.examples.encode(self._asked(records), self.model.tokenizer, self.seq_len, task.objective.classes)
+        classes = self._task.objective.classes
+        return self._task.examples.encode(self._asked(records), self.model.tokenizer, self.seq_len, classes)
 
     def outputs(self, params, batch):
-        objective = self.model.config.task.objective
+        objective = self._task.objective
         return objective.outputs(objective.module(self.model.encoder), params, batch)
 
     def predictions(self, outputs, examples: LabeledExamples, records) -> list[dict[str, Any]]:
         asked = self._asked(records)
         of_each = [asked[number] for number in examples.record_of]
-        return self.model.config.task.objective.predictions(outputs, examples.ragged, of_each)
+        return self._task.objective.predictions(outputs, examples.ragged, of_each)
 
     def _asked(self, records: list[Record]) -> list[Record]:
         """The records without labels and whatever else they came with."""

@@ -100,16 +100,20 @@ def _data(export: Export) -> str:
     """Corpus, tokenizer, task and stages, where there was a run."""
     if not export.numbers:
         return "Converted from a Hugging Face checkpoint, which does not say what it was trained on."
-    data, task, stages = export.config.data, export.config.task, export.config.stages
-    tokenizer = data.tokenizer
-    described = _public(tokenizer.model) or f"{tokenizer.kind}, {tokenizer.normalizer} normalization"
+    settings = export.settings  # of a run, so nothing is left out
+    data, stages, [task, *_] = settings["data"], settings["stages"], settings["tasks"].values()
+    corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
+    tokenizer = data["tokenizer"]
+    described = _public(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
     return _rows(
         {
-            "corpus": ", ".join(f"`{_public(source.corpus)}`" for source in data.named_sources.values()),
+            "corpus": ", ".join(f"`{_public(corpus)}`" for corpus in corpora),
             "tokenizer": described,
-            "objective": f"{type(task.objective).__name__} on {task.examples.kind}",
-            "stages": "; ".join(f"{stage.steps:,} steps of {stage.batch} x {stage.seq_len} tokens" for stage in stages),
-            "seed": export.config.seed,
+            "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
+            "stages": "; ".join(
+                f"{stage['steps']:,} steps of {stage['batch']} x {stage['seq_len']} tokens" for stage in stages
+            ),
+            "seed": settings["seed"],
         }
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -111,7 +111,7 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
     notes = [f"parts: encoder{''.join(f', {part}' for part in family.parts if part in parts)}"]
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
-    return Export(config, encoder, params, tokenizer, {}), notes
+    return Export(to_dict(config), encoder, params, tokenizer, {}), notes
 
 
 def _check_vocabulary(folder: Path, encoder: EncoderConfig, tokenizer: Tokenizer) -> None:

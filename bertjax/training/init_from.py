@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import opening
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
+from bertjax.opening import SavedModel
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints, fingerprints
@@ -68,12 +68,12 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
       UserError: nothing readable is there, or it has another encoder or tokenizer.
     """
     name = program.config.init_from
-    opened = opening.open_model(name)
-    if opened.tokenizer.fingerprint != tokenizer.fingerprint:
-        path = opening.split_name(name)[0]
+    saved = SavedModel(name)
+    if saved.tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(
-            f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={path}/tokenizer"
+            f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
+    opened = saved.export
     source = _of_layers(opened, program.config.init_every)
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-from bertjax import opening
 from bertjax.config import Config
 from bertjax.data import tokenizer
 from bertjax.data.labeled.base import LabeledFormat
@@ -11,6 +10,7 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.preparation import open_or_prepare
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.opening import SavedModel
 from bertjax.training.feeds import Feeds
 
 
@@ -42,7 +42,7 @@ def _tokenizer_of(config: Config) -> Tokenizer:
             "labeled examples need the tokenizer of a model; set init_from to what is fine-tuned, or "
             "data.tokenizer.model"
         )
-    return opening.open_tokenizer(config.init_from)
+    return SavedModel(config.init_from).tokenizer
 
 
 def _filled(feeds: Feeds) -> Feeds:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.export import Export
@@ -35,7 +35,7 @@ def model() -> Export:
     shapes = jax.eval_shape(lambda key: module.lazy_init(key, batch)["params"], jax.random.key(0))
     # As if read from a file: what pads the vocabulary is zero.
     params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), encoder), encoder)
-    return Export(config, encoder, params, tokens, {})
+    return Export(to_dict(config), encoder, params, tokens, {})
 
 
 @pytest.fixture(scope="session")

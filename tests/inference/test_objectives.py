@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from bertjax.config import Task
+from bertjax.config import Task, from_dict, to_dict
 from bertjax.data.formats import format_class
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary
@@ -29,15 +29,17 @@ def test_masks_are_filled(model, kind):
         module, batch = objective.module(model.encoder), batch_shapes(task, model.tokenizer.vocab_size, 80)
         shapes = jax.eval_shape(lambda key: module.lazy_init(key, batch)["params"], jax.random.key(0))
         params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), model.encoder), model.encoder)
-    config = dataclasses.replace(model.config, tasks={kind: task})
-    [found] = Predictor(model._replace(config=config, params=params)).fill(["ada [MASK] baf"])
+    config = dataclasses.replace(from_dict(model.settings), tasks={kind: task})
+    [found] = Predictor(model._replace(settings=to_dict(config), params=params)).fill(["ada [MASK] baf"])
     best = found["masks"][0]
     assert len(best) > 1 and best[0]["probability"] >= best[1]["probability"] > 0.0
 
 
 def test_a_mixture_fills_by_the_head_that_its_tasks_share(model):
     """Though the first task alone would not do."""
-    tasks = {"order": Task(StructBERT(), format_class("sentence_structure")()), **model.config.tasks}
-    config = dataclasses.replace(model.config, tasks=tasks)
-    alone, mixed = (Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(config=config)))
+    tasks = {"order": Task(StructBERT(), format_class("sentence_structure")()), **from_dict(model.settings).tasks}
+    config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
+    alone, mixed = (
+        Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(settings=to_dict(config)))
+    )
     assert mixed == alone

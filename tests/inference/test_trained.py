@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax import cli, export, predict
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.inference.predictor import Predictor
 from tests import batches
@@ -29,7 +29,7 @@ def fine_tuned(model, objective: dict, pair: str = "", examples: dict | None = N
         "bias": jax.ShapeDtypeStruct((width,), np.float32),
     }
     heads = batches.filled({config.task.objective.term: shapes})
-    return model._replace(config=config, params={"encoder": model.params["encoder"], "heads": heads})
+    return model._replace(settings=to_dict(config), params={"encoder": model.params["encoder"], "heads": heads})
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
@@ -86,4 +86,4 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     paths = (name.ours for name in family.names(encoder, parts) if name.ours in shapes)
     wanted = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
     params = vocabulary.pad(batches.filled(unflatten_dict(wanted, sep="/")), encoder)
-    return Export(config, encoder, params, tokens, {})
+    return Export(to_dict(config), encoder, params, tokens, {})

@@ -94,7 +94,7 @@ def test_what_was_written_comes_back(tokens, tmp_path, architecture, parts):
     original = models.make(parts, tokens)
     huggingface.write(tmp_path, original)
     found, _ = huggingface.read(tmp_path)
-    assert (found.encoder, found.config, found.tokenizer) == (original.encoder, original.config, original.tokenizer)
+    assert (found.encoder, found.settings, found.tokenizer) == (original.encoder, original.settings, original.tokenizer)
     assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
     rows = original.encoder.vocab_size
     for (path, leaf), other in zip(flatten_dict(original.params, sep="/").items(), jax.tree.leaves(found.params)):

@@ -38,7 +38,7 @@ def test_what_was_written_comes_back(tokens, tmp_path, kind, architecture, parts
     assert (config["architectures"], config["model_type"]) == ([architecture], kind)
     assert notes[0].startswith(f"architecture {architecture}, ") and len(notes) == 1
     found, _ = huggingface.read(tmp_path)
-    assert (found.encoder, found.config, found.tokenizer) == (original.encoder, original.config, original.tokenizer)
+    assert (found.encoder, found.settings, found.tokenizer) == (original.encoder, original.settings, original.tokenizer)
     assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
     rows = original.encoder.vocab_size
     back = flatten_dict(found.params, sep="/")

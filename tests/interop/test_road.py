@@ -1,5 +1,6 @@
 """The whole road: text, pretraining, Hugging Face's files, the same loss in PyTorch, fine-tuning, prediction."""
 
+import copy
 import json
 
 import jax
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import opening
-from bertjax.config import from_dict, to_dict
+from bertjax.config import from_dict
 from bertjax.data.preparation import open_or_prepare
+from bertjax.opening import SavedModel
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from tests import labeled_files, runs
@@ -20,7 +21,7 @@ transformers = pytest.importorskip("transformers", reason="the same loss in tran
 
 def losses_in_bertjax(export, batch) -> dict[str, float]:
     """{term: S / W} of a batch."""
-    program = Program(export.config, export.tokenizer.vocab_size)
+    program = Program(from_dict(export.settings), export.tokenizer.vocab_size)
     objective = program.task.objective
     sums, _ = objective.terms(program.task.module, export.params, None, batch, jax.random.key(0), False)
     weights = objective.weights(batch)
@@ -50,11 +51,11 @@ def losses_in_pytorch(folder, batch, pad_id: int) -> dict[str, float]:
 
 
 def test_from_text_to_prediction(flags, undisturbed, tmp_path):
-    export = opening.open_model(undisturbed / "export")
-    settings = to_dict(export.config)
+    export = SavedModel(undisturbed / "export").export
+    settings = copy.deepcopy(export.settings)
     settings["tasks"]["bert"]["row_examples"] = 1
     config = from_dict(settings)
-    export = export._replace(config=config)
+    export = export._replace(settings=settings)
     feed = Feeds(config, open_or_prepare(config.data, may_prepare=False)).heldout[config.task_name]
     batch = feed.batch(np.arange(8))
     ours = losses_in_bertjax(export, batch)

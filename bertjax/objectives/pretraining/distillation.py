@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.data import tokenizer
+from bertjax import export
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
-from bertjax.models import saved
 from bertjax.models.config import EncoderConfig
 from bertjax.models.pooling import unit
 from bertjax.objectives.base import Arrays, Pass, encode
@@ -89,21 +88,21 @@ class Distillation(MaskedLM):
         if not self.teacher:
             raise UserError("objective.kind=distillation has no teacher; set objective.teacher to an export folder")
         execution = dataclasses.replace(student.execution, task_type=0)
-        return dataclasses.replace(saved.read_encoder(Path(self.teacher).expanduser()), execution=execution)
+        return dataclasses.replace(export.read_encoder_config(Path(self.teacher).expanduser()), execution=execution)
 
     def opened(self, store: TokenStore | None) -> "Distillation":
         if store is not None:
-            folder = Path(self.teacher).expanduser() / "tokenizer"
-            if tokenizer.load(folder).fingerprint != store.tokenizer.fingerprint:
+            folder = Path(self.teacher).expanduser()
+            if export.read_tokenizer(folder).fingerprint != store.tokenizer.fingerprint:
                 raise UserError(
                     f"objective.teacher={self.teacher} has another tokenizer than the corpus; set "
-                    f"data.tokenizer.model={folder}"
+                    f"data.tokenizer.model={folder / 'tokenizer'}"
                 )
         return super().opened(store)
 
     def frozen_params(self, encoder: EncoderConfig) -> dict:
         teacher = self.teacher_encoder(encoder)
-        params = saved.read_params(Path(self.teacher).expanduser(), teacher)
+        params = export.read_params(Path(self.teacher).expanduser(), teacher)
         head = params.get("heads", {}).get("mlm")
         # ELECTRA's is on its generator, which is another encoder.
         if head is None or "generator" in params:

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax import renames, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.export import Export
+from bertjax.export import Export, encoder_of
+from bertjax.training.config import Stage
 from bertjax.training.run.checkpoint import Checkpoints, Damaged
 from bertjax.training.run.workdir import Workdir, read_json, write_json, written_here
 from bertjax.typed import differences
@@ -52,14 +55,23 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
 
 
 def read_record(workdir: Workdir) -> RunRecord:
-    """Raises UserError where `config.json` is damaged or of a newer format."""
+    """Read `config.json` of a workdir.
+
+    Raises:
+      UserError: it is damaged or has a newer format.
+    """
+    record = _read(workdir)
+    return RunRecord(from_dict(record["config"]), record["identity"], record["vocab_size"])
+
+
+def _read(workdir: Workdir) -> dict[str, Any]:
     record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
     if record["format_version"] > FORMAT_VERSION:
         raise UserError(
             f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
             "upgrade bertjax"
         )
-    return RunRecord(from_dict(record["config"]), record["identity"], record["vocab_size"])
+    return record | {"config": renames.current(record["config"])}
 
 
 def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
@@ -105,13 +117,19 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
         )
 
 
-def layers_after(config: Config, step: int) -> int:
-    """How deep the encoder is in a checkpoint: at the end of a stage it has grown already."""
-    for index, stage in enumerate(config.stages):
+def layers_after(stages: Sequence[Stage], layers: int, step: int) -> int:
+    """Return how deep the encoder is in the checkpoint of a step: at the end of a stage it has grown already.
+
+    Args:
+      stages: the stages of the run.
+      layers: depth of the whole model.
+      step: the number of steps done.
+    """
+    for stage in stages:
         if step < stage.steps:
-            return config.layers_at(index)
+            return stage.layers or layers
         step -= stage.steps
-    return config.model.layers
+    return layers
 
 
 def read_checkpoint(path: Path, step: str) -> Export:
@@ -121,7 +139,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
       UserError: there is no such checkpoint, or it is damaged.
     """
     workdir = Workdir.at(path)
-    record = read_record(workdir)
+    record = _read(workdir)
     if not workdir.checkpoints.exists():
         raise UserError(f"run {path} has no checkpoints; train it first")
     checkpoints = Checkpoints(workdir.checkpoints)
@@ -134,10 +152,12 @@ def read_checkpoint(path: Path, step: str) -> Export:
     except Damaged as error:
         others = ", ".join(str(other) for other in steps if other != wanted) or "none"
         raise UserError(f"checkpoint {wanted} of run {path} is damaged ({error}); the others are {others}") from error
-    encoder = record.config.encoder(record.vocab_size, backend="cpu")
+    settings = record["config"]
+    encoder = encoder_of(settings, record["vocab_size"], path)
+    stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
     return Export(
-        config=record.config,
-        encoder=dataclasses.replace(encoder, layers=layers_after(record.config, wanted)),
+        settings=settings,
+        encoder=dataclasses.replace(encoder, layers=layers_after(stages, encoder.layers, wanted)),
         params=jax.tree.map(np.asarray, restored.tree["params"]),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": wanted, **restored.meta["totals"]},

@@ -1,6 +1,7 @@
 """A student beside its teacher: losses, and teachers that cannot be."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import jax
@@ -8,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax import export
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
-from bertjax.models import saved
 from bertjax.models.config import Execution
 from bertjax.objectives.pretraining.distillation import Distillation, HiddenModule, divergence
 from bertjax.objectives.pretraining.electra import Electra
@@ -31,8 +32,8 @@ def teacher(tmp_path_factory) -> Path:
     model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
     del model["execution"]
     config = to_dict(from_dict({"model": model, "stages": [{"seq_len": 16}]}))
-    saved.write_params(folder, params_of(encoder), encoder)
-    saved.write_record(folder, {"config": config, "vocab_size": encoder.vocab_size, "numbers": {}})
+    export.write_params(folder, params_of(encoder), encoder)
+    export.write_manifest(folder, config, encoder.vocab_size, {})
     return folder
 
 
@@ -94,7 +95,7 @@ def test_students_and_teachers_that_cannot_be(teacher, tmp_path):
     encoder = batches.ENCODER
     with pytest.raises(UserError, match="has no teacher; set objective.teacher"):
         Distillation().module(encoder)
-    with pytest.raises(UserError, match="is no export: bertjax.json is missing"):
+    with pytest.raises(UserError, match="is not an export: bertjax.json is missing"):
         Distillation(teacher=str(tmp_path)).module(encoder)
     of_teacher = Distillation(teacher=str(teacher))
     with pytest.raises(UserError, match="has width=16 and the student 32, .* set model.width=16"):
@@ -111,8 +112,8 @@ def test_students_and_teachers_that_cannot_be(teacher, tmp_path):
 
 def test_a_teacher_needs_a_masked_lm_head(teacher, tmp_path):
     params = params_of(batches.ENCODER)
-    saved.write_params(tmp_path, {"encoder": params["encoder"]}, batches.ENCODER)
-    saved.write_record(tmp_path, {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"})
+    export.write_params(tmp_path, {"encoder": params["encoder"]}, batches.ENCODER)
+    shutil.copy(teacher / export.MANIFEST, tmp_path)
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
         Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
 
@@ -122,15 +123,14 @@ def test_a_generators_head_is_not_that_of_the_encoder(teacher, tmp_path, share):
     """Though that of a generator as wide would fit."""
     module = Electra(generator_share=share).module(batches.ENCODER)
     params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), BATCH)["params"])
-    saved.write_params(tmp_path, params, batches.ENCODER)
-    saved.write_record(tmp_path, {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"})
+    export.write_params(tmp_path, params, batches.ENCODER)
+    shutil.copy(teacher / export.MANIFEST, tmp_path)
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
         Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
 
 
-def test_a_teacher_whose_record_is_damaged(teacher, tmp_path):
-    record = {k: v for k, v in saved.read_record(teacher).items() if k != "format_version"}
+def test_a_teacher_whose_manifest_is_damaged(teacher, tmp_path):
     for config in ({}, "text"):
-        saved.write_record(tmp_path, record | {"config": config})
+        export.write_manifest(tmp_path, config, batches.ENCODER.vocab_size, {})
         with pytest.raises(UserError, match="the export .* is damaged"):
             Distillation(teacher=str(tmp_path)).module(batches.ENCODER)

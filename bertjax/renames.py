@@ -1,0 +1,37 @@
+"""The table of renamed settings, through which the files of older versions are read (docs/changes.md lists them)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# {path of a setting under its old name: its new name}; `*` is any one part of the path, such as the name of a task.
+KEYS: dict[str, str] = {}
+
+# {old kind: new kind}, of objectives, examples, maskings, schedules, optimizers and tokenizers.
+KINDS: dict[str, str] = {"labelled_text": "labeled_text"}
+
+
+def current(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run under their current names.
+
+    Args:
+      settings: a configuration as `config.json` and `bertjax.json` hold it.
+    """
+    return _current(settings, ())
+
+
+def _current(value: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(value, Mapping):
+        return {_new_name((*path, key)): _current(entry, (*path, key)) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_current(entry, (*path, str(index))) for index, entry in enumerate(value)]
+    if path[-1:] == ("kind",) and isinstance(value, str):
+        return KINDS.get(value, value)
+    return value
+
+
+def _new_name(path: tuple[str, ...]) -> str:
+    for old, new in KEYS.items():
+        parts = old.split(".")
+        if len(parts) == len(path) and all(part in ("*", name) for part, name in zip(parts, path)):
+            return new
+    return path[-1]
