@@ -143,7 +143,7 @@ class Config:
                 "a mixture is trained on one corpus: fine-tune such a task by itself"
             )
         for task in self.tasks.values():
-            if task.objective.relates_rows and self.runtime.micro_tokens:
+            if task.objective.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
                     f"objective.kind={kind_of(task.objective)} compares all examples of it with each other; leave "

@@ -11,7 +11,7 @@ from bertjax.objectives.pretraining.bert import BERT
 class Faulty(BERT):
     """BERT whose opening ends process 1."""
 
-    def opened(self, store):
+    def bind(self, store):
         if store is not None and jax.process_index() == 1:
             raise ValueError("a defect in process 1")
-        return super().opened(store)
+        return super().bind(store)

@@ -15,8 +15,7 @@ from flax import linen as nn
 
 from bertjax.models import layers
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import base
-from bertjax.objectives.pretraining import mlm
+from bertjax.objectives import base, losses
 
 
 class _ContractingDense(nn.Module):
@@ -72,7 +71,7 @@ TRICKS: dict[str, tuple[Any, Any]] = {
     "erf-gelu": (layers.gelu, _erfc_gelu),
     "byte-dropout": (layers.dropout, _word_dropout),
     "read-positions": (base.encode, _encode_every_position),
-    "comparing-loss": (mlm.classification_term, _gathering_term),
+    "comparing-loss": (losses.classification_term, _gathering_term),
 }
 
 

@@ -52,12 +52,12 @@ class Sample:
     guesses: tuple[tuple[str, ...], ...]
 
 
-class Pass(NamedTuple):
-    """An encoder that a step runs over every token.
+class FlopsPart(NamedTuple):
+    """A part of a step's FLOPs: an encoder that runs over every token.
 
     Attributes:
       encoder: its architecture.
-      share: of a training pass, forward and backward; 1/3 where nothing is differentiated.
+      share: its FLOPs relative to a forward and backward pass; 1/3 for a forward pass only.
       predicts: whether a product with the vocabulary follows at the predicted positions.
     """
 
@@ -76,22 +76,22 @@ class Objective:
         of the first term, the lower the better.
       classes: names of the labels that are predicted, in the order of their numbers. An objective that predicts such
         makes this a field; a run fills it in from its training file.
-      relates_rows: whether its terms relate the examples of a batch to each other, so that micro-batches would change
-        them.
+      needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
+        change them.
       group: so many neighboring slots of a row hold examples that belong together; N is a multiple of it.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
     best_metric: ClassVar[str] = ""
     classes: ClassVar[tuple[str, ...]] = ()
-    relates_rows: ClassVar[bool] = False
+    needs_global_batch: ClassVar[bool] = False
     group: ClassVar[int] = 1
 
     def module(self, encoder: EncoderConfig) -> nn.Module:
         """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
         raise TypeError(f"{type(self).__name__} has no module()")
 
-    def opened(self, store: TokenStore | None) -> "Objective":
+    def bind(self, store: TokenStore | None) -> "Objective":
         """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance).
 
         Without a store, with something of the same kind that is empty: only the shapes of the features matter then.
@@ -100,7 +100,7 @@ class Objective:
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """{what `opened` read: its fingerprint}; part of the run."""
+        """{what `bind` read: its fingerprint}; part of the run."""
         return {}
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
@@ -135,9 +135,9 @@ class Objective:
         """Params that the terms read and nothing trains (a teacher); their fingerprint is part of the run."""
         return None
 
-    def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
-        """What a step computes, for counting its operations."""
-        return (Pass(encoder),)
+    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
+        """Return the parts of a step's FLOPs."""
+        return (FlopsPart(encoder),)
 
     @property
     def sharding_rules(self) -> Sequence[tuple[str, PartitionSpec]]:

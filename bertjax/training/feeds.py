@@ -32,7 +32,7 @@ class Feeds:
         """The objective of each task, with what its features read besides the batch."""
         store = self.store if isinstance(self.store, TokenStore) else None
         return {
-            name: task.objective.opened(store) if store else task.objective for name, task in self.config.tasks.items()
+            name: task.objective.bind(store) if store else task.objective for name, task in self.config.tasks.items()
         }
 
     @functools.cached_property

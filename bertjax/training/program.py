@@ -107,7 +107,7 @@ class Program:
         modules = {name: task.objective.module(self.encoder) for name, task in self.config.tasks.items()}
         params = jax.eval_shape(self._init_params(modules), jax.random.key(0))
         strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
-        encoders = [each.encoder for objective in objectives for each in objective.passes(self.encoder)]
+        encoders = [each.encoder for objective in objectives for each in objective.flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
             mesh=mesh,
@@ -259,7 +259,7 @@ class TaskProgram:
 
     def flops(self, tokens: float, token_pairs: float, predictions: float) -> float:
         """Operations of training, by formula, for what `step.consumption` counts."""
-        passes = self.objective.passes(self.program.encoder)
+        passes = self.objective.flops_parts(self.program.encoder)
         return sum(
             each.share * training_flops(each.encoder, tokens, token_pairs, predictions * each.predicts)
             for each in passes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.masking import NgramMasking, SpanMasking, WordMasking, mask, masking_class, predictions
 from bertjax.data.masking.kinds import NGRAM_SHARES, SPAN_SHARES
-from bertjax.data.masking.phrases import OpenedPhraseMasking
+from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
 from tests.ragged import CLS, MASK, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
@@ -21,7 +21,7 @@ NO_PHRASES = Lexicon({}, "")
 
 def make(kind: str, **choices) -> UnitMasking:
     if kind == "phrases":
-        return OpenedPhraseMasking(**choices, phrases=NO_PHRASES)
+        return BoundPhraseMasking(**choices, phrases=NO_PHRASES)
     return masking_class(kind)(**choices)
 
 

@@ -74,13 +74,13 @@ class Masking(abc.ABC):
         most = max(self.rate * seq_len, self.most_predicted(seq_len, row_examples))
         return 8 * math.ceil(min(most, seq_len) / 8)
 
-    def opened(self, store: TokenStore | None) -> "Masking":
+    def bind(self, store: TokenStore | None) -> "Masking":
         """The same masking, with what it reads besides the batch (without a store, empty); most read nothing."""
         return self
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """{what `opened` read: its fingerprint}."""
+        """{what `bind` read: its fingerprint}."""
         return {}
 
 

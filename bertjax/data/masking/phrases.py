@@ -18,7 +18,7 @@ class PhraseMasking(UnitMasking):
     """Phrases and entities as wholes, the words between them one by one (Sun et al. 2019, ERNIE 1.0, section 3.2; arXiv
     1904.09223), each decided as a whole, of which the paper says nothing.
 
-    The paper's stages (single tokens, then phrases, then entities) are stages of a run. `opened` reads the lexicon.
+    The paper's stages (single tokens, then phrases, then entities) are stages of a run. `bind` reads the lexicon.
 
     Attributes:
       lexicon: `mine` finds phrases in the token store; otherwise a UTF-8 file with a phrase a line.
@@ -39,7 +39,7 @@ class PhraseMasking(UnitMasking):
         if self.lexicon_size < 1:
             raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
 
-    def opened(self, store: TokenStore | None) -> "OpenedPhraseMasking":
+    def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
         """With its phrases, mined where the store has none yet; without a store, with none.
 
         Raises:
@@ -47,15 +47,15 @@ class PhraseMasking(UnitMasking):
         """
         choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking)}
         if store is None:
-            return OpenedPhraseMasking(**choices, phrases=lexicon.Lexicon({}, fingerprint=""))
-        return OpenedPhraseMasking(**choices, phrases=lexicon.open_lexicon(store, self.lexicon, self.lexicon_size))
+            return BoundPhraseMasking(**choices, phrases=lexicon.Lexicon({}, fingerprint=""))
+        return BoundPhraseMasking(**choices, phrases=lexicon.open_lexicon(store, self.lexicon, self.lexicon_size))
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
-        raise TypeError("PhraseMasking has no phrases before `opened`")
+        raise TypeError("PhraseMasking has no phrases before `bind`")
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenedPhraseMasking(PhraseMasking):
+class BoundPhraseMasking(PhraseMasking):
     """`PhraseMasking` with its `phrases`."""
 
     phrases: lexicon.Lexicon = dataclasses.field(kw_only=True)

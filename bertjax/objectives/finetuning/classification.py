@@ -15,7 +15,7 @@ from bertjax.objectives.finetuning.base import (
     shown,
     told_probabilities,
 )
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term
 
 METRICS = ("accuracy", "f1", "matthews")
 

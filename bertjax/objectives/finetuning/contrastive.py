@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.mesh import gather_rows, shard_index
 from bertjax.models.pooling import unit
 from bertjax.objectives.finetuning.embeddings import EmbeddingObjective
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class EmbeddingContrastive(EmbeddingObjective):
     """
 
     temperature: float = 0.05
-    relates_rows: ClassVar[bool] = True
+    needs_global_batch: ClassVar[bool] = True
 
     def __post_init__(self):
         if not self.temperature > 0.0:

@@ -17,10 +17,10 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense
-from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, encode
 from bertjax.objectives.finetuning.base import correlations, majority_accuracy, shown, told_probabilities
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term, cosine, squared_error
 
 
 class EmbeddingModule(nn.Module):
@@ -99,11 +99,6 @@ class EmbeddingObjective(Objective):
         return [shown(record) | {"cosine": round(float(c), 6)} for record, c in zip(records[::2], cosines, strict=True)]
 
 
-def cosine(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Cosines of vectors [..., D]."""
-    return jnp.sum(unit(first) * unit(second), axis=-1)
-
-
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRegression(EmbeddingObjective):
     """The cosine shall be the label, by squared error (section 3, "Regression Objective Function").
@@ -122,8 +117,7 @@ class EmbeddingRegression(EmbeddingObjective):
 
     def terms(self, module, params, frozen, batch, key, train):
         cosine_BP = cosine(*module.apply({"params": params}, batch, key if train else None))
-        wanted_BP = batch["labels_BP"] / self.full_score
-        return {self.term: jnp.sum(batch["weights_BP"] * (cosine_BP - wanted_BP) ** 2)}, {}
+        return {self.term: squared_error(cosine_BP, batch["labels_BP"] / self.full_score, batch["weights_BP"])}, {}
 
 
 @dataclasses.dataclass(frozen=True)

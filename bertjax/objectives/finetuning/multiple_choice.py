@@ -11,7 +11,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning.base import ExampleObjective, PooledModule, majority_accuracy, shown
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.finetuning.base import ExampleObjective, PooledModule, correlations, shown
+from bertjax.objectives.losses import squared_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Regression(ExampleObjective):
 
     def terms(self, module, params, frozen, batch, key, train):
         numbers_BN = module.apply({"params": params}, batch, key if train else None)[..., 0]
-        return {self.term: jnp.sum(batch["weights_BN"] * (numbers_BN - batch["labels_BN"]) ** 2)}, {}
+        return {self.term: squared_error(numbers_BN, batch["labels_BN"], batch["weights_BN"])}, {}
 
     def outputs(self, module, params, batch):
         """`number_BN`."""

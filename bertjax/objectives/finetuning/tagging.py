@@ -16,7 +16,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.base import shown
 from bertjax.objectives.finetuning.tokens import TokenModule, by_record
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term
 
 OUTSIDE = "O"
 

@@ -17,12 +17,12 @@ class CapitalPrediction(TokenFacts):
 
     The text is shown in lower case: a piece with capitals is replaced by the same piece without them, where the
     vocabulary has both. Of such pieces, with capitals and without, it is asked, where they are whole words: a word of
-    several pieces is often cut otherwise in lower case, which would tell. `opened` reads which pieces they are.
+    several pieces is often cut otherwise in lower case, which would tell. `bind` reads which pieces they are.
     """
 
     term: ClassVar[str] = "capital"
 
-    def opened(self, store: TokenStore | None) -> "OpenedCapitalPrediction":
+    def bind(self, store: TokenStore | None) -> "BoundCapitalPrediction":
         """With the pairs of pieces; without a store, with none.
 
         Raises:
@@ -34,14 +34,14 @@ class CapitalPrediction(TokenFacts):
                 "objective.kind=capitals learns which pieces are written with capitals, and the tokenizer has none "
                 "that it has in lower case, too; train one that keeps capitals (data.tokenizer.lowercase=False)"
             )
-        return OpenedCapitalPrediction(self.masking.opened(store), pairs=pairs)
+        return BoundCapitalPrediction(self.masking.bind(store), pairs=pairs)
 
     def facts(self, examples):
-        raise TypeError("CapitalPrediction has no pairs of pieces before `opened`")
+        raise TypeError("CapitalPrediction has no pairs of pieces before `bind`")
 
 
 @dataclasses.dataclass(frozen=True)
-class OpenedCapitalPrediction(CapitalPrediction):
+class BoundCapitalPrediction(CapitalPrediction):
     """`CapitalPrediction` with its pairs of pieces.
 
     Attributes:

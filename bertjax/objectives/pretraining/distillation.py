@@ -17,8 +17,8 @@ from bertjax import export
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.models.pooling import unit
-from bertjax.objectives.base import Arrays, Pass, encode
+from bertjax.objectives.base import Arrays, FlopsPart, encode
+from bertjax.objectives.losses import cosine_distance, kl_divergence
 from bertjax.objectives.pretraining.mlm import MaskedLM, MaskedLMModule
 
 
@@ -90,7 +90,7 @@ class Distillation(MaskedLM):
         execution = dataclasses.replace(student.execution, task_type=0)
         return dataclasses.replace(export.read_encoder_config(Path(self.teacher).expanduser()), execution=execution)
 
-    def opened(self, store: TokenStore | None) -> "Distillation":
+    def bind(self, store: TokenStore | None) -> "Distillation":
         if store is not None:
             folder = Path(self.teacher).expanduser()
             if export.read_tokenizer(folder).fingerprint != store.tokenizer.fingerprint:
@@ -98,7 +98,7 @@ class Distillation(MaskedLM):
                     f"objective.teacher={self.teacher} has another tokenizer than the corpus; set "
                     f"data.tokenizer.model={folder / 'tokenizer'}"
                 )
-        return super().opened(store)
+        return super().bind(store)
 
     def frozen_params(self, encoder: EncoderConfig) -> dict:
         teacher = self.teacher_encoder(encoder)
@@ -112,8 +112,8 @@ class Distillation(MaskedLM):
             )
         return {"teacher": {"encoder": params["encoder"], "heads": {"mlm": head}}}
 
-    def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
-        return Pass(encoder), Pass(self.teacher_encoder(encoder), share=1 / 3)
+    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
+        return FlopsPart(encoder), FlopsPart(self.teacher_encoder(encoder), share=1 / 3)
 
     def weights(self, batch):
         predicted, real = jnp.sum(batch["mlm_weights_BK"]), jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)
@@ -129,7 +129,7 @@ class Distillation(MaskedLM):
             )
         taught = teacher.apply({"params": frozen["teacher"]}, batch)
         weights_BK = batch["mlm_weights_BK"]
-        soft = jnp.sum(weights_BK * divergence(taught["mlm"], said["mlm"], self.temperature))
+        soft = jnp.sum(weights_BK * kl_divergence(taught["mlm"], said["mlm"], self.temperature))
         agreed = jnp.sum(weights_BK * (said["mlm"].argmax(axis=-1) == taught["mlm"].argmax(axis=-1)))
         losses, metrics = self.terms_of(said, batch)
         return {"soft": soft, "cosine": self._distance(said, taught, batch)} | losses, metrics | {
@@ -137,12 +137,4 @@ class Distillation(MaskedLM):
         }
 
     def _distance(self, said: Arrays, taught: Arrays, batch: Arrays) -> jax.Array:
-        student_BTD, teacher_BTD = (unit(hidden["hidden"].astype(jnp.float32)) for hidden in (said, taught))
-        cosine_BT = jnp.sum(student_BTD * teacher_BTD, axis=-1)
-        return jnp.sum((1.0 - cosine_BT) * (batch["examples_BT"] > 0))
-
-
-def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-    """T^2 KL(teacher || student) of two arrays of logits [..., V] at a temperature, in nats; float32 [...]."""
-    of_teacher, of_student = (jax.nn.log_softmax(logits / temperature) for logits in (teacher, student))
-    return temperature**2 * jnp.sum(jnp.exp(of_teacher) * (of_teacher - of_student), axis=-1)
+        return cosine_distance(said["hidden"], taught["hidden"], batch["examples_BT"] > 0)

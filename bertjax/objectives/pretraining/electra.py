@@ -25,7 +25,8 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, Heads, MaskedLMHead
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
-from bertjax.objectives.base import Arrays, Pass, encode
+from bertjax.objectives.base import Arrays, FlopsPart, encode
+from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
@@ -129,8 +130,8 @@ class Electra(MaskedLM):
         """The generator guesses."""
         return self.module(encoder)
 
-    def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
-        return Pass(encoder, predicts=False), Pass(self.generator(encoder))
+    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
+        return FlopsPart(encoder, predicts=False), FlopsPart(self.generator(encoder))
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Those of masked language modeling, but that what found no place to be predicted stays as it was."""
@@ -152,17 +153,9 @@ class Electra(MaskedLM):
         logits_BT = module.apply({"params": params}, filled, discriminator_key if train else None, method="detect")
 
         losses, metrics = self.terms_of({"mlm": logits_BKV}, batch)
-        is_real_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
-        loss_BT = jax.nn.softplus(logits_BT) - jnp.where(is_replaced_BT, logits_BT, 0.0)
-        right_BT = ((logits_BT > 0.0) == is_replaced_BT) * is_real_BT
-        replaced_BT, said_BT = is_replaced_BT * is_real_BT, (logits_BT > 0.0) * is_real_BT
-        found = jnp.sum(right_BT * replaced_BT)
-        return {"rtd": jnp.sum(loss_BT * is_real_BT)} | losses, metrics | {
-            "rtd_accuracy": (jnp.sum(right_BT), jnp.sum(is_real_BT)),
-            "rtd_precision": (found, jnp.sum(said_BT)),
-            "rtd_recall": (found, jnp.sum(replaced_BT)),
-            "replaced": (jnp.sum(replaced_BT), jnp.sum(is_real_BT)),
-        }
+        loss, rtd_metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
+        (_, tokens), (_, replaced) = rtd_metrics["rtd_accuracy"], rtd_metrics["rtd_recall"]
+        return {"rtd": loss} | losses, metrics | rtd_metrics | {"replaced": (replaced, tokens)}
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:

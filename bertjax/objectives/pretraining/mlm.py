@@ -17,6 +17,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import Heads, MaskedLMHead
 from bertjax.objectives.base import Arrays, Objective, Sample, encode
+from bertjax.objectives.losses import classification_term
 
 GUESSES = 5
 
@@ -34,24 +35,6 @@ class MaskedLMModule(nn.Module):
         """Returns {`mlm`: logits_BKV at the predicted positions}."""
         encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
         return {"mlm": self.heads("mlm", encoded.hidden, self.encoder.embeddings.word)}
-
-
-def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Weighted sums of the cross-entropy in nats and of the right answers (the first of the largest logits).
-
-    Comparisons with the label, not gathers and argmax, since their forward and backward passes fuse with the softmax.
-
-    Args:
-      logits: float32, [..., classes].
-      labels: int, [...].
-      weights: float32, [...].
-    """
-    classes = jnp.arange(logits.shape[-1])
-    true = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
-    loss = jax.nn.logsumexp(logits, axis=-1) - true
-    better = (logits > true[..., None]) | ((logits == true[..., None]) & (classes < labels[..., None]))
-    right = 1.0 - jnp.any(better, axis=-1)
-    return jnp.sum(loss * weights), jnp.sum(right * weights)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +60,8 @@ class MaskedLM(Objective):
     def sharding_rules(self):
         return ((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
 
-    def opened(self, store: TokenStore | None) -> "MaskedLM":
-        return dataclasses.replace(self, masking=self.masking.opened(store))
+    def bind(self, store: TokenStore | None) -> "MaskedLM":
+        return dataclasses.replace(self, masking=self.masking.bind(store))
 
     @property
     def fingerprints(self) -> dict[str, str]:

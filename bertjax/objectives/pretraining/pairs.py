@@ -13,7 +13,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import Heads, MaskedLMHead, PairHead
 from bertjax.objectives.base import Arrays, encode
-from bertjax.objectives.pretraining.mlm import MaskedLM, classification_term
+from bertjax.objectives.losses import classification_term
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 class MaskedPairModule(nn.Module):

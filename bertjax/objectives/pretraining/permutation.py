@@ -27,7 +27,7 @@ from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import Heads, VocabularyHead
-from bertjax.objectives.base import Arrays, Pass
+from bertjax.objectives.base import Arrays, FlopsPart
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
@@ -113,9 +113,9 @@ class PermutationLM(MaskedLM):
             )
         return PermutationModule(encoder, memory)
 
-    def passes(self, encoder: EncoderConfig) -> tuple[Pass, ...]:
+    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
         """The query stream is a share of the content stream."""
-        return (Pass(encoder, share=1.0 + self.masking.rate),)
+        return (FlopsPart(encoder, share=1.0 + self.masking.rate),)
 
     @property
     def sharding_rules(self):

@@ -20,7 +20,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import Heads, MaskedLMHead, SpanBoundaryHead
 from bertjax.objectives.base import Arrays, encode
-from bertjax.objectives.pretraining.mlm import MaskedLM, classification_term
+from bertjax.objectives.losses import classification_term
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 # As the authors have it, for the length of longest spans and for the width of the embeddings of places.
 LONGEST, PLACE_WIDTH = 20, 200

@@ -19,7 +19,7 @@ from bertjax.data.masking.base import token_bits, token_shares
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, encode
-from bertjax.objectives.pretraining.mlm import classification_term
+from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.pairs import MaskedPairModule
 from bertjax.objectives.pretraining.structure import SentenceStructurePrediction
 

@@ -14,6 +14,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, Heads, MaskedLMHead
 from bertjax.objectives.base import Arrays, encode
+from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
@@ -64,20 +65,10 @@ class TokenFacts(MaskedLM):
         return super().weights(batch) | {self.term: asked}
 
     def terms_of(self, logits, batch):
-        """Besides those of masked tokens, `<term>_accuracy` and `<term>_recall`: of the tokens that are a yes."""
         sums, metrics = super().terms_of(logits, batch)
-        logits_BT, labels_BT = logits[self.term], batch[f"{self.term}_labels_BT"]
-        asked_BT, yes_BT = labels_BT >= 0, labels_BT == 1
-        loss_BT = jax.nn.softplus(logits_BT) - jnp.where(yes_BT, logits_BT, 0.0)
-        right_BT = ((logits_BT > 0.0) == yes_BT) & asked_BT
-
-        def count(which_BT: jax.Array) -> jax.Array:
-            return jnp.sum(which_BT).astype(jnp.float32)
-
-        return sums | {self.term: jnp.sum(jnp.where(asked_BT, loss_BT, 0.0))}, metrics | {
-            f"{self.term}_accuracy": (count(right_BT), count(asked_BT)),
-            f"{self.term}_recall": (count(right_BT & yes_BT), count(yes_BT)),
-        }
+        labels_BT = batch[f"{self.term}_labels_BT"]
+        loss, fact_metrics = binary_term(self.term, logits[self.term], labels_BT == 1, labels_BT >= 0)
+        return sums | {self.term: loss}, metrics | fact_metrics
 
     def baselines(self, batch, token_counts):
         """Besides those of masked tokens, `<term>_majority`: always giving the answer that is right more often."""

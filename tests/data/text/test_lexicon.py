@@ -10,7 +10,7 @@ from bertjax.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.masking import PhraseMasking, mask
-from bertjax.data.masking.phrases import OpenedPhraseMasking
+from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
 from bertjax.data.preparation import prepare
 from bertjax.data.store import TokenStore
@@ -182,7 +182,7 @@ def test_bad_values_name_their_field(bad):
 def test_one_decision_a_phrase():
     phrases = [(10, 11, 12), (13, 14)]
     ragged = of([np.array([5, 10, 11, 12, 20, 13, 14, 21, 4])] * 4000, np.arange(4000))
-    opened = OpenedPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
+    opened = BoundPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
     placed = one_a_row(ragged)
     masked = mask(placed, first_epoch(ragged), opened)
     hidden = (masked.tokens == VOCABULARY.mask_id).reshape(4000, -1)

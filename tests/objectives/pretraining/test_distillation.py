@@ -13,7 +13,8 @@ from bertjax import export
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.models.config import Execution
-from bertjax.objectives.pretraining.distillation import Distillation, HiddenModule, divergence
+from bertjax.objectives.losses import kl_divergence
+from bertjax.objectives.pretraining.distillation import Distillation, HiddenModule
 from bertjax.objectives.pretraining.electra import Electra
 from tests import batches
 from tests.models import reference
@@ -82,7 +83,7 @@ def test_the_divergence_is_that_of_the_softened_distributions(temperature):
         logits[..., 100:] = np.finfo(np.float32).min  # as the padding of the vocabulary
     p, q = (reference.softmax(logits[..., :100] / temperature) for logits in (teacher, student))
     expected = temperature**2 * (p * np.log(p / q)).sum(axis=-1)
-    found = divergence(jnp.array(teacher, jnp.float32), jnp.array(student, jnp.float32), temperature)
+    found = kl_divergence(jnp.array(teacher, jnp.float32), jnp.array(student, jnp.float32), temperature)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 

@@ -2,7 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.objectives.pretraining.mlm import MaskedLM, classification_term
+from bertjax.objectives.losses import classification_term
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from tests import batches
 from tests.models import reference
 

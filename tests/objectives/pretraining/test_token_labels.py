@@ -13,7 +13,7 @@ from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats import format_class
 from bertjax.data.preparation import prepare
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.capitals import CapitalPrediction, OpenedCapitalPrediction, cases
+from bertjax.objectives.pretraining.capitals import BoundCapitalPrediction, CapitalPrediction, cases
 from bertjax.objectives.pretraining.token_document import TokenDocumentRelation
 from bertjax.training.feeds import Feeds
 from tests import batches, ragged
@@ -55,7 +55,7 @@ def capital_features(epoch: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]
     """The features of examples of these pieces, and their tokens [B, T] as they were."""
     texts = [np.array([ragged.CLS, *text, ragged.SEP]) for text in TEXTS]
     placed = ragged.one_a_row(ragged.of(texts, np.arange(2)), VOCABULARY)
-    objective = OpenedCapitalPrediction(pairs=np.array(PAIRS, np.int32))
+    objective = BoundCapitalPrediction(pairs=np.array(PAIRS, np.int32))
     draw = dataclasses.replace(ragged.first_epoch(placed.ragged), epochs=np.full(2, epoch))
     return objective.features(placed, draw), placed.tokens_to_rows(placed.ragged.tokens)
 
@@ -86,11 +86,11 @@ def test_a_tokenizer_without_capitals_is_refused(tmp_path):
     with pytest.raises(
         UserError, match="^objective.kind=capitals learns which pieces .*data.tokenizer.lowercase=False"
     ):
-        CapitalPrediction().opened(prepare(where))
+        CapitalPrediction().bind(prepare(where))
 
 
 def test_the_tokenizer_of_a_store_tells_the_pieces(store):
-    pairs = CapitalPrediction().opened(store).pairs
+    pairs = CapitalPrediction().bind(store).pairs
     assert len(pairs) > 10
     for capital, lower in pairs.tolist():
         piece = store.tokenizer.piece(capital)

@@ -1,0 +1,80 @@
+"""Losses that several objectives share, as sums over a batch, and the metrics that belong to them."""
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.models.pooling import unit
+
+Sums = tuple[jax.Array, jax.Array]
+
+
+def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
+    """Return the weighted sums of the cross-entropy in nats and of the correct answers.
+
+    An answer is the first of the largest logits. The sums use comparisons with the label instead of gathers and argmax,
+    because their forward and backward passes fuse with the softmax.
+
+    Args:
+      logits: float32 [..., classes].
+      labels: int [...].
+      weights: float32 [...].
+    """
+    classes = jnp.arange(logits.shape[-1])
+    true = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
+    loss = jax.nn.logsumexp(logits, axis=-1) - true
+    better = (logits > true[..., None]) | ((logits == true[..., None]) & (classes < labels[..., None]))
+    correct = 1.0 - jnp.any(better, axis=-1)
+    return jnp.sum(loss * weights), jnp.sum(correct * weights)
+
+
+def binary_term(
+    term: str, logits: jax.Array, is_positive: jax.Array, is_counted: jax.Array
+) -> tuple[jax.Array, dict[str, Sums]]:
+    """Return the sum of the binary cross-entropy in nats, and the metrics of the answers.
+
+    Args:
+      term: prefix of the names of the metrics.
+      logits: float32; a logit above 0 predicts a positive.
+      is_positive: bool, the labels.
+      is_counted: bool; the other elements count in neither loss nor metrics.
+
+    Returns:
+      The sum, and `<term>_accuracy`, `<term>_precision` and `<term>_recall` as (sum, weight).
+    """
+
+    def count(which: jax.Array) -> jax.Array:
+        return jnp.sum(which & is_counted).astype(jnp.float32)
+
+    is_predicted = logits > 0.0
+    loss = jax.nn.softplus(logits) - jnp.where(is_positive, logits, 0.0)
+    true_positives = count(is_predicted & is_positive)
+    return jnp.sum(jnp.where(is_counted, loss, 0.0)), {
+        f"{term}_accuracy": (count(is_predicted == is_positive), count(is_counted)),
+        f"{term}_precision": (true_positives, count(is_predicted)),
+        f"{term}_recall": (true_positives, count(is_positive)),
+    }
+
+
+def kl_divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
+    """Return T^2 KL(teacher || student) of logits [..., V] at a temperature T, in nats; float32 [...].
+
+    The factor keeps the size of the gradient independent of the temperature (Hinton et al., 2015, section 2, arXiv
+    1503.02531).
+    """
+    teacher_log, student_log = (jax.nn.log_softmax(logits / temperature) for logits in (teacher, student))
+    return temperature**2 * jnp.sum(jnp.exp(teacher_log) * (teacher_log - student_log), axis=-1)
+
+
+def cosine(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Return the cosines of vectors [..., D]; [...]."""
+    return jnp.sum(unit(first) * unit(second), axis=-1)
+
+
+def cosine_distance(first: jax.Array, second: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the weighted sum of 1 - cosine of vectors [..., D], computed in float32."""
+    return jnp.sum((1.0 - cosine(first.astype(jnp.float32), second.astype(jnp.float32))) * weights)
+
+
+def squared_error(predictions: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the weighted sum of squared differences."""
+    return jnp.sum(weights * (predictions - labels) ** 2)
