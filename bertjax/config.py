@@ -238,6 +238,8 @@ class Config:
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
+        if len(self.tasks) > 1:
+            identity["task_order"] = list(self.tasks)
         return identity
 
 

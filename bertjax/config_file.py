@@ -34,7 +34,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         raise UserError(f"configuration {config_path!r}: {error}") from error
     except Exception as error:  # it is the user's program, and may fail in any way
         raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
-    mapping = plain(found.to_dict() if isinstance(found, ml_collections.ConfigDict) else found)
+    mapping = plain(_in_file_order(found))
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     model = mapping.get("model")
@@ -42,6 +42,20 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         mapping["model"] = _model_of(mapping.get("init_from", "")) | model
         del mapping["model"]["preset"]
     return from_dict(mapping)
+
+
+def _in_file_order(value: Any) -> Any:
+    """Return nested dicts whose keys are in the order in which the file sets them; a ConfigDict lists them sorted.
+
+    The order of tasks is part of a run: the first one names the best checkpoint, and turns are taken in order.
+    """
+    if isinstance(value, ml_collections.ConfigDict):
+        return {key: _in_file_order(value[key]) for key in value._fields}
+    if isinstance(value, dict):
+        return {key: _in_file_order(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_file_order(entry) for entry in value]
+    return value
 
 
 def _model_of(name: str) -> dict[str, Any]:

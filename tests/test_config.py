@@ -15,6 +15,7 @@ from bertjax.data.masking import KINDS
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, Execution
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.typed import differences
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
@@ -51,6 +52,22 @@ def test_an_empty_mapping_is_all_defaults():
     config = from_dict({})
     assert config == from_dict(to_dict(config))
     assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
+
+
+def test_tasks_are_in_the_order_of_the_file():
+    """A ConfigDict lists its keys sorted."""
+    config = load("configs/ernie2.py:smoke")
+    names = ["knowledge", "capitals", "document", "reordering", "distance"]
+    assert list(config.tasks) == names and config.task_name == "knowledge"
+    assert list(from_dict(json.loads(json.dumps(to_dict(config)))).tasks) == names
+
+
+def test_runs_whose_tasks_have_another_order_are_different():
+    config = load("configs/ernie2.py:smoke")
+    reordered = dataclasses.replace(config, tasks=dict(sorted(config.tasks.items())))
+    changed = differences(config.identity("abc"), reordered.identity("abc"))
+    assert changed[0] == "task_order.0: 'knowledge' -> 'capitals'"
+    assert "task_order" not in load("configs/tiny.py").identity("abc")
 
 
 def test_the_kind_of_a_tokenizer_is_a_setting_like_any_other():
