@@ -74,7 +74,7 @@ def run(
       name: of the configuration file, for its reference curve.
       extend: allows the last stage to be longer than when the workdir was begun.
       should_stop: asked between steps; when it says yes, the state is saved and the call returns. Where several
-        processes train, all must get the same answer: see `distributed.StopTogether`.
+        processes train, all must get the same answer: see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
 
     Raises:
@@ -134,7 +134,7 @@ def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
 
 def _open(config: Config) -> Feeds:
     feeds = open_feeds(config)
-    _ = feeds.objectives, feeds.train, feeds.heldout  # what they plan may fail
+    feeds.plan()
     return feeds
 
 
@@ -275,4 +275,4 @@ def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | N
 
 
 if __name__ == "__main__":
-    sys.exit(processes.exit_code_of(main))
+    sys.exit(processes.leave(lambda: cli.exit_code_of(main)))

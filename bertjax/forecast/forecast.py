@@ -17,7 +17,7 @@ from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.program import Program
-from bertjax.training.stages import micro_batches
+from bertjax.training.step import micro_batches
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -158,7 +158,7 @@ def predict(program: Program, topology: Topology, stage: int = 0, task: str = ""
         micro_batches=micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
-        model_flops=of_task.batch_flops(arguments[-1]) / steps,
+        model_flops=of_task.flops.executed(arguments[-1]) / steps,
         memory=memory,
         compile_seconds=time.monotonic() - started,
         steps_per_call=steps,

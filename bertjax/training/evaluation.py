@@ -14,10 +14,9 @@ from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective, Sample
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
-from bertjax.training.parallel.sharding import put_whole
+from bertjax.training.parallel.sharding import put_global
 from bertjax.training.program import Program, TaskProgram
-from bertjax.training.stages import micro_batches
-from bertjax.training.step import StepContext, shard_keys
+from bertjax.training.step import StepContext, micro_batches, shard_keys
 
 
 def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
@@ -111,7 +110,7 @@ class _TaskEvaluator:
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
         for batch in self._batches():
-            arrays = put_whole(batch, self._program.mesh)
+            arrays = put_global(batch, self._program.mesh)
             _add(totals, jax.device_get(self._step(params, self._task.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
             if _is_asked(objective):

@@ -1,7 +1,8 @@
-"""From a configuration and its data to the feeds of its tasks: which plans, whose turn, in which order."""
+"""The feeds of a run: which plans each task trains on, how sources take turns, and in which order rows come."""
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator
 
 from bertjax.config import Config
@@ -14,22 +15,34 @@ from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
 
+log = logging.getLogger(__name__)
+
 
 @dataclasses.dataclass(frozen=True)
 class Feeds:
-    """What a run trains on, and what it is evaluated on.
+    """The training and held-out batches of a run. Plans are made when a feed is first used, or all by `plan`.
 
     Attributes:
-      config: of the run.
+      config: the run's configuration.
       store: its corpus, or the files of its labeled examples.
     """
 
     config: Config
     store: TokenStore | LabeledSource
 
+    def plan(self) -> None:
+        """Make all plans of the run now, which may take minutes.
+
+        Raises:
+          UserError: as `feed`.
+        """
+        feeds = (*self.train.values(), *self.heldout.values())
+        rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)
+        log.debug("%d rows are planned", rows)
+
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:
-        """The objective of each task, with what its features read besides the batch."""
+        """The objective of each task, with the resources that its features read (a lexicon, for example)."""
         store = self.store if isinstance(self.store, TokenStore) else None
         return {
             name: task.objective.bind(store) if store else task.objective for name, task in self.config.tasks.items()
@@ -37,19 +50,19 @@ class Feeds:
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:
-        """A feed for every (task, sequence length) that the stages train."""
+        """A feed for every (task, sequence length) of the stages."""
         stages = self.config.stages
-        wanted = ((task, stage.seq_len) for stage in stages for task in stage.among(self.config.tasks))
-        return {(task, seq_len): self.feed("train", seq_len, task) for task, seq_len in dict.fromkeys(wanted)}
+        pairs = ((task, stage.seq_len) for stage in stages for task in stage.among(self.config.tasks))
+        return {(task, seq_len): self.feed("train", seq_len, task) for task, seq_len in dict.fromkeys(pairs)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the rows of every training feed, by task and T."""
+        """Fingerprints of the rows of every training feed, by task and T."""
         return {f"{task}/{seq_len}": feed.fingerprint for (task, seq_len), feed in self.train.items()}
 
     @property
     def read(self) -> dict[str, str]:
-        """{what an objective reads besides the batch: its fingerprint}."""
+        """{resource that an objective reads: its fingerprint}."""
         return {
             self.config.qualified(task, name): fingerprint
             for task, objective in self.objectives.items()
@@ -58,40 +71,39 @@ class Feeds:
 
     @functools.cached_property
     def heldout(self) -> dict[str, Feed]:
-        """Held-out rows of each task, as long as those of the last stage that trains it."""
+        """A feed of held-out rows for each task, with the T of the last stage that trains it."""
         lengths = {task: stage.seq_len for stage in self.config.stages for task in stage.among(self.config.tasks)}
         return {task: self.feed("heldout", lengths[task], task) for task in self.config.tasks}
 
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
-        """Batches of a split for a task (the first by default), its rows in a random order, another in every epoch.
+        """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
 
-        Held-out rows are those of all sources together. So are training rows, unless the sources have weights of
-        their own: each is then planned apart, and has `weight` times the turns that its rows would give it.
+        Held-out rows come from all sources together. So do training rows, unless the sources differ in weight: each
+        source is then planned separately, and gets `weight` times the turns that its number of rows would give it.
 
         Raises:
-          UserError: the split is too small for the example format, or a source for its weight.
+          UserError: the split is too small for the example format, or a source has too few rows for its weight.
         """
         task = task or self.config.task_name
-        train = split == "train"
         sources = self.config.data.named_sources if isinstance(self.store, TokenStore) else {}
-        apart = train and len({source.weight for source in sources.values()}) > 1
+        is_weighted = split == "train" and len({source.weight for source in sources.values()}) > 1
         epochs = tuple(
             Epochs(
                 plans=tuple(self._plans(task, split, seq_len, name)),
                 stream=f"rows/{name}" if name else "rows",
                 seed=self.config.seed,
-                shuffle=True,  # a plan begins with its fullest rows, and an evaluation may use a part of them
+                shuffle=True,  # a plan starts with its fullest rows, and an evaluation may use only some of them
             )
-            for name in (sources if apart else [""])
+            for name in (sources if is_weighted else [""])
         )
-        weights = [source.weight for source in sources.values()] if apart else [1.0]
+        weights = [source.weight for source in sources.values()] if is_weighted else [1.0]
         rows = [weight * each.plans[0].counts.rows for weight, each in zip(weights, epochs)]
         shares = tuple(count / sum(rows) for count in rows)
         if min(shares) < SMALLEST_SHARE:
             name = list(sources)[shares.index(min(shares))]
             raise UserError(
-                f"data.sources.{name} would have {min(shares):.3%} of the rows, and the least is {SMALLEST_SHARE:.3%}; "
-                "raise its weight, or give all sources the same"
+                f"data.sources.{name} would have {min(shares):.3%} of the rows, less than {SMALLEST_SHARE:.3%}; "
+                "raise its weight, or give all sources the same weight"
             )
         return Feed(
             sources=epochs,

@@ -1,7 +1,7 @@
-"""Progressive stacking: a trained stack of layers is doubled, and training goes on (Gong et al., 2019, section 3).
+"""Progressive stacking: the number of layers is doubled during training (Gong et al., 2019, section 3).
 
-"Efficient training of BERT by progressively stacking", ICML 2019 (proceedings.mlr.press/v97/gong19a.html): the layers
-of the upper half begin as copies of those of the lower half. So do their moments, since the optimizer goes on, too.
+"Efficient training of BERT by progressively stacking", ICML 2019 (proceedings.mlr.press/v97/gong19a.html). The new
+upper layers start as copies of the lower ones. The optimizer continues, so their moments are copied, too.
 """
 
 import jax
@@ -12,18 +12,18 @@ from bertjax.training.state import State
 
 
 def grow(state: State, program: Program) -> State:
-    """The state of a program of more layers, each stack of layers being copied on top of itself.
+    """Return the state with more layers: each stack of layers is repeated until it is as deep as in `program`.
 
     Args:
-      state: of the same run with fewer layers.
-      program: of the stage that follows.
+      state: a state with fewer layers.
+      program: the program of the next stage.
     """
 
-    def copied(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
-        if leaf.shape == wanted.shape:
+    def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+        if leaf.shape == target.shape:
             return leaf
-        return jnp.concatenate([leaf] * (wanted.shape[0] // leaf.shape[0]))
+        return jnp.concatenate([leaf] * (target.shape[0] // leaf.shape[0]))
 
     abstract = program.abstract_state
-    layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(lambda state: jax.tree.map(copied, state, abstract), out_shardings=layout)(state)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(lambda state: jax.tree.map(repeat, state, abstract), out_shardings=shardings)(state)

@@ -1,13 +1,11 @@
-"""The one loop: batches in, steps out, and at chunk edges metrics, evaluations, checkpoints and the wish to stop."""
+"""The training loop: dispatches chunks of steps; between them it logs, evaluates, saves, and stops if asked to."""
 
 import contextlib
 import dataclasses
 import logging
-import sys
 from collections.abc import Callable, Iterator
 
 import jax
-import numpy as np
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
@@ -23,11 +21,13 @@ from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
-from bertjax.training.run.watchdog import Spikes, Watchdog
+from bertjax.training.run.progress import progress_bar, show_metrics
+from bertjax.training.run.spikes import SpikeReport
+from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.state import State
 
-# Batches that wait ready.
+# Batches that are made in advance.
 _PREFETCH = 2
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """Where the loop ended.
+    """The result of the loop.
 
     Attributes:
-      step: steps done.
-      state: after them.
+      step: number of steps done.
+      state: the state after them.
       totals: what they consumed.
-      evaluation: of the last step; None where the loop was asked to stop before it.
+      evaluation: the evaluation after the last step; None if the loop stopped before it.
       goodput: what the run spent its time on, see `goodput_of`.
     """
 
@@ -53,16 +53,18 @@ class Trained:
 
 
 class Loop:
-    """Trains from the newest checkpoint, or from step 0, to the end or until it should stop.
+    """Trains from the newest checkpoint, or from step 0, to the last step or until `should_stop`.
+
+    The constructor restores the state and opens the files of the workdir; `run` trains.
 
     Args:
-      program: what is trained.
-      feeds: on what.
+      program: the model, the tasks and the devices.
+      feeds: the batches.
       workdir: locked by the caller.
-      meta: recorded beside every checkpoint.
-      begin: gives the state at step 0.
-      should_stop: asked at every chunk edge; a run that stops has saved its state.
-      elapsed: wall time of the run's starts.
+      meta: recorded with every checkpoint.
+      create_state: returns the state at step 0.
+      should_stop: called between chunks; if it returns True, the loop saves the state and stops.
+      elapsed: wall time of all starts of the run.
       profile: steps to trace.
     """
 
@@ -72,7 +74,7 @@ class Loop:
         feeds: Feeds,
         workdir: Workdir,
         meta: dict,
-        begin: Callable[[], State],
+        create_state: Callable[[], State],
         should_stop: Callable[[], bool],
         elapsed: Elapsed,
         profile: range | None = None,
@@ -85,30 +87,36 @@ class Loop:
             workdir.checkpoints, self._runtime.keep, self._runtime.keep_every, self._runtime.keep_best
         )
         restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
-        self._state = restored.tree if restored else begin()
+        self._state = restored.tree if restored else create_state()
         self._start = restored.step if restored else 0
         if restored:
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
             if (before := restored.meta.get("layout")) != meta["layout"]:
-                log.info("it was saved on %s, and goes on on %s, with the same batches", before, meta["layout"])
+                log.info(
+                    "the checkpoint was saved on %s; the run continues on %s with the same batches",
+                    before,
+                    meta["layout"],
+                )
         totals = Totals(**restored.meta["totals"]) if restored else Totals()
-        self._log = processes.together(  # what is damaged in the writer's files is everyone's error
+        self._log = processes.together(  # a damaged file of the writer is an error in every process
             lambda: MetricsLog(workdir, totals, self._start, processes.is_writer())
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
-        self._watchdog, self._spikes = Watchdog(), Spikes()
+        self._watchdog, self._spikes = Watchdog(), SpikeReport(self._log)
         self._last: tuple[int, dict[str, float]] | None = None
-        self._recent: dict[str, float] = {}  # since the last line: of every task that had a turn, its newest
+        # The newest metrics of each task that was trained since the last line of metrics.jsonl.
+        self._recent: dict[str, float] = {}
 
     def run(self) -> Trained:
-        """Trains.
+        """Train to the end, or until `should_stop`.
 
         Raises:
-          RunFailed: more non-finite steps in a row than allowed, or a checkpoint that cannot be written.
+          RunFailed: too many non-finite steps in a row, or a checkpoint cannot be written.
         """
         step, evaluation = self._start, None
-        with contextlib.closing(self._log), self._bar() as bar, self._watchdog:
+        bar = progress_bar(self._timetable.steps, self._start, disable=not processes.is_writer())
+        with contextlib.closing(self._log), bar, self._watchdog:
             bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
                 evaluation = None
@@ -120,7 +128,7 @@ class Loop:
                     evaluation = self._run_evaluation(bar, step)
                 if self._program_at(step) is not self._program_at(step - 1):
                     self._state = grow(self._state, self._program_at(step))
-                    log.info("from step %d on there are %d layers", step, self._program_at(step).encoder.layers)
+                    log.info("from step %d on the encoder has %d layers", step, self._program_at(step).encoder.layers)
                 stop = self._should_stop()
                 best = evaluation is not None and self._runtime.keep_best > 0
                 if stop or best or self._due(self._runtime.save_every, first, step):
@@ -137,7 +145,7 @@ class Loop:
         self._elapsed.write(now=True)
         if step < self._timetable.steps:
             evaluation = None
-        elif evaluation is None:  # the run had been finished before
+        elif evaluation is None:  # an earlier start had finished the run
             with self._log.spending("evaluation"):
                 evaluation = self._evaluate(step)
         totals = self._log.totals
@@ -146,7 +154,7 @@ class Loop:
         return Trained(step, self._state, totals, evaluation, goodput)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Dispatches chunk after chunk; yields (steps before, steps after) as soon as one is under way."""
+        """Dispatch chunk after chunk; yield (steps before, steps after) as soon as one is dispatched."""
         make = LocalBatches(self._timetable.at, self._feeds.train, *batch_shards(self._program.mesh))
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
         step, compiled = self._start, set()
@@ -158,12 +166,12 @@ class Loop:
             global_batches = put_batches(local, self._program.mesh)
             spec = self._timetable.at(step)
             task = self._program.at(spec.stage).tasks[spec.task]
-            self._log.dispatched(task.batch_flops(global_batches))
+            self._log.dispatched(task.flops.executed(global_batches))
             arguments = (self._state, task.frozen, global_batches)
             shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
                 self._state, metrics = task.chunk(*arguments)
-            else:  # a call returns as soon as its program is under way, the first once it is compiled
+            else:  # the first call returns when the program is compiled, every later one at once
                 compiled.add(shapes)
                 with self._log.spending("compile"), self._watchdog.paused():
                     self._state, metrics = task.chunk(*arguments)
@@ -173,22 +181,24 @@ class Loop:
         batches.close()
 
     def _due(self, every: int, first: int, step: int) -> bool:
-        """Whether a multiple of `every` lies in the chunk, or the run ends with it."""
+        """Whether the chunk contains a multiple of `every`, or ends the run."""
         return step // every > first // every or step == self._timetable.steps
 
     def _take(self, bar: tqdm, leave: int) -> None:
-        """Counts and logs the steps whose metrics have arrived; the newest one waits, it may be evaluated yet."""
+        """Count and log the steps whose metrics have arrived, except the newest one, which may still be evaluated."""
         for step, metrics in self._queue.take(leave):
             self._flush()
             self._check(step, metrics)
-            self._watch(step, metrics)
             spec = self._timetable.at(step - 1)
+            if processes.is_writer():  # every process has the same metrics
+                self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
             task = self._program.at(spec.stage).tasks[spec.task]
-            self._log.count(metrics, task.flops(*(metrics[name] for name in ("tokens", "token_pairs", "predictions"))))
+            counts = (metrics[name] for name in ("tokens", "token_pairs", "predictions"))
+            self._log.count(metrics, task.flops.useful(*counts))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
             bar.update(step - bar.n)
-            bar.set_postfix_str(_postfix(metrics, bar), refresh=False)
+            show_metrics(bar, metrics)
 
     def _flush(self, evaluation: dict[str, float] | None = None) -> None:
         if self._last:
@@ -203,27 +213,11 @@ class Loop:
             losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
             raise RunFailed(
                 f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
-                "nothing was saved after it: allow runtime.max_skipped such steps, or lower optimizer.learning_rate in "
-                "a new workdir"
+                "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new "
+                "workdir"
             )
         if metrics["skipped"] and processes.is_writer():
             log.warning("step %d was skipped: its loss or gradient is not finite", step)
-
-    def _watch(self, step: int, metrics: dict[str, float]) -> None:
-        """Says where a loss jumps, and on which rows; every process sees the same, and one says it."""
-        if not processes.is_writer():
-            return
-        losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
-        for name, (loss, above) in self._spikes.judge(losses).items():
-            spec = self._timetable.at(step - 1)
-            last = spec.first + spec.rows - 1
-            log.warning(
-                "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",
-                *(name, step, loss, above, spec.first, last, spec.task),
-            )
-            epochs, plans, rows = self._feeds.train[spec.task, spec.seq_len].locate(np.arange(spec.first, last + 1))
-            located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
-            self._log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
 
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
         with self._log.spending("evaluation"), self._watchdog.paused():
@@ -234,18 +228,18 @@ class Loop:
         return evaluation
 
     def _evaluate(self, step: int) -> Evaluation:
-        """Of the state as the step left it, before it may grow."""
+        """Evaluate the state as the step left it, before it grows."""
         program = self._program_at(step - 1)
         if program.encoder.layers not in self._evaluators:
             self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds)
         return self._evaluators[program.encoder.layers](self._state["params"])
 
     def _program_at(self, step: int) -> Program:
-        """That of the next step after so many."""
+        """Return the program of the step that follows `step` steps."""
         return self._program.at(self._timetable.at(min(step, self._timetable.steps - 1)).stage)
 
     def _save(self, step: int, evaluation: Evaluation | None, last: bool) -> None:
-        """Begins a checkpoint. One that fails on the way costs no step: the older ones stay, and the next may do."""
+        """Start a checkpoint. If one cannot be written, the run keeps the older ones and continues, if it can."""
         meta = {"totals": dataclasses.asdict(self._log.totals), **self._meta}
         score = evaluation and evaluation.rank
         self._log.flush()
@@ -256,24 +250,4 @@ class Loop:
             except RunFailed as error:
                 if last or jax.process_count() > 1:
                     raise
-                log.warning("%s; the run goes on, make room", error)
-
-    def _bar(self) -> tqdm:
-        interactive = sys.stderr.isatty()
-        return tqdm(
-            total=self._timetable.steps,
-            initial=self._start,
-            unit="step",
-            dynamic_ncols=True,
-            mininterval=0.5 if interactive else 15.0,
-            smoothing=0.1,
-            disable=not processes.is_writer(),
-        )
-
-
-def _postfix(metrics: dict[str, float], bar: tqdm) -> str:
-    shown = [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]
-    rate = bar.format_dict["rate"]
-    if rate:
-        shown.append(f"{metrics['tokens'] * rate:,.0f} tokens/s")
-    return " ".join(shown)
+                log.warning("%s; the run continues, free disk space", error)

@@ -1,7 +1,7 @@
-"""What is trained and on which devices: the objects that the loop, evaluation and compilation share.
+"""A run's model, tasks, optimizer and mesh: the objects that the loop, evaluation and compilation share.
 
-Everything here follows from the configuration, the size of the vocabulary and the devices; no corpus is needed, and
-where only shapes are asked for, a description of the devices will do.
+They follow from the configuration, the vocabulary size and the devices; no corpus is needed. For shapes only, the
+devices may be descriptions of devices that are not there.
 """
 
 import dataclasses
@@ -12,18 +12,16 @@ import jax
 import numpy as np
 import optax
 from flax import linen as nn
-from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
-from bertjax.errors import UserError
-from bertjax.hardware.flops import training_flops
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.training.config import Stage
+from bertjax.training.flops import StepFlops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import (
@@ -35,7 +33,7 @@ from bertjax.training.parallel.sharding import (
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout, choose_strategy, fill_mesh
-from bertjax.training.param_paths import paths_of
+from bertjax.training.param_paths import merge_params, paths_of
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
@@ -48,10 +46,10 @@ class Program:
     """A run before its first step.
 
     Attributes:
-      config: as given.
-      vocab_size: V, of the tokenizer.
-      devices: all that take part; those of JAX by default.
-      layers: of the encoder, where it is not yet as deep as configured; 0 for all of them.
+      config: the configuration.
+      vocab_size: V, the size of the tokenizer's vocabulary.
+      devices: the devices of the mesh; all devices of JAX by default.
+      layers: number of encoder layers if it is not the configured one (progressive stacking); 0 for the configured one.
     """
 
     config: Config
@@ -60,11 +58,11 @@ class Program:
     layers: int = 0
 
     def at(self, stage: int) -> "Program":
-        """The same run, with an encoder as deep as it is in a stage."""
-        return self._of_depth[self.config.layers_at(stage)]
+        """Return the same run with the number of layers that the encoder has in a stage."""
+        return self._by_depth[self.config.layers_at(stage)]
 
     @functools.cached_property
-    def _of_depth(self) -> dict[int, "Program"]:
+    def _by_depth(self) -> dict[int, "Program"]:
         depths = {self.config.layers_at(stage) for stage in range(len(self.config.stages))}
         return {
             depth: self if depth == self.encoder.layers else dataclasses.replace(self, layers=depth) for depth in depths
@@ -86,8 +84,8 @@ class Program:
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
         tensor, window, positions = runtime.mesh.tensor, encoder.window, encoder.positions
-        path = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window, positions)
-        return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=path))
+        attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window, positions)
+        return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 
     @functools.cached_property
     def tasks(self) -> dict[str, "TaskProgram"]:
@@ -101,7 +99,7 @@ class Program:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The mesh and what lies where on it."""
+        """The mesh, and how params are sharded on it."""
         runtime, dtype = self.config.runtime, self.encoder.execution.dtype
         objectives = [task.objective for task in self.config.tasks.values()]
         modules = {name: task.objective.module(self.encoder) for name, task in self.config.tasks.items()}
@@ -122,10 +120,10 @@ class Program:
         return self.layout.mesh
 
     def put(self, params: dict) -> dict:
-        """Params of the host, laid out on the mesh as those in training."""
+        """Return params of the host, sharded on the mesh by the same rules as trained ones."""
 
         def put(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-            # Each process gives the shards of its own devices; device_put would compare whole arrays over all hosts.
+            # Each process provides the shards of its own devices; device_put would compare full arrays over all hosts.
             return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
         return jax.tree.map(put, params, shardings(params, self.layout.rules, self.mesh))
@@ -145,7 +143,7 @@ class Program:
         return abstract_state(self._create_state, self.mesh, self.layout.rules)
 
     def init_state(self) -> State:
-        """The state at step 0."""
+        """Return the state at step 0."""
         return init_state(self._create_state, self.abstract_state, self.config.seed)
 
     @functools.cached_property
@@ -154,7 +152,7 @@ class Program:
         return new_state(self._init_params(modules), self.optimizer)
 
     def _init_params(self, modules: dict[str, nn.Module]) -> Callable[[jax.Array], dict]:
-        """Params of all tasks together, from a key. What two of them name alike is one: it begins alike, too."""
+        """Return a function from a key to the params of all tasks. Params of equal paths are shared between tasks."""
 
         def init(key: jax.Array) -> dict:
             params: dict = {}
@@ -165,15 +163,15 @@ class Program:
         return init
 
     def params_of(self, task: str, module: nn.Module, key: jax.Array) -> dict:
-        """Those that the module of a task begins with."""
+        """Return the initial params of a task's module."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
         return module.lazy_init(key, batch)["params"]
 
     def check(self) -> None:
-        """Raises UserError where devices do not divide the batch or the weights."""
+        """Raise UserError unless the devices divide the batches and the weights."""
         for index, stage in enumerate(self.config.stages):
             check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
-            _ = self.at(index).abstract_state
+            shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +180,7 @@ class TaskProgram:
 
     Attributes:
       program: the run.
-      name: of the task.
+      name: the task's name.
     """
 
     program: Program
@@ -204,7 +202,7 @@ class TaskProgram:
 
     @functools.cached_property
     def frozen(self) -> dict | None:
-        """The objective's frozen params, laid out by the same table as the trained ones."""
+        """The objective's frozen params, sharded by the same rules as the trained ones."""
         params = self.objective.frozen_params(self.program.encoder)
         return None if params is None else self.program.put(params)
 
@@ -241,14 +239,14 @@ class TaskProgram:
         )
 
     def _idle_paths(self) -> frozenset[str]:
-        """Those of params that only other tasks train."""
+        """Return the paths of params that only other tasks train."""
         if len(self.program.config.tasks) == 1:
             return frozenset()
-        own = jax.eval_shape(lambda key: self.program.params_of(self.name, self.module, key), jax.random.key(0))
-        return frozenset(paths_of(self.program.abstract_state["params"])) - frozenset(paths_of(own))
+        trained = jax.eval_shape(lambda key: self.program.params_of(self.name, self.module, key), jax.random.key(0))
+        return frozenset(paths_of(self.program.abstract_state["params"])) - frozenset(paths_of(trained))
 
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
+        """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
         program = self.program
         batch = batch_shapes(program.config.tasks[self.name], program.vocab_size, stage.seq_len, stage.batch)
         sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
@@ -257,43 +255,17 @@ class TaskProgram:
             for name, leaf in batch.items()
         }
 
-    def flops(self, tokens: float, token_pairs: float, predictions: float) -> float:
-        """Operations of training, by formula, for what `step.consumption` counts."""
-        passes = self.objective.flops_parts(self.program.encoder)
-        return sum(
-            each.share * training_flops(each.encoder, tokens, token_pairs, predictions * each.predicts)
-            for each in passes
-        )
-
-    def batch_flops(self, batches: dict[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
-        """Of batches [steps, B, ...] with all their padding, those of the head at every slot."""
-        steps, rows, seq_len = batches["tokens_BT"].shape
-        slots = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
-        tokens = float(steps * rows * seq_len)
-        return self.flops(tokens, tokens * seq_len, steps * rows * slots)
+    @functools.cached_property
+    def flops(self) -> StepFlops:
+        """Counts the operations of the task's steps."""
+        return StepFlops(self.objective.flops_parts(self.program.encoder))
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
-        """`train_chunk` of (state, frozen, batches), compiled for the mesh; the state that goes in is given up."""
-        layout = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
+        """`train_chunk` of (state, frozen, batches), jitted for the mesh; the argument `state` is donated."""
+        state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
         return jax.jit(
             functools.partial(train_chunk, self.context),
             donate_argnums=0,
-            out_shardings=(layout, replicated(self.program.mesh)),
+            out_shardings=(state_shardings, replicated(self.program.mesh)),
         )
-
-
-def merge_params(params: dict, others: dict, task: str) -> dict:
-    """Params of both; those of the first where both have them.
-
-    Raises:
-      UserError: both have them, in different shapes; `task` is named, whose the others are.
-    """
-    first, second = flatten_dict(params, sep="/"), flatten_dict(others, sep="/")
-    for path in first.keys() & second.keys():
-        if first[path].shape != second[path].shape:
-            raise UserError(
-                f"tasks.{task} has {path} with shape {second[path].shape} and another task {first[path].shape}; "
-                "heads of the same name are one: let both be alike, or give one of them another name"
-            )
-    return unflatten_dict(second | first, sep="/")

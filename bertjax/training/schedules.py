@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: a schedule's shape, from each stage that begins one to the next."""
+"""The learning rate as a function of the step: a schedule's shape, repeated for each stage that sets a peak."""
 
 import abc
 import dataclasses
@@ -17,15 +17,15 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        """Share of the peak at a step of `steps`; warmup_steps < steps."""
+        """Return the share of the peak at a step of `steps`; warmup_steps < steps."""
 
     def check(self, warmup_steps: int, steps: int, where: str) -> None:
-        """Raises UserError where the warm-up, and what follows, does not fit in the steps of a rise and fall.
+        """Raise UserError unless the schedule fits into the steps of a segment.
 
         Args:
-          warmup_steps: to the peak.
-          steps: in all.
-          where: the setting of the warm-up, as the user names it.
+          warmup_steps: steps of the warm-up.
+          steps: all steps of the segment.
+          where: the name of the setting of the warm-up, for the message.
         """
         if warmup_steps >= steps:
             raise UserError(
@@ -48,8 +48,9 @@ class Linear(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class OneCycle(Schedule):
-    """Linear from a hundredth of the peak to the peak at the end of the warm-up, then linear down to a hundredth of
-    the start at the last step (Smith & Topin, 2018, arXiv 1708.07120)."""
+    """Linear rise from 1/100 of the peak, then linear fall to 1/100 of the start (Smith & Topin, 2018, arXiv
+    1708.07120). The peak is at the end of the warm-up.
+    """
 
     kind: str = dataclasses.field(init=False, default="one_cycle")
 
@@ -73,10 +74,10 @@ class Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupStableDecay(Schedule):
-    """Linear rise over the warm-up, the peak, and a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392).
+    """Linear rise over the warm-up, a constant peak, and a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392).
 
     Attributes:
-      decay_steps: steps of the fall, the last ones.
+      decay_steps: number of steps of the fall, at the end.
     """
 
     kind: str = dataclasses.field(init=False, default="wsd")
@@ -107,23 +108,23 @@ KINDS = {schedule.kind: schedule for schedule in (Linear, OneCycle, Cosine, Warm
 
 
 def schedule_class(kind: str | None) -> type[Schedule]:
-    """The class of a schedule by its kind; the linear one where none is said.
+    """Return the class of a schedule by its kind; `Linear` for None.
 
     Raises:
-      UserError: no such kind.
+      UserError: the kind is unknown.
     """
     return known_class("optimizer.schedule", kind or "linear", KINDS)
 
 
 @dataclasses.dataclass(frozen=True)
 class WarmupSegment:
-    """A stretch of steps over which the learning rate rises to a peak and falls.
+    """Consecutive steps over which the learning rate rises to a peak and falls.
 
     Attributes:
-      first: its first step.
-      steps: how many.
+      first: the first step.
+      steps: number of steps.
       peak: the highest rate.
-      warmup_steps: to the peak.
+      warmup_steps: number of steps before the peak.
     """
 
     first: int

@@ -1,4 +1,4 @@
-"""The arrays of a batch before there is any corpus: their names, shapes and dtypes."""
+"""Names, shapes and dtypes of the arrays of a batch, without a corpus."""
 
 import jax
 import numpy as np
@@ -10,13 +10,14 @@ from bertjax.data.plan import Spec
 
 
 def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes of a batch of a task, from the features of one made-up example.
+    """Return the shapes and dtypes of a task's batch, from the features of one artificial example.
+
+    N is the largest number of examples that the task packs into a row, as a multiple of the objective's `group`.
 
     Args:
-      task: whose objective gives the features.
       vocab_size: V.
       seq_len: T.
-      rows: B. N is the most examples that the task lets share a row, in whole groups.
+      rows: B.
     """
     spec, group = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples), task.objective.group
     slots = max(1, spec.most // group) * group
@@ -30,7 +31,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
 
 
 def _one_example(task: Task) -> Ragged:
-    """[CLS] x [SEP], with every label that the examples carry, of the example and of its tokens."""
+    """Return `[CLS] x [SEP]`, with every label of the examples, both per example and per token."""
     return Ragged(
         tokens=np.array([1, 4, 2], np.int32),
         segments=np.zeros(3, np.int32),

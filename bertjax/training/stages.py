@@ -1,4 +1,4 @@
-"""What a step does, as a function of its number alone: there is no iterator state."""
+"""What each step trains on, as a function of its number only: there is no iterator state."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ class StepSpec:
       task: name of the task.
       seq_len: T.
       rows: B of the global batch.
-      first: ordinal of its first row in the endless sequence of rows of this task and T.
+      first: ordinal of the batch's first row in the endless sequence of rows of this task and T.
     """
 
     stage: int
@@ -35,9 +35,9 @@ class Timetable:
     """The stages of a run and the tasks that take turns in them.
 
     Attributes:
-      stages: in order.
-      weights: {task: its weight}.
-      overfit: every step draws the rows of the first.
+      stages: the stages in order.
+      weights: {task: its share of the steps, relative to the others}.
+      overfit: whether every step trains on the rows of the first step.
     """
 
     stages: Sequence[Stage]
@@ -46,40 +46,35 @@ class Timetable:
 
     @property
     def steps(self) -> int:
-        """Steps of the whole run."""
+        """Number of steps of the whole run."""
         return sum(stage.steps for stage in self.stages)
 
     def at(self, step: int) -> StepSpec:
         """Return what a step in [0, steps) trains on.
 
-        Each task has plans of its own for each T, so a stage goes on where the ones before it ended.
+        Each task has its own plans for each T. A stage continues them where the stages before it stopped.
         """
-        index, within = self._locate(step)
+        index, within = stage_at(self.stages, step)
         stage = self.stages[index]
         tasks = stage.among(self.weights)
-        turn, turns_before = (int(found[0]) for found in self._turns(index).at(np.array([within])))
+        turn, turns_before = (int(values[0]) for values in self._turns(index).at(np.array([within])))
         task, first = tasks[turn], turns_before * stage.batch
         for earlier, before in enumerate(self.stages[:index]):
-            if before.seq_len == stage.seq_len and task in (of_stage := before.among(self.weights)):
-                first += int(self._turns(earlier).taken(before.steps)[of_stage.index(task)]) * before.batch
+            if before.seq_len == stage.seq_len and task in (tasks_before := before.among(self.weights)):
+                first += int(self._turns(earlier).taken(before.steps)[tasks_before.index(task)]) * before.batch
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
     def edge_after(self, step: int, steps_per_call: int) -> int:
-        """End of the dispatch that starts at `step`: the next absolute multiple, or where stage or task end."""
-        index, within = self._locate(step)
+        """Return the end of the dispatch that starts at `step`.
+
+        It is the next multiple of `steps_per_call`, or an earlier step at which the stage or the task changes.
+        """
+        index, within = stage_at(self.stages, step)
         left = self.stages[index].steps - within
         end = min((step // steps_per_call + 1) * steps_per_call, step + left)
         turns, _ = self._turns(index).at(within + np.arange(end - step))
         others = np.flatnonzero(turns != turns[0])
         return step + int(others[0]) if len(others) else end
-
-    def _locate(self, step: int) -> tuple[int, int]:
-        """(stage, step within it)."""
-        for index, stage in enumerate(self.stages):
-            if step < stage.steps:
-                return index, step
-            step -= stage.steps
-        raise IndexError(f"step lies {step} after the end of the run")
 
     def _turns(self, stage: int) -> Turns:
         weights = [self.weights[task] for task in self.stages[stage].among(self.weights)]
@@ -88,8 +83,17 @@ class Timetable:
 
 @functools.cache
 def _turns_of(shares: tuple[float, ...]) -> Turns:
-    """One object for the same shares, since it keeps its table."""
+    """Return one object for equal shares, since it keeps its table."""
     return Turns(shares)
+
+
+def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
+    """Return (index of the stage that trains a step, number of the step within it)."""
+    for index, stage in enumerate(stages):
+        if step < stage.steps:
+            return index, step
+        step -= stage.steps
+    raise IndexError(f"step is {step} steps after the last one of the run")
 
 
 def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[WarmupSegment, ...]:
@@ -110,14 +114,3 @@ def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tupl
         optimizer.schedule.check(warmup_steps, steps, f"{where}.warmup_steps")
         segments.append(WarmupSegment(first, steps, peak, warmup_steps))
     return tuple(segments)
-
-
-def micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
-    """In how many equal parts rows of a device are computed, so that none holds more than `micro_tokens` tokens.
-
-    A single row may be longer. 0 takes all rows at once.
-    """
-    if not micro_tokens:
-        return 1
-    fewest = -(-rows * seq_len // micro_tokens)
-    return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)

@@ -1,4 +1,4 @@
-"""All that crosses from one step to the next."""
+"""The training state: everything that one step passes to the next."""
 
 from collections.abc import Callable
 
@@ -9,21 +9,20 @@ from jax.sharding import Mesh
 
 from bertjax.training.parallel.sharding import Rules, shardings
 
-# A plain dict {step, params, opt_state, skipped}: what is saved is what a reader sees.
+# A plain dict {step, params, opt_state, skipped}, saved as it is.
 State = dict
 
 
 def new_state(
     init_params: Callable[[jax.Array], dict], optimizer: optax.GradientTransformation
 ) -> Callable[[jax.Array], State]:
-    """A function from a key to the state at step 0.
+    """Return a function from a key to the state at step 0.
+
+    The state is {step: int32, steps done; params; opt_state; skipped: int32, non-finite steps in a row}.
 
     Args:
-      init_params: from a key.
-      optimizer: whose state is kept.
-
-    Returns:
-      key -> {step: int32, steps done; params; opt_state; skipped: int32, how many steps in a row were non-finite}.
+      init_params: returns the params for a key.
+      optimizer: initializes `opt_state`.
     """
 
     def create(key: jax.Array) -> State:
@@ -39,7 +38,7 @@ def new_state(
 
 
 def abstract_state(create: Callable[[jax.Array], State], mesh: Mesh, rules: Rules) -> State:
-    """Shapes, dtypes and shardings of a state, without a single array."""
+    """Return the shapes, dtypes and shardings of a state."""
     shapes = jax.eval_shape(create, jax.random.key(0))
     return jax.tree.map(
         lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
@@ -49,6 +48,6 @@ def abstract_state(create: Callable[[jax.Array], State], mesh: Mesh, rules: Rule
 
 
 def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int) -> State:
-    """The state at step 0, created where it belongs on the mesh."""
-    layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(create, out_shardings=layout)(jax.random.key(seed))
+    """Return the state at step 0, created with the shardings of `abstract`."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))

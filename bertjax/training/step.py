@@ -1,4 +1,7 @@
-"""The training step: pure functions of state, batch and the run's constants."""
+"""The training step: pure functions of the state, the batch and the run's constants.
+
+Read `train_step` first; `_gradients_of_shard` is what each device computes.
+"""
 
 import dataclasses
 import functools
@@ -16,7 +19,6 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.training.optimizer import apply_updates, without_gradient
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of
-from bertjax.training.stages import micro_batches
 from bertjax.training.state import State
 
 
@@ -25,18 +27,18 @@ class StepContext:
     """What stays the same from step to step.
 
     Attributes:
-      objective: what is trained.
-      module: its root module.
-      optimizer: turns gradients into updates that the learning rate has not scaled yet.
-      learning_rate: step -> rate.
-      seed: of dropout.
-      layout: where weights rest, and the mesh.
-      frozen_paths: regular expressions; parameters whose path holds one get no gradient.
-      idle_paths: of parameters that other tasks train; they and their moments stay as they are.
-      prefix: of the names of losses and metrics, `<task>/` where there are several tasks.
-      hardware_bits: dropout draws what the chip's own generator gives, and not threefry.
-      micro_tokens: that a device computes at once, summing the gradients of such parts; 0 for all of a batch.
-      max_skipped: after more non-finite steps in a row than this, the state is frozen.
+      objective: the task's objective, which computes the loss.
+      module: the objective's root module.
+      optimizer: turns gradients into updates, which the learning rate then scales.
+      learning_rate: a function from the step to the rate.
+      seed: seed of dropout.
+      layout: the mesh, and how weights are sharded on it.
+      frozen_paths: regular expressions; parameters whose path matches one get no gradient.
+      idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
+      prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
+      hardware_bits: whether dropout uses the chip's own random generator instead of threefry.
+      micro_tokens: tokens that a device computes at once; gradients of such micro-batches are summed. 0 for no limit.
+      max_skipped: after more non-finite steps in a row than this, the state no longer changes.
     """
 
     objective: Objective
@@ -54,20 +56,20 @@ class StepContext:
 
 
 def normalized(sums: Arrays, weights: Arrays) -> Arrays:
-    """{term: S / W}; a term without weight in the batch is 0."""
+    """Return {term: S / W}; a term without weight in the batch is 0."""
     return {term: sums[term] / jnp.maximum(weights[term], 1e-9) for term in sums}
 
 
 def total_loss(objective: Objective, losses: Arrays) -> jax.Array:
-    """Sum of coefficient x loss."""
+    """Return the sum of coefficient x loss."""
     return sum(objective.coefficients.get(term, 1.0) * loss for term, loss in losses.items())
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
-    """Keys for the draws of a step on the device, along the batch axis like everything in `shard_map`.
+    """Return the keys for a step's random draws on the device, sharded along the batch axis.
 
-    One for each row, so that a draw does not depend on devices and micro-batches; with hardware bits one for each
-    shard, since those come from one stream.
+    There is one key for each row, so that a draw does not depend on devices and micro-batches. With hardware bits there
+    is one for each shard, since those bits come from one stream.
     """
     if context.hardware_bits:
         return jax.random.split(
@@ -78,13 +80,13 @@ def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Ar
 
 
 def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, step: jax.Array):
-    """Gradient of the loss over the whole batch, summed over its micro-batches and over the shards of its rows.
+    """Return the gradient of the loss over the whole batch, summed over micro-batches and devices.
 
-    The weights are summed over the whole batch first, so that a micro-batch's gradient is its exact share and neither
+    The weights are summed over the whole batch first. A micro-batch's gradient is then its exact share, and neither
     micro-batches nor devices change the result.
 
     Returns:
-      (gradient, laid out like params; {term: S / W}; {metric: (sum, weight)}; {what `consumption` counts}).
+      (gradient, sharded like params; {term: S / W}; {metric: (sum, weight)}; the counts of `consumption`).
     """
     layout = context.layout
     specs = layout.specs(params)
@@ -120,7 +122,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
 def _over_micro_batches(
     context: StepContext, count: int, differentiate: Callable, params: dict, batch: Arrays, keys: jax.Array
 ):
-    """Sums what `differentiate` gives for each part of the rows, gradients in float32."""
+    """Return the sums of what `differentiate` returns for each part of the rows, with gradients in float32."""
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     if context.hardware_bits:
         keys = jax.random.split(keys[0], count)
@@ -135,15 +137,26 @@ def _over_micro_batches(
     return jax.lax.scan(add, zeros, (parts, keys))[0]
 
 
-def train_step(context: StepContext, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:
-    """One step.
+def micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
+    """Return the least number of equal parts of a device's rows of which none holds more than `micro_tokens` tokens.
 
-    A non-finite loss or gradient consumes the step and leaves params and optimizer as they were; so does every step
-    after more than `max_skipped` such steps in a row.
+    A single row may be longer. With 0, all rows are one part.
+    """
+    if not micro_tokens:
+        return 1
+    fewest = -(-rows * seq_len // micro_tokens)
+    return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)
+
+
+def train_step(context: StepContext, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:
+    """Train one step.
+
+    A step with a non-finite loss or gradient is counted, but leaves params and optimizer state unchanged. So does every
+    step after more than `max_skipped` such steps in a row.
 
     Returns:
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
-      `parameter_norm`, `skipped` (in a row) and those of `consumption`.
+      `parameter_norm`, `skipped` (non-finite steps in a row) and the counts of `consumption`.
     """
     gradient, losses, metrics, consumed = gradients(context, state["params"], frozen, batch, state["step"])
     gradient_norm = optax.tree.norm(gradient)
@@ -153,43 +166,44 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
 
     finite = jnp.isfinite(total_loss(context.objective, losses)) & jnp.isfinite(gradient_norm)
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
-    ended = state["skipped"] > context.max_skipped
-    proceed = finite & ~ended
+    has_failed = state["skipped"] > context.max_skipped
+    is_applied = finite & ~has_failed
     params, opt_state = (
-        _advanced(new, old, proceed, context.idle_paths)
+        _select(new, old, is_applied, context.idle_paths)
         for new, old in ((params, state["params"]), (opt_state, state["opt_state"]))
     )
     new_state = {
         "step": state["step"] + 1,
         "params": params,
         "opt_state": opt_state,
-        "skipped": jnp.where(ended, state["skipped"], skipped),
+        "skipped": jnp.where(has_failed, state["skipped"], skipped),
     }
     return new_state, {
         **{f"{context.prefix}{term}_loss": loss for term, loss in losses.items()},
         **{f"{context.prefix}{name}": total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
-        "update_norm": jnp.where(proceed, optax.tree.norm(scaled_updates), 0.0),
+        "update_norm": jnp.where(is_applied, optax.tree.norm(scaled_updates), 0.0),
         "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
         **consumed,
     }
 
 
-def _advanced(new: Any, old: Any, proceed: jax.Array, idle_paths: frozenset[str]) -> Any:
-    """`new` where the step proceeds; `old` elsewhere, and for params that are idle and for their moments."""
+def _select(new: Any, old: Any, is_applied: jax.Array, idle_paths: frozenset[str]) -> Any:
+    """Return `new` if the step is applied, else `old`; always `old` for idle params and their moments."""
 
     def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
-        path = f"/{path_of(key_path)}"  # of a moment, which ends as that of its param
+        path = f"/{path_of(key_path)}"  # a moment's path ends with the path of its param
         is_idle = any(path.endswith(f"/{idle}") for idle in idle_paths)
-        return old if is_idle else jnp.where(proceed, new, old)
+        return old if is_idle else jnp.where(is_applied, new, old)
 
     return jax.tree_util.tree_map_with_path(choose, new, old)
 
 
 def consumption(batch: Arrays) -> Arrays:
-    """What a batch holds: real tokens, pairs of tokens that see each other, predicted positions, rows in use."""
+    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions and of
+    rows that are not empty."""
     slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])
     lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
@@ -204,7 +218,7 @@ def consumption(batch: Arrays) -> Arrays:
 def train_chunk(
     context: StepContext, state: State, frozen: dict | None, batches: Arrays
 ) -> tuple[State, dict[str, jax.Array]]:
-    """Consecutive steps in one dispatch: batches [steps, B, ...] in, metrics [steps] out."""
+    """Train consecutive steps in one dispatch: batches are [steps, B, ...], metrics [steps]."""
 
     def body(state, batch):
         return train_step(context, state, frozen, batch)

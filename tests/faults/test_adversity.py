@@ -49,8 +49,9 @@ def test_a_full_disk_costs_checkpoints_but_neither_steps_nor_the_older_ones(flag
             filler.unlink()
 
     runs.train_here(flags, workdir, at_edge)
-    told = [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
-    assert told and all(message.endswith("the older ones are kept; the run goes on, make room") for message in told)
+    warnings = [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
+    end = "the older ones are kept; the run continues, free disk space"
+    assert warnings and all(message.endswith(end) for message in warnings)
     assert runs.weights(workdir) == runs.weights(undisturbed)
     assert runs.losses(workdir) == runs.losses(undisturbed)
     assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [80, 90, 100]
@@ -112,7 +113,9 @@ def test_another_number_of_devices_on_resume_gives_the_same_losses(flags, undist
         done = runs.finish(process)
         assert done.returncode == (STOPPED if moment else 0), done.stderr
         if devices != 4:
-            assert re.search(rf"it was saved on \d cpu device.* and goes on on {devices} cpu device", done.stderr)
+            assert re.search(
+                rf"the checkpoint was saved on \d cpu device.* the run continues on {devices} cpu device", done.stderr
+            )
     found, expected = np.array(runs.losses(tmp_path)), np.array(runs.losses(undisturbed))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 

@@ -126,5 +126,5 @@ def test_a_path_that_cannot_serve_is_refused(wanted, backend, kind, dropout, rea
 
 def test_splash_is_not_shared_out_over_tensor():
     assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2) == "plain"
-    with pytest.raises(UserError, match=r"splash cannot be shared out over runtime.mesh.tensor=2"):
+    with pytest.raises(UserError, match=r"splash cannot be sharded over runtime.mesh.tensor=2"):
         choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2)

@@ -6,7 +6,8 @@ import pytest
 
 from bertjax.config import from_dict
 from bertjax.errors import UserError
-from bertjax.training.program import Program, merge_params
+from bertjax.training.param_paths import merge_params
+from bertjax.training.program import Program
 from tests import batches, runs
 
 ENCODER = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}

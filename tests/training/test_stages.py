@@ -11,7 +11,8 @@ from bertjax.errors import UserError
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedules import WarmupSegment
-from bertjax.training.stages import StepSpec, Timetable, micro_batches, warmup_segments
+from bertjax.training.stages import StepSpec, Timetable, warmup_segments
+from bertjax.training.step import micro_batches
 from tests import runs
 
 # Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.

@@ -1,4 +1,4 @@
-"""Which attention path a run takes: by a table of backend, dropout and mesh."""
+"""The choice of a run's attention implementation, by backend, dropout and mesh."""
 
 import re
 
@@ -10,7 +10,7 @@ _WITHOUT_SPLASH = re.compile(r"TPU v[23]\b")
 
 
 def choose_attention(
-    wanted: str,
+    requested: str,
     backend: str,
     device_kind: str,
     dropout: float,
@@ -19,38 +19,38 @@ def choose_attention(
     window: int = 0,
     positions: str = "learned",
 ) -> str:
-    """The path of an encoder; rows that it cannot serve are left to `plain` by `bertjax.models.kernels.path_at`.
+    """Return the implementation of an encoder. Rows that it cannot compute fall back to `plain`, see `kernels.path_at`.
 
-    | wanted | backend         | attention dropout | axis tensor | local layers  | path   |
-    |--------|-----------------|-------------------|-------------|---------------|--------|
-    | auto   | TPU v4 or later | 0                 | 1           | none          | splash |
-    | auto   | any other       | any               | any         | any           | plain  |
-    | a path | as below        | 0                 | 1 (splash)  | none (splash) | it     |
+    | requested | backend         | attention dropout | axis tensor | local layers  | result    |
+    |-----------|-----------------|-------------------|-------------|---------------|-----------|
+    | auto      | TPU v4 or later | 0                 | 1           | none          | splash    |
+    | auto      | any other       | any               | any         | any           | plain     |
+    | a name    | as below        | 0                 | 1 (splash)  | none (splash) | that name |
 
-    Splash runs on TPU v4 and later. The axis tensor is left to the compiler, which takes no kernel apart. cuDNN runs on
-    GPU in bfloat16 and is never chosen by `auto`: it needs the full mask to keep packed examples apart, and whether
-    that pays has not been measured. Where positions are relative, there is none but the plain path.
+    Splash runs on TPU v4 and later. It does not run with an axis `tensor`, which the compiler shards: the compiler
+    cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to keep packed
+    examples apart, and whether that pays has not been measured. Only `plain` has relative positions.
 
     Raises:
-      UserError: the path that is wanted cannot serve.
+      UserError: the requested implementation cannot compute this encoder here.
     """
     has_splash = backend == "tpu" and not _WITHOUT_SPLASH.match(device_kind)
-    if wanted == "auto":
+    if requested == "auto":
         can_splash = dropout == 0.0 and tensor == 1 and not window and positions != "relative"
         return SPLASH if has_splash and can_splash else PLAIN
     reasons = []
-    if wanted == SPLASH and not has_splash:
+    if requested == SPLASH and not has_splash:
         reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
-    if wanted == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
+    if requested == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
         reasons.append(f"runs on GPU in bfloat16, not on {backend} in {dtype}")
-    if wanted != PLAIN and dropout:
+    if requested != PLAIN and dropout:
         reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
-    if wanted == SPLASH and tensor > 1:
-        reasons.append(f"cannot be shared out over runtime.mesh.tensor={tensor}")
-    if wanted == SPLASH and window:
+    if requested == SPLASH and tensor > 1:
+        reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
+    if requested == SPLASH and window:
         reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
-    if wanted != PLAIN and positions == "relative":
+    if requested != PLAIN and positions == "relative":
         reasons.append("has no terms of distances, which model.positions=relative adds")
     if reasons:
-        raise UserError(f"runtime.attention={wanted} {' and '.join(reasons)}; use runtime.attention=auto")
-    return wanted
+        raise UserError(f"runtime.attention={requested} {' and '.join(reasons)}; use runtime.attention=auto")
+    return requested

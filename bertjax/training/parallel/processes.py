@@ -18,7 +18,6 @@ import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax import cli
 from bertjax.errors import STOPPED, RunFailed, UserError
 
 T = TypeVar("T")
@@ -167,14 +166,14 @@ class StopTogether:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def exit_code_of(main: Callable[[], int | None]) -> int:
-    """Runs an entry point as `errors.exit_code_of` does, and takes leave of the other processes.
+def leave(run: Callable[[], int]) -> int:
+    """Return the exit code of `run`, after leaving the other processes.
 
-    All end together where the run went well, or where all know that it cannot begin. A process that fails alone ends at
-    once: the others may wait for it in the middle of a step, and it must not wait for them.
+    All processes end together if the run went well, or if all of them know that it cannot start. A process that fails
+    alone ends at once: the others may wait for it in the middle of a step, and it must not wait for them.
     """
     try:
-        exit_code = cli.exit_code_of(main)
+        exit_code = run()
     except Exception:
         if global_state.client is None:
             raise

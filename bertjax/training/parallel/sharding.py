@@ -1,4 +1,4 @@
-"""The mesh, and the one table that says how every array lies on it."""
+"""The mesh, and the one table of rules that shards every array on it."""
 
 import re
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ Rules = Sequence[tuple[str, P]]
 
 AXES = ("data", "fsdp", "tensor")
 
-# First match wins. Kernels of the stack have the layer axis first. Where there is a choice, the last axis stays whole:
-# a TPU keeps it in tiles of 128, which a small share would not fill.
+# The first matching rule applies. Kernels of the stack have the layer axis first. The last axis is left unsharded if
+# there is a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
 ENCODER_RULES: Rules = (
     (r"encoder/embeddings/word$", P("tensor", "fsdp")),
     (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
@@ -38,9 +38,9 @@ HEAD_RULES: Rules = ((r"(^|/)heads/", P()),)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices (or of those given) over the axes data, fsdp and tensor.
+    """Return a mesh of all devices, or of `devices`, over the axes data, fsdp and tensor.
 
-    Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within one.
+    Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within a slice.
 
     Raises:
       UserError: the axes do not multiply to the number of devices, or fsdp x tensor to a divisor of a slice.
@@ -49,33 +49,35 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     data = config.data or len(devices) // (config.fsdp * config.tensor)
     if data * config.fsdp * config.tensor != len(devices):
         raise UserError(
-            f"runtime.mesh data={data} x fsdp={config.fsdp} x tensor={config.tensor} does not make {len(devices)} "
-            "devices; set runtime.mesh.data=0 and let fsdp x tensor divide them"
+            f"runtime.mesh data={data} x fsdp={config.fsdp} x tensor={config.tensor} is not the {len(devices)} devices "
+            "of the run; set runtime.mesh.data=0, and fsdp x tensor to a divisor of them"
         )
     slices = count_slices(devices)
     if data % slices:
         raise UserError(
             f"runtime.mesh fsdp={config.fsdp} x tensor={config.tensor} does not fit into a slice of "
-            f"{len(devices) // slices} devices; let fsdp x tensor divide them"
+            f"{len(devices) // slices} devices; set fsdp x tensor to a divisor of them"
         )
     shape = (data // slices, config.fsdp, config.tensor)
     types = (AxisType.Auto,) * len(AXES)
     if slices > 1:
-        laid_out = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices)
-        return Mesh(laid_out, AXES, axis_types=types)
+        grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices)
+        return Mesh(grid, AXES, axis_types=types)
     return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
 
 
 def count_slices(devices: Sequence[jax.Device]) -> int:
-    """How many TPU slices the devices belong to; 1 on other platforms."""
+    """Return the number of TPU slices that the devices belong to; 1 on other platforms."""
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:
-    """Where an array of a state or of params lies, by the first rule that its path matches; scalars on every device.
+    """Return the spec of an array of a state or of params, by the first rule that matches its path.
+
+    A scalar is on every device.
 
     Raises:
-      UserError: no rule covers the path; with the line to add.
+      UserError: no rule matches; the message has the line to add.
     """
     if leaf.ndim == 0:
         return P()
@@ -86,10 +88,10 @@ def spec_of(path: str, leaf: Any, rules: Rules) -> P:
 
 
 def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
-    """A sharding for every leaf of a state or of params, see `spec_of`.
+    """Return a sharding for every leaf of a state or of params, see `spec_of`.
 
     Raises:
-      UserError: no rule covers a path, or the devices along its axes do not divide an array.
+      UserError: no rule matches a path, or the devices do not divide an axis of an array.
     """
 
     def sharding_of(path: str, leaf) -> NamedSharding:
@@ -108,37 +110,37 @@ def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole array."""
+    """Return the sharding of arrays that every device holds completely."""
     return NamedSharding(mesh, P())
 
 
 def batch_shards(mesh: Mesh) -> tuple[tuple[int, ...], int]:
-    """(the shards of every batch that the devices of this process hold, how many there are).
+    """Return (shards of a batch that the devices of this process hold, number of all shards).
 
-    A mesh orders devices by their links, so those of a process need not lie side by side.
+    A mesh orders devices by their links, so the devices of a process need not be neighbors in it.
     """
     devices_ST = mesh.devices.reshape(-1, mesh.shape["tensor"])
-    mine = [any(device.process_index == jax.process_index() for device in shard_T) for shard_T in devices_ST]
-    return tuple(int(shard) for shard in np.flatnonzero(mine)), len(mine)
+    is_local_S = [any(device.process_index == jax.process_index() for device in shard_T) for shard_T in devices_ST]
+    return tuple(int(shard) for shard in np.flatnonzero(is_local_S)), len(is_local_S)
 
 
 def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[str, jax.Array]:
-    """Local batches of consecutive steps as global arrays [steps, B, ...], the batch axis over the mesh.
+    """Return local batches of consecutive steps as global arrays [steps, B, ...], with B sharded over the mesh.
 
-    A local batch holds the rows of the `batch_shards` of this process, in order.
+    A local batch holds the rows of this process's `batch_shards`, in order.
     """
     sharding = NamedSharding(mesh, P(None, BATCH_AXES))
-    shards, of = batch_shards(mesh)
+    shards, count = batch_shards(mesh)
 
     def put(local: np.ndarray) -> jax.Array:
-        rows = local.shape[1] // len(shards) * of
+        rows = local.shape[1] // len(shards) * count
         return jax.make_array_from_process_local_data(sharding, local, (len(local), rows, *local.shape[2:]))
 
     return {name: put(np.stack([batch[name] for batch in batches])) for name in batches[0]}
 
 
-def put_whole(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """A batch that every process has made whole, its rows over the mesh."""
+def put_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Return a batch with its rows sharded over the mesh; every process has made the global batch."""
     sharding = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.make_array_from_callback(values.shape, sharding, values.__getitem__) for name, values in batch.items()
@@ -146,7 +148,7 @@ def put_whole(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
 
 
 def check_batch(name: str, rows: int, mesh: Mesh) -> None:
-    """Raises UserError unless the rows of a batch, which the user calls `name`, divide over the devices."""
+    """Raise UserError unless the devices divide the rows of a batch; `name` is the setting of the rows."""
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
     if rows % devices:
         raise UserError(f"{name}={rows} is not divisible by {devices} devices; use a multiple of {devices}")

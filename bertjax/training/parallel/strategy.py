@@ -1,15 +1,15 @@
-"""Sharding strategies: where weights rest, when they are whole, how gradients are summed.
+"""Sharding strategies: where weights are stored, when they are gathered, how gradients are summed.
 
-Forward and backward pass run in `jax.shard_map` over `data` and `fsdp`, each device on rows of its own, so that no
-collective is left to be guessed: all of them stand here. The axis `tensor` stays with the compiler. What the optimizer
-does to the shards of weights and moments is elementwise and needs none but norms.
+The forward and backward pass run in `jax.shard_map` over `data` and `fsdp`, each device on its own rows. All
+collectives over these axes are in this file, so the compiler does not have to guess any. The axis `tensor` is left to
+the compiler. What the optimizer does to the shards of weights and moments is elementwise: only norms need collectives.
 
-- `replicated`: every device keeps all weights and moments; gradients are summed (data parallelism). It is the next one
-  with an axis `fsdp` of one device.
-- `gathered`: weights and moments are shared out over `fsdp`; the weights are gathered once a step in the compute dtype,
-  and gradients reduce-scattered (Rajbhandari et al., 2020, "ZeRO", arXiv 1910.02054, stage 2 with sharded weights).
-- `fsdp`: the same, but each layer is gathered when it is computed, forward and backward, and let go after it (ZeRO,
-  stage 3): the weights of one layer at a time, for twice the gathering.
+- `replicated` (data parallelism): every device keeps all weights and moments, and gradients are summed. It is
+  `gathered` with an axis `fsdp` of one device.
+- `gathered` (ZeRO-2 with sharded weights): weights and moments are sharded over `fsdp`. The weights are gathered once a
+  step in the compute dtype, and gradients are reduce-scattered (Rajbhandari et al., 2020, "ZeRO", arXiv 1910.02054).
+- `fsdp` (ZeRO-3): the same, but each layer is gathered when it is computed, forward and backward, and freed afterwards.
+  This holds the weights of one layer at a time, and gathers twice as much.
 """
 
 import dataclasses
@@ -30,21 +30,21 @@ from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.sharding import AXES, Rules, count_slices, spec_of
 from bertjax.training.param_paths import map_with_path
 
-# Above, one whole copy of the weights beside the activations is too much for a chip of 16 GiB.
+# With more parameters, a full copy of the weights and the activations do not fit into a chip of 16 GiB.
 _LARGEST_GATHERED = 1_000_000_000
 _LAYERS = "encoder/layers/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A strategy on a mesh.
+    """A strategy on a mesh. Methods that "run on a shard" are called inside `shard_map`.
 
     Attributes:
-      mesh: of axes data, fsdp and tensor.
-      rules: the table for params.
-      strategy: `replicated`, `gathered` or `fsdp`; the first has a mesh whose axis fsdp is 1, see `fill_mesh`.
-      dtype: of the weights that the passes see; kernels and embedding tables only, the rest stays float32.
-      reduction: dtype in which their gradients are summed over devices.
+      mesh: a mesh with the axes data, fsdp and tensor.
+      rules: the sharding rules of the params, see `sharding.py`.
+      strategy: `replicated`, `gathered` or `fsdp`. With `replicated`, the axis fsdp is 1, see `fill_mesh`.
+      dtype: dtype to which kernels and embedding tables are cast before they are gathered; the rest stays float32.
+      reduction: dtype in which the gradients of kernels and embedding tables are summed over devices.
     """
 
     mesh: Mesh
@@ -55,39 +55,39 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """Devices among which the rows of a batch are shared out."""
+        """Number of devices over which the rows of a batch are split."""
         return math.prod(self.mesh.shape[axis] for axis in BATCH_AXES)
 
     def shard_map(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
-        """`function` of global arrays, run by each device on its share of them; `tensor` is left to the compiler."""
+        """Return a function of global arrays that each device runs on its shard; `tensor` is left to the compiler."""
         return jax.shard_map(
             function,
             mesh=self.mesh,
             in_specs=in_specs,
             out_specs=out_specs,
-            # With nothing left to the compiler, the function may call kernels, which it cannot take apart.
+            # The compiler cannot shard a Pallas kernel: all axes are manual if it has nothing to shard.
             axis_names=set(BATCH_AXES if self.mesh.shape["tensor"] > 1 else AXES),
-            check_vma=False,  # what is summed over devices is told by `reduce_gradients` and `psum`
+            check_vma=False,  # `reduce_gradients` and `psum` make explicit what is summed over devices
         )
 
     def specs(self, params: Any) -> Any:
-        """How params come into `shard_map` and gradients leave it."""
+        """Return the specs with which params enter `shard_map` and gradients leave it."""
         return map_with_path(
             lambda path, leaf: P(*(_without(entry, "tensor") for entry in spec_of(path, leaf, self.rules))),
             params,
         )
 
     def gather_params(self, params: Any) -> Any:
-        """On a shard: the params that the passes read, gathered but for those that `gather_layer` gathers."""
+        """Gather the params on a shard, except those that `gather_layer` gathers."""
 
         def gather(path: str, leaf: jax.Array) -> jax.Array:
-            return leaf if self._by_layer(path) else self._gather(leaf, self._fsdp_axis(path, leaf))
+            return leaf if self._is_gathered_by_layer(path) else self._gather(leaf, self._fsdp_axis(path, leaf))
 
         return map_with_path(gather, params)
 
     @property
     def gather_layer(self) -> Callable[[dict], dict] | None:
-        """On a shard: the params of one layer, gathered; None where all layers are whole already."""
+        """A function that gathers the params of one layer on a shard; None if `gather_params` gathers all layers."""
         if self.strategy != "fsdp":
             return None
 
@@ -99,22 +99,22 @@ class Layout:
         return lambda params: map_with_path(gather, params)
 
     def reduce_gradients(self, gradient: Any) -> Any:
-        """On a shard: gradients with respect to gathered params, summed over all shards and laid out as `specs` say."""
+        """Sum gradients of gathered params over all shards, on a shard, and return them sharded by `specs`."""
 
         def reduce(path: str, leaf: jax.Array) -> jax.Array:
             axis = self._fsdp_axis(path, leaf)
             if axis is None:
                 return self._sum(leaf.astype(jnp.float32), BATCH_AXES)
             leaf = leaf.astype(self.reduction)
-            # A layer that was gathered by itself comes back from the backward pass scattered.
-            if self.mesh.shape["fsdp"] > 1 and not self._by_layer(path):
+            # The backward pass of `gather_layer` has already scattered the gradient of a layer.
+            if self.mesh.shape["fsdp"] > 1 and not self._is_gathered_by_layer(path):
                 leaf = jax.lax.psum_scatter(leaf, "fsdp", scatter_dimension=axis, tiled=True)
             return self._sum(leaf, ("data",)).astype(jnp.float32)
 
         return map_with_path(reduce, gradient)
 
     def psum(self, tree: Any) -> Any:
-        """On a shard: sums over all shards, in one collective."""
+        """Sum over all shards, on a shard, in one collective."""
         return self._sum(tree, BATCH_AXES)
 
     def _sum(self, tree: Any, axes: tuple[str, ...]) -> Any:
@@ -129,11 +129,11 @@ class Layout:
             return leaf
         return jax.lax.all_gather(leaf, "fsdp", axis=axis, tiled=True)
 
-    def _by_layer(self, path: str) -> bool:
+    def _is_gathered_by_layer(self, path: str) -> bool:
         return self.strategy == "fsdp" and _LAYERS in path
 
     def _fsdp_axis(self, path: str, leaf: Any) -> int | None:
-        """The axis of a leaf that the table shares out over `fsdp`."""
+        """Return the axis of a leaf that the rules shard over `fsdp`."""
         for axis, entry in enumerate(spec_of(path, leaf, self.rules)):
             if "fsdp" in (entry if isinstance(entry, tuple) else (entry,)):
                 return axis
@@ -141,7 +141,7 @@ class Layout:
 
 
 def choose_strategy(strategy: str, parameters: int) -> str:
-    """`auto` is `gathered` up to a billion parameters and `fsdp` above."""
+    """Return the strategy; `auto` is `gathered` up to a billion parameters and `fsdp` above."""
     if strategy != "auto":
         return strategy
     return "gathered" if parameters <= _LARGEST_GATHERED else "fsdp"
@@ -150,19 +150,18 @@ def choose_strategy(strategy: str, parameters: int) -> str:
 def fill_mesh(
     config: MeshConfig, strategy: str, encoders: Sequence[EncoderConfig], devices: list[jax.Device]
 ) -> MeshConfig:
-    """A mesh whose `fsdp` is a number, for a strategy that is not `auto`.
+    """Return the mesh with a number for `fsdp`, for a strategy that is not `auto`.
 
-    0 becomes the most devices of a slice that share out the encoders' widths evenly, and 1 where every device keeps
-    everything.
+    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders.
 
     Raises:
-      UserError: the strategy replicates and the mesh shares out.
+      UserError: the strategy is `replicated`, and the mesh shards weights.
     """
     if strategy == "replicated":
         if config.fsdp > 1:
             raise UserError(
                 f"runtime.strategy=replicated contradicts runtime.mesh.fsdp={config.fsdp}; use strategy=gathered or "
-                "fsdp to share weights out, or leave mesh.fsdp 0"
+                "fsdp to shard weights, or leave mesh.fsdp=0"
             )
         return dataclasses.replace(config, fsdp=1)
     if config.fsdp:
@@ -179,8 +178,8 @@ def fill_mesh(
 
 
 def _without(entry: Any, axis: str) -> Any:
-    """An entry of a spec without one axis."""
+    """Return an entry of a spec without one axis."""
     if isinstance(entry, tuple):
-        kept = tuple(name for name in entry if name != axis)
-        return kept if len(kept) > 1 else kept[0] if kept else None
+        names = tuple(name for name in entry if name != axis)
+        return names if len(names) > 1 else names[0] if names else None
     return None if entry == axis else entry

@@ -14,7 +14,7 @@ from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.param_paths import path_of
 from bertjax.training.program import Program
-from bertjax.training.stages import micro_batches
+from bertjax.training.step import micro_batches
 
 _FOLDED_DEPTH = 3
 

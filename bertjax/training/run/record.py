@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.run.checkpoint import Checkpoints, Damaged
 from bertjax.training.run.workdir import Workdir, read_json, write_json, written_here
+from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 
 FORMAT_VERSION = 1
@@ -117,21 +117,6 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
         )
 
 
-def layers_after(stages: Sequence[Stage], layers: int, step: int) -> int:
-    """Return how deep the encoder is in the checkpoint of a step: at the end of a stage it has grown already.
-
-    Args:
-      stages: the stages of the run.
-      layers: depth of the whole model.
-      step: the number of steps done.
-    """
-    for stage in stages:
-        if step < stage.steps:
-            return stage.layers or layers
-        step -= stage.steps
-    return layers
-
-
 def read_checkpoint(path: Path, step: str) -> Export:
     """The params of a checkpoint of a run; the newest where `step` is empty.
 
@@ -155,9 +140,11 @@ def read_checkpoint(path: Path, step: str) -> Export:
     settings = record["config"]
     encoder = encoder_of(settings, record["vocab_size"], path)
     stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
+    last = sum(stage.steps for stage in stages) - 1
+    stage, _ = stage_at(stages, min(wanted, last))  # a state that was saved at the end of a stage has grown already
     return Export(
         settings=settings,
-        encoder=dataclasses.replace(encoder, layers=layers_after(stages, encoder.layers, wanted)),
+        encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
         params=jax.tree.map(np.asarray, restored.tree["params"]),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": wanted, **restored.meta["totals"]},

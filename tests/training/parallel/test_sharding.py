@@ -82,7 +82,7 @@ def test_the_first_rule_that_matches_wins():
 
 @pytest.mark.parametrize("mesh", [MeshConfig(2, 1, 1), MeshConfig(0, 3, 1), MeshConfig(0, 1, 2)])
 def test_a_mesh_of_other_devices_than_there_are(mesh):
-    with pytest.raises(UserError, match=r"does not make 1 devices; set runtime.mesh.data=0 and let fsdp x tensor"):
+    with pytest.raises(UserError, match=r"is not the 1 devices of the run; set runtime.mesh.data=0, and fsdp x tensor"):
         make_mesh(mesh, jax.devices()[:1])
 
 

@@ -1,0 +1,27 @@
+"""The progress bar of a run."""
+
+import sys
+
+from tqdm import tqdm
+
+
+def progress_bar(steps: int, done: int, disable: bool) -> tqdm:
+    """Return a bar of a run's steps; it redraws rarely if stderr is a file."""
+    return tqdm(
+        total=steps,
+        initial=done,
+        unit="step",
+        dynamic_ncols=True,
+        mininterval=0.5 if sys.stderr.isatty() else 15.0,
+        smoothing=0.1,
+        disable=disable,
+    )
+
+
+def show_metrics(bar: tqdm, metrics: dict[str, float]) -> None:
+    """Show losses, accuracies and tokens per second at the end of the bar."""
+    parts = [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]
+    rate = bar.format_dict["rate"]
+    if rate:
+        parts.append(f"{metrics['tokens'] * rate:,.0f} tokens/s")
+    bar.set_postfix_str(" ".join(parts), refresh=False)
