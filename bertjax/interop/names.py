@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 LAYER = "{layer}"
-_SHOWN = 4
 
 
 class Name(NamedTuple):
@@ -172,6 +171,4 @@ def unnamed(paths: Iterable[str]) -> str:
 
 
 def _leftover(complaint: str, names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"the model {complaint} {', '.join(names[:_SHOWN])}{more}; bertjax converts no model in part"
+    return f"the model {complaint} {shorten(sorted(names))}; bertjax converts no model in part"

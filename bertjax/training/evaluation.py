@@ -20,7 +20,7 @@ from bertjax.training.step import StepContext, micro_batches, shard_keys
 
 
 def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
-    """{metric: (sum, weight)} of one batch, the losses of the terms among them."""
+    """Return {metric: (sum, weight)} of one batch, including the losses of the terms."""
     layout, objective = context.layout, context.objective
 
     def of_shard(params, frozen, batch, keys):
@@ -31,12 +31,12 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
-    keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # for objectives that draw: the same in every evaluation
+    keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
     return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
 
 
 def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
-    """What the objective says of each row."""
+    """Return the objective's outputs for each row."""
     layout = context.layout
 
     def of_shard(params, batch):
@@ -47,10 +47,15 @@ def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Metrics over the held-out rows, those of the baselines, samples, and what the objective predicts.
+    """The result of an evaluation on held-out rows.
 
     Attributes:
-      rank: the lower, the better: the loss of the first term, or less the metric that the objective says is to be high.
+      metrics: {metric: value}, named `<task>/<metric>` if there are several tasks.
+      baselines: the same metrics of simple baselines.
+      samples: examples with the model's best guesses.
+      predictions: the objective's predictions, if it makes any.
+      rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or minus the
+        objective's `best_metric`.
     """
 
     metrics: dict[str, float]
@@ -61,38 +66,33 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates params of one program, with all of its tasks.
-
-    Args:
-      program: what is evaluated.
-      feeds: held-out rows of each task.
-    """
+    """Evaluates params of one program on the held-out rows of all of its tasks."""
 
     def __init__(self, program: Program, feeds: Feeds):
-        self._name = program.config.qualified
+        self._qualified = program.config.qualified
         self._tasks = {name: _TaskEvaluator(task, feeds) for name, task in program.tasks.items()}
 
     def __call__(self, params: dict) -> Evaluation:
-        """Evaluates all rows of all tasks; the rank is that of the first."""
-        of_tasks = {name: evaluate(params) for name, evaluate in self._tasks.items()}
+        """Evaluate all tasks; the rank is that of the first one."""
+        evaluations = {name: evaluate(params) for name, evaluate in self._tasks.items()}
 
-        def named(field: str) -> dict[str, float]:
+        def merged(field: str) -> dict[str, float]:
             return {
-                self._name(task, name): value
-                for task, evaluation in of_tasks.items()
+                self._qualified(task, name): value
+                for task, evaluation in evaluations.items()
                 for name, value in getattr(evaluation, field).items()
             }
 
         samples, predictions = (
-            [entry for evaluation in of_tasks.values() for entry in getattr(evaluation, field)]
+            [entry for evaluation in evaluations.values() for entry in getattr(evaluation, field)]
             for field in ("samples", "predictions")
         )
-        rank = next(iter(of_tasks.values())).rank
-        return Evaluation(named("metrics"), named("baselines"), samples, predictions, rank)
+        rank = next(iter(evaluations.values())).rank
+        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, rank)
 
 
 class _TaskEvaluator:
-    """Evaluates params with one task; compiled once."""
+    """Evaluates params on one task. Its functions are compiled once."""
 
     def __init__(self, task: TaskProgram, feeds: Feeds):
         self._task, self._program, self._store = task, task.program, feeds.store
@@ -104,7 +104,7 @@ class _TaskEvaluator:
         self._counts = self._store.unigram_counts("train")
 
     def __call__(self, params: dict) -> Evaluation:
-        """Evaluates all rows; the last batch is filled up with empty ones."""
+        """Evaluate all rows; the last batch is filled up with empty rows."""
         objective = self._task.objective
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
@@ -113,7 +113,7 @@ class _TaskEvaluator:
             arrays = put_global(batch, self._program.mesh)
             _add(totals, jax.device_get(self._step(params, self._task.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
-            if _is_asked(objective):
+            if _has_outputs(objective):
                 collected.append(_per_example(self._outputs_of(params, arrays), batch))
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
@@ -121,9 +121,10 @@ class _TaskEvaluator:
         metrics, predictions = _ratios(totals), []
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
-            answered = (outputs, self._plan.examples.take(np.concatenate(ids)), self._records(np.concatenate(ids)))
-            metrics |= objective.score(*answered)
-            predictions = objective.predictions(*answered)
+            examples = self._plan.examples.take(np.concatenate(ids))
+            records = self._records(np.concatenate(ids))
+            metrics |= objective.score(outputs, examples, records)
+            predictions = objective.predictions(outputs, examples, records)
         best = objective.best_metric
         rank = -metrics[best] if best else next(value for name, value in metrics.items() if name.endswith("_loss"))
         return Evaluation(metrics, _ratios(baselines), samples, predictions, rank)
@@ -145,21 +146,21 @@ class _TaskEvaluator:
         return next(stage for stage in reversed(config.stages) if self._task.name in stage.among(config.tasks))
 
     def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, np.ndarray]:
-        """All rows, in every process: what is read from them is the same everywhere, and need not be sent."""
+        """Return the outputs of all rows in every process; each then computes the same scores."""
         return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
 
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
         outputs = self._outputs_of(params, arrays)
-        shown = slice(0, self._program.config.eval.samples)
+        first = slice(0, self._program.config.eval.samples)
         return self._task.objective.samples(
-            {name: values[shown] for name, values in outputs.items()},
-            {name: values[shown] for name, values in batch.items()},
+            {name: values[first] for name, values in outputs.items()},
+            {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
         )
 
 
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:
-    """Adds to each total its sum, or the sums of alternatives, and its weight, which comes last."""
+    """Add to each total the sum, or the sums of alternatives, and the weight, which comes last."""
     for name, part in parts.items():
         totals[name] = totals.get(name, 0.0) + np.append(*part).astype(np.float64)
 
@@ -168,7 +169,8 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
 
 
-def _is_asked(objective: Objective) -> bool:
+def _has_outputs(objective: Objective) -> bool:
+    """Return whether an objective scores or predicts from its outputs."""
     kind = type(objective)
     return kind.score is not Objective.score or kind.predictions is not Objective.predictions
 
@@ -178,6 +180,6 @@ def _has_records(examples: Examples) -> bool:
 
 
 def _per_example(outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs of the examples that exist, without the rows: `_BN...` per example, `_BT...` per token."""
-    chosen = {"BN": batch["example_ids_BN"] >= 0, "BT": batch["examples_BT"] > 0}
-    return {name: values[chosen[name.rsplit("_", 1)[-1][:2]]] for name, values in outputs.items()}
+    """Return the outputs of all examples without the row axis: `_BN...` per example, `_BT...` per token."""
+    is_used = {"BN": batch["example_ids_BN"] >= 0, "BT": batch["examples_BT"] > 0}
+    return {name: values[is_used[name.rsplit("_", 1)[-1][:2]]] for name, values in outputs.items()}

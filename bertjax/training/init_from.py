@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.opening import SavedModel
@@ -22,7 +22,6 @@ from bertjax.training.run.workdir import Workdir
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
-_NAMED = 4
 # What an encoder may be given anew: its parameters and what they compute do not follow from it.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
 
@@ -81,9 +80,9 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     differs = [path for path in sorted(found | wanted) if found.get(path) != wanted.get(path)]
     lacking = {path for path in differs if path.startswith(_POOLER) and path not in found}
     if of_encoder := [path for path in differs if path.startswith(_ENCODER) and path not in lacking]:
-        named = "; ".join(f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder[:_NAMED])
-        more = f"; and {len(of_encoder) - _NAMED} more" if len(of_encoder) > _NAMED else ""
-        raise UserError(f"init_from={name} has another encoder ({named}{more}); set model as it was set there")
+        changes = [f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder]
+        named = shorten(changes, separator="; ")
+        raise UserError(f"init_from={name} has another encoder ({named}); set model as it was set there")
     if other := _computes_otherwise(opened.encoder, program):
         raise UserError(f"init_from={name} computes something else with the same weights; set {' and '.join(other)}")
     if new := [path for path in differs if path in wanted]:

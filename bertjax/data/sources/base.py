@@ -10,17 +10,13 @@ from typing import Any, NoReturn, Protocol
 from etils import epath
 
 from bertjax.data.sources.access import MIB, open_file, reason_of
-from bertjax.errors import UserError
+from bertjax.errors import Damaged, UserError
 
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
 
 OnRead = Callable[[int], object]
 OnBad = Callable[[UserError], object]
-
-
-class Damaged(UserError):
-    """A part that cannot be read to its end: cut short, or not what its name says."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bertjax.data.sources.access import MIB, extra, open_file, reason_of
-from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
-from bertjax.errors import UserError
+from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.errors import Damaged, UserError
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data.sources.access import extra, foreign, reason_of
-from bertjax.data.sources.base import Damaged, Document, OnBad, OnRead, Part, no_field, text_of
-from bertjax.errors import UserError
+from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.errors import Damaged, UserError
 
 RECORDS = 64  # read at once
 

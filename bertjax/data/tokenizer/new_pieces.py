@@ -13,11 +13,10 @@ from pathlib import Path
 
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 # A word that a corpus holds less often says too little of its embedding.
 MIN_COUNT = 5
-_NAMED = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,9 +150,8 @@ def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: 
             as_words = f"is read as {' '.join(map(repr, words))}"
             lost.append(f"{piece!r} {as_words if words != [whole] else 'is too long'}")
     if lost:
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         raise UserError(
-            f"no text could become {len(lost)} of the {len(pieces)} new pieces ({'; '.join(lost[:_NAMED])}{more}); "
+            f"no text could become {len(lost)} of the {len(pieces)} new pieces ({shorten(lost, separator='; ')}); "
             "a piece is one word or, after ##, the rest of one, in the tokenizer's own spelling"
         )
 

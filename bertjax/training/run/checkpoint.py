@@ -16,7 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policy
 
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import Damaged, RunFailed, UserError
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
 from bertjax.training.state import State
@@ -232,10 +232,6 @@ class Checkpoints:
 
 def _score_of(metrics: dict) -> float:
     return metrics[_SCORE]
-
-
-class Damaged(UserError):
-    """A checkpoint that cannot be trusted."""
 
 
 def _digest(meta: dict) -> str:

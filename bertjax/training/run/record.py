@@ -16,10 +16,10 @@ from bertjax import renames, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
-from bertjax.training.run.checkpoint import Checkpoints, Damaged
+from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir, read_json, write_json, written_here
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
