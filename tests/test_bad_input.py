@@ -131,7 +131,7 @@ def _remove(store):
 
 
 def _other_tokenizer(store):
-    for name in ("tokenizer.model", "tokenizer.json"):
+    for name in ("tokenizer.model", "bertjax_tokenizer.json"):
         record = (store / "tokenizer" / name).read_bytes()
         (store / "tokenizer" / name).write_bytes(record + b" ")
 

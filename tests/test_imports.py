@@ -131,9 +131,9 @@ def users_of(*libraries: str) -> set[str]:
         ("grain", {"data/pipeline.py"}),
         ("orbax", {"training/run/checkpoint.py"}),
         ("sentencepiece", {"data/tokenizer/sentencepiece.py"}),
-        ("tokenizers", {"data/tokenizer/huggingface.py"}),
+        ("tokenizers", {"data/tokenizer/tokenizers_library.py"}),
         ("tensorflow_datasets", {"data/sources/tfds.py"}),
-        ("datasets", {"data/sources/hugging_face.py"}),
+        ("datasets", {"data/sources/hub.py"}),
     ],
 )
 def test_a_library_of_one_file(library, only):

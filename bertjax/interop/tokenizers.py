@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.tokenizer import Tokenizer, byte_bpe, huggingface, sentencepiece, wordpiece
-from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizers_library, wordpiece
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import sentencepiece_json
 
@@ -86,7 +86,7 @@ def read(folder: Path) -> Tokenizer:
         found = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
         description = found.description
         description["normalizer"]["normalizers"][-1] |= _normalization(settings)
-        return huggingface.from_json(_json(description, indent=None), str(folder / VOCAB))
+        return tokenizers_library.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
         f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, or {_SENTENCEPIECE}); download "
         "it beside the weights"
@@ -104,7 +104,7 @@ def _from_description(description: dict, settings: dict, path: str) -> HuggingFa
         description[step] = None
     for symbol in description.get("added_tokens", []):
         symbol["lstrip"] = symbol["rstrip"] = False
-    return huggingface.from_json(_json(description, indent=None), path)
+    return tokenizers_library.from_json(_json(description, indent=None), path)
 
 
 def _normalization(settings: dict) -> dict[str, bool]:

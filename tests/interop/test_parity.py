@@ -15,7 +15,7 @@ from bertjax import convert, export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents
-from bertjax.data.tokenizer.huggingface import EQUIVALENTS
+from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS
 from bertjax.interop import families, names, tokenizers, weights
 from bertjax.models import vocabulary
 from bertjax.models.config import Execution

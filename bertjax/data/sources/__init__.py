@@ -6,12 +6,12 @@ the line in `files.py` that names its suffix; a new place is one function that f
 
 from collections.abc import Iterator
 
-from bertjax.data.sources import files, hugging_face, tfds
+from bertjax.data.sources import files, hub, tfds
 from bertjax.data.sources.base import Document, OnBad, OnRead, Part, stop
 
 __all__ = ["Document", "Part", "documents", "parts", "stop"]
 
-PLACES = {"embedded": files.embedded, "tfds": tfds.parts, "hf": hugging_face.parts}
+PLACES = {"embedded": files.embedded, "tfds": tfds.parts, "hf": hub.parts}
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:

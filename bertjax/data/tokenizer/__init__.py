@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.data.tokenizer import byte_bpe, huggingface, sentencepiece, wordpiece
+from bertjax.data.tokenizer import base, byte_bpe, sentencepiece, tokenizers_library, wordpiece
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
 
@@ -48,7 +48,7 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     if path.is_dir():
         return load(path)
     if path.suffix == ".json":
-        return huggingface.from_file(path)
+        return tokenizers_library.from_file(path)
     return sentencepiece.from_file(path)
 
 
@@ -58,6 +58,4 @@ def load(folder: Path) -> Tokenizer:
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.
     """
-    if (folder / huggingface.HuggingFaceTokenizer.MODEL_FILE).exists():
-        return huggingface.HuggingFaceTokenizer.load(folder)
-    return sentencepiece.SentencePieceTokenizer.load(folder)
+    return base.load(folder, (tokenizers_library.HuggingFaceTokenizer, sentencepiece.SentencePieceTokenizer))

@@ -9,17 +9,20 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.tokenizer import alignment
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # In the order of their ids in every tokenizer that is trained here.
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
-RECORD_FILE = "tokenizer.json"
+RECORD_FILE = "bertjax_tokenizer.json"
+# Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
+_RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
+_MODEL_FILES = ("tokenizer.model", "tokenizer.json", _HUGGINGFACE_FILE_1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,31 +175,54 @@ class Tokenizer(abc.ABC):
         return " ".join(" ".join(map(self.piece, run)) if special else self._text(list(run)) for special, run in runs)
 
     def save(self, folder: Path) -> None:
-        """Writes `MODEL_FILE` and `tokenizer.json` into a folder that exists."""
-        record = {"format_version": FORMAT_VERSION, **self._choices(), "fingerprint": self.fingerprint}
+        """Write `MODEL_FILE` and `bertjax_tokenizer.json` into an existing folder; older model files there go."""
+        record = {
+            "format_version": FORMAT_VERSION,
+            "model_file": self.MODEL_FILE,
+            **self._choices(),
+            "fingerprint": self.fingerprint,
+        }
         (folder / self.MODEL_FILE).write_bytes(self.model)
         (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Reads what `save` of the same class wrote.
-
-        Raises:
-          UserError: files are missing or altered, or a newer bertjax wrote them.
-        """
-        choices = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
-        try:
-            record = json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))
-            version, fingerprint = record["format_version"], record["fingerprint"]
-            if version != FORMAT_VERSION:
-                raise UserError(f"{folder} has tokenizer format {version}, not {FORMAT_VERSION}; upgrade bertjax")
-            tokenizer = cls((folder / cls.MODEL_FILE).read_bytes(), **{name: record[name] for name in choices})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder} holds no readable tokenizer ({error!r}); restore the folder") from None
-        if tokenizer.fingerprint != fingerprint:
-            raise UserError(f"{folder / cls.MODEL_FILE} was altered since it was written; restore the folder")
-        return tokenizer
+        for name in set(_MODEL_FILES) - {self.MODEL_FILE}:
+            (folder / name).unlink(missing_ok=True)
 
     def _choices(self) -> dict[str, str]:
         """What stands beside the model, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}
+
+
+def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
+    """Read what `Tokenizer.save` wrote, in format 1 or 2.
+
+    Args:
+      classes: the class whose MODEL_FILE the folder holds is the class of the tokenizer.
+
+    Raises:
+      UserError: files are missing or altered, or a newer bertjax wrote them.
+    """
+    class_of = {cls.MODEL_FILE: cls for cls in classes}
+    try:
+        record = _read_record(folder)
+        if (version := record["format_version"]) > FORMAT_VERSION:
+            raise UserError(
+                f"{folder} has tokenizer format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
+            )
+        name, fingerprint = record["model_file"], record["fingerprint"]
+        cls = class_of["tokenizer.json" if name == _HUGGINGFACE_FILE_1 else name]
+        choices = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
+        tokenizer = cls((folder / name).read_bytes(), **{choice: record[choice] for choice in choices})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} holds no readable tokenizer ({error!r}); restore the folder") from None
+    if tokenizer.fingerprint != fingerprint:
+        raise UserError(f"{folder / name} was altered after it was written; restore the folder")
+    return tokenizer
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    """Return the record of a folder, with the file of its model."""
+    if (folder / RECORD_FILE).exists():
+        return json.loads((folder / RECORD_FILE).read_bytes())
+    has_huggingface = (folder / _HUGGINGFACE_FILE_1).exists()
+    record = json.loads((folder / _RECORD_FILE_1).read_bytes())
+    return record | {"model_file": _HUGGINGFACE_FILE_1 if has_huggingface else "tokenizer.model"}

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import huggingface
+from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
-from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 
 # A space before the first word makes it the same pieces at the beginning of a sentence as within.
@@ -21,15 +21,15 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
       UserError: the sentences cannot fill `config.vocab_size`, or it has no room for the bytes.
     """
     normalizers = [{"type": config.normalizer.upper()}]
-    trainers, alphabet = huggingface.library().trainers, huggingface.library().pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
+    library = tokenizers_library.library()
+    trainer = library.trainers.BpeTrainer(
         vocab_size=config.vocab_size,
-        min_frequency=huggingface.MIN_FREQUENCY,
+        min_frequency=tokenizers_library.MIN_FREQUENCY,
         special_tokens=list(SPECIALS),
-        initial_alphabet=alphabet,
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    model = huggingface.train(sentences, _describe({}, [], normalizers, ()), trainer, config.vocab_size)
+    model = tokenizers_library.train(sentences, _describe({}, [], normalizers, ()), trainer, config.vocab_size)
     return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
 
 
@@ -44,11 +44,11 @@ def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
         ids = json.loads(vocab.read_bytes())
         lines = merges.read_text(encoding="utf-8").split("\n")
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-        symbols = [symbol for symbol in huggingface.EQUIVALENTS.values() if symbol in ids]
+        symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS.values() if symbol in ids]
         description = _describe(ids, pairs, [], symbols)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{refused} or {merges.name} beside it cannot be read ({error}); name another") from None
-    return huggingface.checked(HuggingFaceTokenizer(description), refused)
+    return tokenizers_library.checked(HuggingFaceTokenizer(description), refused)
 
 
 def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str]) -> bytes:
@@ -64,4 +64,4 @@ def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symb
         "vocab": vocab,
         "merges": merges,
     }
-    return huggingface.describe(model, normalizers, BYTE_LEVEL, BYTE_LEVEL, symbols)
+    return tokenizers_library.describe(model, normalizers, BYTE_LEVEL, BYTE_LEVEL, symbols)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.data.tokenizer.base import Tokenizer
-from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, shorten
 
 # A word that a corpus holds less often says too little of its embedding.

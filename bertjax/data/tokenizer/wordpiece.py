@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import huggingface
+from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
-from bertjax.data.tokenizer.huggingface import HuggingFaceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 
 PREFIX = "##"
@@ -32,20 +32,20 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     if config.lowercase:
         normalizers.append({"type": "NFC"})  # accents go by way of NFD, which takes Hangul syllables apart
     untrained = _describe({}, normalizers, ())
-    library = huggingface.library()
+    library = tokenizers_library.library()
     pipeline = library.Tokenizer.from_str(untrained.decode("utf-8"))
     alphabet = _alphabet(map(pipeline.normalizer.normalize_str, sentences), config.character_coverage)
     continuing = [c for c in alphabet if len(pipeline.pre_tokenizer.pre_tokenize_str(f"a{c}")) == 1]
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
-        min_frequency=huggingface.MIN_FREQUENCY,
+        min_frequency=tokenizers_library.MIN_FREQUENCY,
         special_tokens=[*SPECIALS, *alphabet, *(PREFIX + c for c in continuing)],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         continuing_subword_prefix=PREFIX,
         show_progress=False,
     )
-    model = huggingface.train(sentences, untrained, trainer, config.vocab_size)
+    model = tokenizers_library.train(sentences, untrained, trainer, config.vocab_size)
     return HuggingFaceTokenizer(_describe(model["vocab"], normalizers, SPECIALS))
 
 
@@ -65,8 +65,8 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
         raise UserError(f"{refused} is no readable vocab.txt ({error}); name another") from None
     vocab = {piece: line for line, piece in enumerate(pieces)}
     normalizers = [{"type": "NFC"}, _bert(lowercase)]
-    symbols = [symbol for symbol in huggingface.EQUIVALENTS if symbol in vocab]
-    return huggingface.checked(HuggingFaceTokenizer(_describe(vocab, normalizers, symbols)), refused)
+    symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS if symbol in vocab]
+    return tokenizers_library.checked(HuggingFaceTokenizer(_describe(vocab, normalizers, symbols)), refused)
 
 
 def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
@@ -98,4 +98,4 @@ def _describe(vocab: dict[str, int], normalizers: list[dict], symbols: Iterable[
         "vocab": vocab,
     }
     decoder = {"type": "WordPiece", "prefix": PREFIX, "cleanup": False}
-    return huggingface.describe(model, normalizers, {"type": "BertPreTokenizer"}, decoder, symbols)
+    return tokenizers_library.describe(model, normalizers, {"type": "BertPreTokenizer"}, decoder, symbols)

@@ -66,10 +66,10 @@ def test_a_saved_one_loads_again(tmp_path, roberta):
 def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
     """The saved file opens in the library as it is, and there the special symbols are special."""
     trained[kind].save(tmp_path)
-    opened = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface.json"))
+    opened = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert opened.encode("the same").ids == trained[kind].encode(["the same"])[0]
     assert opened.encode("[MASK]").ids == [trained[kind].mask_id]
-    assert tokenizer.from_model(tmp_path / "huggingface.json") == trained[kind]
+    assert tokenizer.from_model(tmp_path / "tokenizer.json") == trained[kind]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class HuggingFaceTokenizer(Tokenizer):
       model: a `tokenizer.json`, UTF-8; its normalization, pre-tokenization and decoding are in it.
     """
 
-    MODEL_FILE = "huggingface.json"
+    MODEL_FILE = "tokenizer.json"
 
     @functools.cached_property
     def _processor(self):
