@@ -36,6 +36,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
       UserError: no such topology or stage, devices that do not divide the batch, or libtpu is not installed.
       RunFailed: the compiler fails for another reason than memory.
     """
+    _check_resolved(config)
     chips = topologies.parse(topology)
     indices = _distinct(config) if stage is None else [_checked(config, stage)]
     program = Program(config, config.expected_vocab_size, chips.devices())
@@ -47,6 +48,19 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
             log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
             predictions.append(predict(program.at(index), chips, index, task))
     return predictions
+
+
+def _check_resolved(config: Config) -> None:
+    if not config.open_settings:
+        return
+    setting, *_ = config.open_settings
+    parent, _, name = setting.rpartition(".")
+    remedies = {
+        "epochs": f"--config.{parent}.epochs=0 --config.{parent}.steps=N",
+        "examples": f"--config.{parent}.examples=0 --config.{parent}.batch=N",
+        "classes": f"""--config.{setting}="['one','two']" with as many names as there are classes""",
+    }
+    raise UserError(f"{setting} depends on the data, which compile does not read; add {remedies[name]}")
 
 
 def _distinct(config: Config) -> list[int]:
@@ -64,6 +78,7 @@ def _checked(config: Config, stage: int) -> int:
 
 
 def _run_search(config: Config, topology: str, stage: int | None, as_json: bool) -> int:
+    _check_resolved(config)
     chips = topologies.parse(topology)
     stages = config.stages
     largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)

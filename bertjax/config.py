@@ -74,6 +74,12 @@ class Task:
                 "stages.N.tasks"
             )
 
+    @property
+    def has_classes(self) -> bool:
+        """True if the objective predicts classes whose names are in the training file."""
+        is_set_by_data = "classes" in {field.name for field in dataclasses.fields(self.objective)}
+        return is_set_by_data and isinstance(self.examples, LabeledFormat)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -117,7 +123,8 @@ class Config:
             )
         self._check_depths()
         self._check_tasks()
-        warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
+        if not any(stage.open_settings for stage in self.stages):
+            warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
 
     def _check_depths(self) -> None:
         depths = [self.layers_at(index) for index in range(len(self.stages))]
@@ -180,6 +187,17 @@ class Config:
                     f"{SMALLEST_SHARE:.3%}; raise its weight"
                 )
 
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """The settings that only the data can resolve (`bertjax.training.resolve`), such as `stages.0.epochs`."""
+        stages = (f"stages.{index}.{name}" for index, stage in enumerate(self.stages) for name in stage.open_settings)
+        classes = (
+            f"tasks.{name}.objective.classes"
+            for name, task in self.tasks.items()
+            if task.has_classes and not task.objective.classes
+        )
+        return (*stages, *classes)
+
     def layers_at(self, stage: int) -> int:
         """How deep the encoder is in a stage."""
         return self.stages[stage].layers or self.model.layers
@@ -223,7 +241,9 @@ class Config:
         return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
 
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
-        """What a resumed run must share: all of the first half, the data by content and not by path."""
+        """Return what a resumed run must share: the first half of the settings, the data by content and not by path."""
+        if self.open_settings:
+            raise ValueError(f"{', '.join(self.open_settings)} must be resolved first")
         identity = to_dict(self)
         for free in ("eval", "runtime", "init_from"):  # the last by content
             del identity[free]

@@ -41,7 +41,18 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         mapping["model"] = _model_of(mapping.get("init_from", "")) | model
         del mapping["model"]["preset"]
+    _open_stages(mapping)
     return from_dict(mapping)
+
+
+def _open_stages(mapping: dict[str, Any]) -> None:
+    """Remove the steps and rows that `epochs` and `examples` replace, so that nothing reads them as known."""
+    stages = mapping.get("stages")
+    for stage in stages if isinstance(stages, list) else []:
+        if isinstance(stage, dict):
+            for number, by_data in (("steps", "epochs"), ("batch", "examples")):
+                if stage.get(by_data):
+                    stage.pop(number, None)
 
 
 def _in_file_order(value: Any) -> Any:

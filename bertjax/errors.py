@@ -1,4 +1,4 @@
-"""Errors that end a command with one line on stderr and an exit code."""
+"""Errors that end a command with one line on stderr instead of a traceback; `bertjax.cli` has their exit codes."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,13 @@ from collections.abc import Sequence
 class UserError(Exception):
     """Bad input: what is wrong, the value, the remedy, in one line."""
 
-    exit_code = 2
-
 
 class RunFailed(UserError):
     """A run that had started cannot continue; what it saved is kept."""
 
-    exit_code = 1
-
-
-# The exit code of a run that was asked to stop and saved its state (EX_TEMPFAIL): a launcher repeats the command.
-STOPPED = 75
-
 
 class Busy(UserError):
-    """Another process holds what this one needs; the same command may succeed later (EX_TEMPFAIL)."""
-
-    exit_code = STOPPED
+    """Another process holds what this one needs; the same command may succeed later."""
 
 
 class Damaged(UserError):

@@ -17,11 +17,11 @@ from jax.experimental import multihost_utils
 
 from bertjax import cli, config_file, export
 from bertjax import config as configuration
-from bertjax.cli import command
+from bertjax.cli import STOPPED, command
 from bertjax.config import Config
 from bertjax.data.labeled.base import Record
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import STOPPED, UserError
+from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
 from bertjax.training import init_from
@@ -62,7 +62,7 @@ def run(
     workdir: str | Path,
     *,
     name: str = "",
-    extend: bool = False,
+    longer: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     profile: range | None = None,
 ) -> Summary:
@@ -72,7 +72,7 @@ def run(
       config: what to train.
       workdir: where everything is written; the same call on it resumes.
       name: of the configuration file, for its reference curve.
-      extend: allows the last stage to be longer than when the workdir was begun.
+      longer: allows more steps in the last stage than when the workdir was started.
       should_stop: asked between steps; when it says yes, the state is saved and the call returns. Where several
         processes train, all must get the same answer: see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
@@ -84,14 +84,15 @@ def run(
     processes.check_started()
     files = Workdir.at(workdir)
     with contextlib.ExitStack() as held, processes.noticing_lost_peers():
-        processes.on_writer(lambda: _claim(files, extend, held))
+        processes.on_writer(lambda: _claim(files, longer, held))
         elapsed = Elapsed(files.elapsed, processes.is_writer())
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
         feeds = processes.together(lambda: _open(config))
         config = feeds.config  # what was left to the data is filled in
         program = Program(config, feeds.store.tokenizer.vocab_size)
+        processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
-        meta = _begin_together(files, program, feeds, source, extend)
+        meta = _begin_together(files, program, feeds, source, longer)
         begin = functools.partial(init_from.state_from, source, program.at(0))
         trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
@@ -126,10 +127,10 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     return summary, spread
 
 
-def _claim(files: Workdir, extend: bool, held: contextlib.ExitStack) -> None:
+def _claim(files: Workdir, longer: bool, held: contextlib.ExitStack) -> None:
     held.enter_context(files.locked())
-    if extend and not files.config.exists():
-        raise UserError(f"--extend finds no run in {files.root}; name the run that shall go on with --workdir")
+    if longer and not files.config.exists():
+        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
 
 
 def _open(config: Config) -> Feeds:
@@ -139,7 +140,7 @@ def _open(config: Config) -> Feeds:
 
 
 def _begin_together(
-    files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, extend: bool
+    files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
 ) -> dict[str, Any]:
     """Writes the record of the run, or compares it with the one that is there; returns what every checkpoint tells."""
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
@@ -156,7 +157,7 @@ def _begin_together(
         identity["read"] = feeds.read
     tokenizer = feeds.store.tokenizer
     run_record = record.RunRecord(program.config, identity, tokenizer.vocab_size)
-    processes.on_writer(lambda: _begin(files, run_record, tokenizer, extend))
+    processes.on_writer(lambda: _begin(files, run_record, tokenizer, longer))
     processes.together(lambda: record.check_shared(files, identity))
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
@@ -172,11 +173,11 @@ def _begin_together(
     }
 
 
-def _begin(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, extend: bool) -> None:
-    resumes = record.check_identity(files, run_record.identity, extend)
+def _begin(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, longer: bool) -> None:
+    resumes = record.check_identity(files, run_record.identity, longer)
     record.write_record(files, run_record, tokenizer)
     cut_jsonl(files.starts, last_step=math.inf)
-    append_jsonl(files.starts, start_record(resumes, extend))
+    append_jsonl(files.starts, start_record(resumes, longer))
 
 
 def _write_results(files: Workdir, made: export.Export, name: str, predictions: list[Record]) -> None:
@@ -221,7 +222,9 @@ def main(argv: list[str] | None = None) -> int:
     platform.add_flag(parser)
     processes.add_flag(parser)
     parser.add_argument(
-        "--extend", action="store_true", help="train a run longer than it was begun: more steps of the last stage"
+        "--longer",
+        action="store_true",
+        help="continue a run with more steps in its last stage (bertjax.extend grows a vocabulary)",
     )
     parser.add_argument(
         "--profile", type=parse_steps, metavar="FIRST:LAST", help="write an xprof trace of these steps to profile/"
@@ -251,7 +254,7 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.ExitStack() as silenced:
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
-        options = {"name": name, "extend": args.extend, "should_stop": should_stop, "profile": args.profile}
+        options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), argv)
         return _report(run(config, workdir, **options), None, argv)

@@ -18,7 +18,8 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
     """Converts `value` to the type `expected`.
 
     Args:
-      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, or a key of `unions`.
+      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, or a key of
+        `unions`.
       value: mappings, sequences and scalars.
       path: how the user names this value.
       unions: which class a mapping's `kind` stands for.
@@ -27,6 +28,9 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
       UserError: an unknown key (with the nearest known one) or a value of the wrong type.
     """
     origin = typing.get_origin(expected)
+    if origin is types.UnionType:  # X | None
+        [expected] = (option for option in typing.get_args(expected) if option is not types.NoneType)
+        return None if value is None else build(expected, value, path, unions)
     if expected in unions or dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, value, path, unions)
     if origin is tuple:

@@ -115,6 +115,14 @@ def refused(capsys):
     [
         (["--topology=v5e:3x3"], ["--topology=v5e:3x3 does not exist", "16x16"]),
         (["--topology=v5e:2x2", "--config.stages.0.batch=6"], ["stages.0.batch=6", "multiple of 4"]),
+        (
+            ["--topology=v5e:2x2", "--config.stages.0.epochs=3"],
+            ["stages.0.epochs depends on the data, which compile does not read", "--config.stages.0.steps=N"],
+        ),
+        (
+            ["--topology=v5e:2x2", "--config.stages.0.examples=16", "--search"],
+            ["stages.0.examples depends on the data", "add --config.stages.0.examples=0 --config.stages.0.batch=N"],
+        ),
         (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
         (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
         (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),

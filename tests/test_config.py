@@ -42,6 +42,40 @@ def test_every_shipped_file_is_tested():
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
 
 
+def test_steps_and_rows_that_depend_on_the_data_are_not_known():
+    config = from_dict({"stages": [{"epochs": 3.0, "examples": 16}, {"steps": 20_000, "batch": 8}]})
+    assert config.open_settings == ("stages.0.epochs", "stages.0.examples")
+    assert (config.stages[0].steps, config.stages[0].batch) == (None, None)
+    with pytest.raises(ValueError, match="stages.0.epochs, stages.0.examples must be resolved first"):
+        config.identity("abc")
+    resolved = dataclasses.replace(config.stages[0], steps=20_000, batch=15)
+    config = dataclasses.replace(config, stages=(resolved, config.stages[1]))
+    assert config.open_settings == () and config.identity("abc")["stages"][0]["epochs"] == 3.0
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
+    config = from_dict({"stages": [{"epochs": 3.0}], "optimizer": {"warmup_steps": 2_000_000}})
+    with pytest.raises(UserError, match="optimizer.warmup_steps=2000000 must be below the 300 steps"):
+        dataclasses.replace(config, stages=(dataclasses.replace(config.stages[0], steps=300),))
+
+
+def test_classes_are_open_until_the_training_file_is_read():
+    examples = {"kind": "labeled_text", "train": "a.tsv", "heldout": "b.tsv"}
+    task = {"objective": {"kind": "classification"}, "examples": examples}
+    assert from_dict({"tasks": {"a": task}}).open_settings == ("tasks.a.objective.classes",)
+    task["objective"]["classes"] = ["bad", "good"]
+    assert from_dict({"tasks": {"a": task}}).open_settings == ()
+
+
+def test_epochs_in_a_file_replace_steps_from_wherever(tmp_path):
+    (tmp_path / "a.py").write_text("def get_config():\n  return {'stages': [{'epochs': 2.0, 'steps': 7, 'batch': 5}]}")
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=500"]).stages
+    assert (stage.steps, stage.batch) == (None, 5)
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=20000", "stages.0.epochs=0"]).stages
+    assert stage.steps == 20_000
+
+
 @pytest.mark.parametrize("name, variant", SHIPPED)
 def test_shipped_configurations_come_back_from_json(name, variant):
     config = load(path_of(name, variant))

@@ -30,7 +30,7 @@ ALLOWED = {
     "training.stages": "data training.config training.schedules",
     "config": "errors registry renames typed data models objectives training.config training.schedules training.stages",
     "training.param_paths": "errors",
-    "training.parallel": "errors mesh data models training.config training.param_paths",
+    "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "errors renames typed data hardware export config "
     "training.config training.parallel training.param_paths training.stages training.state",

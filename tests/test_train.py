@@ -61,10 +61,10 @@ def test_a_run_that_is_older_than_a_setting_goes_on(undisturbed, tmp_path):
     for half in ("config", "identity"):
         del record[half]["model"]["norm"], record[half]["init_every"], record[half]["stages"][0]["layers"]
     path.write_text(json.dumps(record))
-    assert check_identity(files, identity, extend=False)
+    assert check_identity(files, identity, longer=False)
     other = identity | {"model": identity["model"] | {"norm": "pre"}}
     with pytest.raises(UserError, match="holds a run of other settings .model.norm"):
-        check_identity(files, other, extend=False)
+        check_identity(files, other, longer=False)
 
 
 def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path, capsys):
@@ -73,8 +73,8 @@ def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path,
     longer = [*flags, "--config.stages.0.steps=110", f"--workdir={workdir}"]
     assert runs.call(*longer) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "stages.0.steps: 100 -> 110" in error and "--extend" in error
-    assert runs.call(*longer, "--extend") == 0
+    assert error.count("\n") == 1 and "stages.0.steps: 100 -> 110" in error and "--longer" in error
+    assert runs.call(*longer, "--longer") == 0
     assert [step for step, *_ in runs.losses(workdir)] == list(range(1, 111))
     assert runs.losses(workdir)[:100] == runs.losses(undisturbed)
     assert [start["extend"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]

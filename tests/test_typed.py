@@ -28,6 +28,7 @@ class Picture:
     filled: bool = False
     name: str = ""
     sizes: tuple[int, ...] = ()
+    limit: int | None = None
     shapes: dict[str, Shape] = dataclasses.field(default_factory=dict)
 
 
@@ -39,14 +40,16 @@ def test_values_become_what_the_fields_declare():
     built = picture(
         count=3, scale=2, filled=True, name="x", sizes=[1, 2], shapes={"a": {"kind": "circle", "radius": 2}, "b": {}}
     )
-    assert built == Picture(3, 2.0, True, "x", (1, 2), {"a": Circle(2.0), "b": Square()})
+    assert built == Picture(3, 2.0, True, "x", (1, 2), None, {"a": Circle(2.0), "b": Square()})
     assert type(built.scale) is float
+    assert picture(limit=None).limit is None and picture(limit=3).limit == 3
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
         ({"count": 1.5}, "count=1.5 is float; it must be an integer"),
+        ({"limit": "3"}, "limit='3' is str; it must be an integer"),
         ({"count": True}, "count=True is bool; it must be an integer"),
         ({"count": "3"}, "count='3' is str; it must be an integer"),
         ({"scale": "big"}, "scale='big' is str; it must be a number"),
@@ -63,7 +66,7 @@ def test_values_become_what_the_fields_declare():
         ({"shapes": {"a": {"sides": 1}}}, "unknown configuration key 'shapes.a.sides'; did you mean 'side'?"),
         (
             {"zzz": 1},
-            "unknown configuration key 'zzz'; known are count, filled, name, scale, shapes, sizes",
+            "unknown configuration key 'zzz'; known are count, filled, limit, name, scale, shapes, sizes",
         ),
     ],
 )

@@ -96,7 +96,7 @@ class DataConfig:
       tokenizer: see `TokenizerConfig`.
       store: folder or URL (`gs://...`) under which token stores live, shared by all runs.
       cache_dir: local folder for copies of the stores under a URL, one copy a host.
-      workers: processes that prepare the corpus; 0 takes a process a core.
+      workers: processes that prepare the corpus; 0 works in this process, None takes one process a core.
       overfit: 1 repeats the first batch for ever (is the model able to learn at all?).
     """
 
@@ -110,7 +110,7 @@ class DataConfig:
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
     cache_dir: str = "~/.cache/bertjax/remote"
-    workers: int = 0
+    workers: int | None = None
     overfit: int = 0
 
     def __post_init__(self):
@@ -121,8 +121,8 @@ class DataConfig:
             raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
         if not 0.0 < self.heldout_share < 1.0:
             raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")
-        if self.workers < 0:
-            raise UserError(f"data.workers={self.workers} must be 0 (all cores) or more")
+        if self.workers is not None and self.workers < 0:
+            raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process a core")
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
             raise UserError(

@@ -103,7 +103,7 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
         {
             "model": _plain(encoder),
             "tasks": {objective: {"objective": {"kind": objective}} | examples},
-            "stages": [{"seq_len": min(Stage.seq_len, encoder.max_positions)}],
+            "stages": [{"seq_len": min(Stage().seq_len, encoder.max_positions)}],
         }
     )
     encoder = config.encoder(encoder.vocab_size, backend="cpu")

@@ -13,23 +13,23 @@ OPTIMIZERS = ("adamw", "lamb")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stretch of steps with fixed shapes. Step, learning rate and optimizer state run through from one to the next.
+    """A stretch of steps with fixed shapes. Step number, learning rate and optimizer state continue in the next stage.
 
     Attributes:
-      steps: how many.
+      steps: number of steps, 1,000,000 by default; None while it depends on the data, as `epochs` does.
       seq_len: T, tokens in a row.
-      batch: B, rows of the global batch.
-      epochs: passes over the data, in place of `steps`.
-      examples: in the global batch on average, in place of `batch`, where several share a row.
-      learning_rate: a peak, where the learning rate rises anew in this stage; 0 goes on with the rise before.
-      warmup_steps: to that peak.
-      tasks: names of those that take turns in this stage; empty for all.
-      layers: of the encoder in this stage, where it grows from stage to stage; 0 for all of them.
+      batch: B, rows of the global batch, 32 by default; None while it depends on the data, as `examples` does.
+      epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
+      examples: mean number of examples in a global batch, in place of `batch`; several examples may share a row.
+      learning_rate: a new peak, to which the learning rate rises in this stage; 0 continues the schedule before.
+      warmup_steps: steps of the rise to that peak.
+      tasks: names of the tasks that take turns in this stage; empty for all.
+      layers: depth of the encoder in this stage, if it grows from stage to stage; 0 for the whole depth.
     """
 
-    steps: int = 1_000_000
+    steps: int | None = None
     seq_len: int = 128
-    batch: int = 32
+    batch: int | None = None
     epochs: float = 0.0
     examples: int = 0
     learning_rate: float = 0.0
@@ -37,15 +37,35 @@ class Stage:
     tasks: tuple[str, ...] = ()
     layers: int = 0
 
+    def __post_init__(self):
+        if self.steps is None and not self.epochs:
+            object.__setattr__(self, "steps", 1_000_000)
+        if self.batch is None and not self.examples:
+            object.__setattr__(self, "batch", 32)
+
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """The settings that only the data can turn into steps and rows: `epochs`, `examples`, both or none."""
+        pairs = (("epochs", self.steps), ("examples", self.batch))
+        return tuple(name for name, value in pairs if value is None)
+
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
-        """Those of the tasks of a run that take turns in this stage, in their order."""
+        """Return the tasks of a run that take turns in this stage, in their order."""
         return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
-        """Raises UserError for a number that cannot be; `name` is what the user calls this stage."""
+        """Check the range of every number.
+
+        Args:
+          name: the setting of this stage, such as `stages.0`.
+
+        Raises:
+          UserError: a number is out of range.
+        """
         for field in ("steps", "seq_len", "batch"):
-            if getattr(self, field) < 1:
-                raise UserError(f"{name}.{field}={getattr(self, field)} must be at least 1")
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise UserError(f"{name}.{field}={value} must be at least 1")
         for field in ("epochs", "examples", "learning_rate", "warmup_steps", "layers"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
@@ -215,7 +235,7 @@ class RuntimeConfig:
       micro_tokens: tokens (rows x T) that a device computes at once; more rows are taken in equal parts whose gradients
         are summed, whatever the stage and the number of devices. 0 computes all rows at once.
       steps_per_call: steps in one dispatch to the device; worth it for models whose step takes milliseconds.
-      workers: processes that make batches; 0 makes them in a thread.
+      workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
       save_every: steps between checkpoints; the last step is always saved.
       keep: newest checkpoints kept.

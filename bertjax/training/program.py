@@ -170,7 +170,8 @@ class Program:
     def check(self) -> None:
         """Raise UserError unless the devices divide the batches and the weights."""
         for index, stage in enumerate(self.config.stages):
-            check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
+            if stage.batch is not None:
+                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
 
 

@@ -27,7 +27,7 @@ def open_feeds(config: Config) -> Feeds:
     if not isinstance(task.examples, LabeledFormat):
         return _filled(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
     source = LabeledSource(task.examples, _tokenizer_of(config))
-    if "classes" in {field.name for field in dataclasses.fields(task.objective)}:
+    if task.has_classes:
         objective = dataclasses.replace(task.objective, classes=source.classes)
         config = dataclasses.replace(config, tasks={config.task_name: dataclasses.replace(task, objective=objective)})
     return _filled(Feeds(config, source))

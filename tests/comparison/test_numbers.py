@@ -53,7 +53,7 @@ def test_which_are_finished(entries):
 
 
 def test_a_run_that_goes_on_has_the_numbers_of_its_newest_line(tmp_path):
-    """`--extend` leaves the old summary until the new end."""
+    """`--longer` leaves the old summary until the new end."""
     longer = {"stages": [{"steps": 40, "seq_len": 32, "batch": 8}]}
     root = write(tmp_path / "a", [record(STEPS, 4.0, 4.0)], longer, baseline={"unigram_loss": 7.0})
     with open(root / "metrics.jsonl", "a") as file:

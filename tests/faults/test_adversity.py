@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.errors import STOPPED
+from bertjax.cli import STOPPED
 from bertjax.training import loop
 from tests import runs
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bertjax.errors import STOPPED
+from bertjax.cli import STOPPED
 from tests import runs
 
 pytestmark = pytest.mark.slow

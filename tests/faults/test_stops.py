@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from bertjax.cli import command
-from bertjax.errors import STOPPED, Busy
+from bertjax.cli import STOPPED, command
 from tests import runs
 
 STEPS = 100
@@ -42,7 +41,7 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(flags, undisturbed, tmp_
         process = runs.start(*flags, f"--workdir={tmp_path}")
         runs.wait_for_step(tmp_path, moment, process)
         if signum == signal.SIGTERM:
-            assert runs.call(*flags, f"--workdir={tmp_path}") == Busy.exit_code, "two runs in one workdir"
+            assert runs.call(*flags, f"--workdir={tmp_path}") == STOPPED, "two runs in one workdir"
             assert capsys.readouterr().err.startswith(f"error: workdir {tmp_path} is in use by a live run")
         process.send_signal(signum)
         stopped = runs.finish(process)

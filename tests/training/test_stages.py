@@ -159,7 +159,7 @@ def test_a_run_of_two_stages_goes_on_bit_for_bit(flags, whole, tmp_path, capsys)
     longer = [*flags, *TWO, "--config.stages.1.steps=25", f"--workdir={parted}"]
     assert runs.call(*longer) == 2
     assert "stages.1.steps: 20 -> 25" in capsys.readouterr().err
-    assert runs.call(*longer, "--extend") == 0
+    assert runs.call(*longer, "--longer") == 0
     assert runs.losses(parted)[-1][0] == 45
 
 

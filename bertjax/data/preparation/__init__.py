@@ -206,7 +206,8 @@ def _second_pass(config: DataConfig, partial: Path, read: Reading, trained: Toke
     with tqdm(
         total=sum(read.shard_bytes), initial=finished, desc="encoding", unit="B", unit_scale=True, disable=None
     ) as bar:
-        for index, header in workers.unordered(encoder, todo, config.workers or os.cpu_count()):
+        processes = os.cpu_count() if config.workers is None else config.workers
+        for index, header in workers.unordered(encoder, todo, processes):
             for group, message in header["skipped"]:
                 bad(read.groups[group][1], message)
             shards.text_path(partial, index).unlink()

@@ -18,7 +18,8 @@ import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax.errors import STOPPED, RunFailed, UserError
+from bertjax import cli
+from bertjax.errors import RunFailed, UserError
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ def together(action: Callable[[], T]) -> T:
     try:
         result = action()
     except Exception as error:  # whatever it is, the others shall not wait for this process
-        failure = [str(error) or type(error).__name__, getattr(error, "exit_code", RunFailed.exit_code)]
+        failure = [str(error) or type(error).__name__, cli.code_for(error)]
         unforeseen = None if isinstance(error, (UserError, OSError)) else error
     for index, failed in enumerate(gather(failure)):
         if failed:
@@ -130,7 +131,7 @@ def together(action: Callable[[], T]) -> T:
             if unforeseen is not None:
                 raise unforeseen
             message, exit_code = failed
-            kind = UserError if exit_code == UserError.exit_code else RunFailed
+            kind = UserError if exit_code == cli.BAD_INPUT else RunFailed
             raise kind(message if index == 0 else f"process {index}: {message}")
     return result
 
@@ -178,9 +179,9 @@ def leave(run: Callable[[], int]) -> int:
         if global_state.client is None:
             raise
         traceback.print_exc()
-        exit_code = RunFailed.exit_code
+        exit_code = cli.FAILED
     if global_state.client is not None:
-        if exit_code in (0, STOPPED) or _all_end:
+        if exit_code in (cli.FINISHED, cli.STOPPED) or _all_end:
             jax.distributed.shutdown()
         else:
             sys.stdout.flush()

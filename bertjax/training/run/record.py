@@ -74,29 +74,30 @@ def _read(workdir: Workdir) -> dict[str, Any]:
     return record | {"config": renames.current(record["config"])}
 
 
-def check_identity(workdir: Workdir, identity: dict, extend: bool) -> bool:
-    """Whether the workdir holds a run that may go on with this identity; False where it holds none.
+def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
+    """Return whether the workdir holds a run to resume; False if it holds none.
 
     Args:
-      workdir: which.
-      identity: of the run that is asked for.
-      extend: the last stage may have become longer.
+      workdir: the workdir of the run.
+      identity: the identity of the run that the user starts.
+      longer: accept more steps in the last stage.
 
     Raises:
-      UserError: it holds a run of another identity; the differences are named.
+      UserError: it holds a run of another identity; the message lists the differences.
     """
     if not workdir.config.exists():
         return False
     before = _identity(read_record(workdir))
     changed = differences(before, identity)
     last = f"stages.{len(identity['stages']) - 1}.steps: "
-    longer = [line for line in changed if line.startswith(last)]
-    if extend and changed == longer and (not longer or identity["stages"][-1]["steps"] > before["stages"][-1]["steps"]):
+    changed_steps = [line for line in changed if line.startswith(last)]
+    has_more_steps = not changed_steps or identity["stages"][-1]["steps"] > before["stages"][-1]["steps"]
+    if longer and changed == changed_steps and has_more_steps:
         return True
     if changed:
         remedy = "use another --workdir, or the old settings"
-        if changed == longer:
-            remedy = "add --extend to train it longer, or use another --workdir"
+        if changed == changed_steps:
+            remedy = "add --longer to train it longer, or use another --workdir"
         raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
     return True
 
@@ -151,12 +152,12 @@ def read_checkpoint(path: Path, step: str) -> Export:
     )
 
 
-def start_record(resumes: bool, extend: bool) -> dict[str, Any]:
+def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
     """When, by which command, with which code, versions and devices."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
-        "extend": extend,
+        "extend": longer,
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
         "git": _git_state(),
         "devices": [device.device_kind for device in jax.devices()],
