@@ -23,10 +23,9 @@ from benchmarks.train_step import machine
 from bertjax.cli import exit_code_of
 from bertjax.config import Config, Task
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import KINDS as FORMATS
-from bertjax.data.formats import format_class
-from bertjax.data.masking import KINDS as MASKINGS
-from bertjax.data.masking import masking_class
+from bertjax.data.formats import FORMATS
+from bertjax.data.formats import KINDS as TEXT_FORMATS
+from bertjax.data.masking import MASKINGS
 from bertjax.data.packing import assign, pack
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Spec, open_or_make
@@ -51,10 +50,10 @@ def seconds(action: Callable[[], object]) -> float:
 def real_shares(store: TokenStore) -> None:
     """Prints the share of real tokens of every example format, packed and not."""
     print("\nshare of the positions that hold tokens\nformat                 T   packed   alone     N   lost  repeated")
-    for kind in FORMATS:
+    for kind in TEXT_FORMATS:
         for seq_len in (128, 512):
             packed, alone = (
-                open_or_make(store, Spec("train", format_class(kind)(), seq_len, 0, row_examples)).counts
+                open_or_make(store, Spec("train", FORMATS.class_of(kind)(), seq_len, 0, row_examples)).counts
                 for row_examples in (0, 1)
             )
             lost, repeated = (n / packed.split_tokens for n in (packed.lost_tokens, packed.repeated_tokens))
@@ -67,7 +66,7 @@ def real_shares(store: TokenStore) -> None:
 def batches(store: TokenStore, rounds: int) -> None:
     """Prints real tokens/s of batches with each masking, and the ratio to transformers' collator."""
     arms: dict[str, Callable[[int], object]] = {}
-    for kind in MASKINGS:
+    for kind in MASKINGS.kinds:
         if kind != "phrases":  # it needs a lexicon, and then does what words do
             feed, first = _feed(store, kind), len(arms) * APART
             arms[kind] = lambda number, feed=feed, first=first: feed.batch(first + number * ROWS + np.arange(ROWS))
@@ -93,7 +92,7 @@ def batches(store: TokenStore, rounds: int) -> None:
 
 
 def _feed(store: TokenStore, masking: str) -> Feed:
-    task = Task(objective=MaskedLM(masking_class(masking)()), examples=format_class("full_sentences")())
+    task = Task(objective=MaskedLM(MASKINGS.class_of(masking)()), examples=FORMATS.class_of("full_sentences")())
     return Feeds(Config(tasks={"mlm": task}), store).feed("train", SEQ_LEN)
 
 

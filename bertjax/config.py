@@ -10,23 +10,26 @@ from typing import Any
 
 from bertjax import renames, typed
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import format_class, kinds_with
+from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.data.masking import Masking, masking_class
+from bertjax.data.masking import MASKINGS
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
-from bertjax.objectives import kind_of, objective_class
+from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
-from bertjax.training.schedules import Schedule, schedule_class
+from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
 # The preset that is the architecture of `init_from`.
 INIT_FROM = "init_from"
+
+# Settings whose `kind` chooses a class.
+_UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES)
 
 # Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
@@ -59,7 +62,7 @@ class Task:
             if self.examples.kind in kinds:
                 remedy = "name its column in examples.label"
             raise UserError(
-                f"objective.kind={kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"objective.kind={OBJECTIVES.kind_of(self.objective)} learns the label {missing[0]}, which "
                 f"examples.kind={self.examples.kind} does not give; {remedy}, or another objective"
             )
         if self.row_examples < 0:
@@ -153,8 +156,8 @@ class Config:
             if task.objective.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
-                    f"objective.kind={kind_of(task.objective)} compares all examples of it with each other; leave "
-                    "micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
+                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all examples of it with each "
+                    "other; leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
                 )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, self.model.task_types):
@@ -279,13 +282,7 @@ def from_dict(mapping: dict[str, Any]) -> Config:
     mapping = renames.current(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    unions = {
-        Objective: objective_class,
-        Masking: masking_class,
-        ExampleFormat: format_class,
-        Schedule: schedule_class,
-    }
-    return typed.build(Config, mapping, "", unions)
+    return typed.build(Config, mapping, "", {union.base: union.class_of for union in _UNIONS})
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +305,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Objective):
-            fields = {"kind": kind_of(value)} | fields
+            fields = {"kind": OBJECTIVES.kind_of(value)} | fields
         return fields
     if isinstance(value, dict):
         return {key: plain(entry) for key, entry in value.items()}

@@ -1,45 +1,56 @@
-"""Classes by name: those of bertjax by their kind, those that live elsewhere as `module:Class`."""
+"""Unions by `kind`: registered classes have a short name, classes from elsewhere are named `module:Class`."""
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any
 
 from bertjax.errors import UserError
 
-T = TypeVar("T")
 
+@dataclasses.dataclass(frozen=True)
+class Union:
+    """The classes that a setting such as `objective={"kind": "mlm", ...}` chooses from.
 
-def known_class(setting: str, kind: str, kinds: Mapping[str, type[T]]) -> type[T]:
-    """The class of a closed set that a kind stands for.
-
-    Raises:
-      UserError: no such kind.
+    Attributes:
+      setting: name of the setting, for messages.
+      base: class that all of them derive from. If it has a field `kind`, each class sets its own kind as the default.
+      default: kind of the class that is built if none is set.
+      kinds: {kind: `module:Class`} of the registered classes; a module is imported when its class is used.
     """
-    if kind not in kinds:
-        raise UserError(f"{setting}.kind={kind!r} is unknown; choose one of {', '.join(kinds)}")
-    return kinds[kind]
 
+    setting: str
+    base: type
+    default: str
+    kinds: Mapping[str, str]
 
-def named_class(setting: str, kind: str, kinds: Mapping[str, str], base: type) -> type:
-    """The class that a kind stands for.
+    def class_of(self, kind: str | None = None) -> type:
+        """Return the class of a kind.
 
-    Args:
-      setting: how the user names what has the kind.
-      kind: a key of `kinds`, or `module:Class`.
-      kinds: the registered ones, each with its `module:Class`.
-      base: what the class must derive from.
+        Args:
+          kind: a registered kind, or `module:Class`; None for the default.
 
-    Raises:
-      UserError: no such kind, nothing importable under that name, or not such a class.
-    """
-    said = f"{setting}.kind={kind!r}"
-    if kind not in kinds and ":" not in kind:
-        raise UserError(f"{said} is unknown; choose one of {', '.join(kinds)}, or name module:Class")
-    module_name, _, class_name = kinds.get(kind, kind).partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{said} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise UserError(f"{said} is no {base.__name__}; derive it from {base.__module__}.{base.__qualname__}")
-    return found
+        Raises:
+          UserError: the kind is unknown, cannot be imported, or is not such a class.
+        """
+        kind = kind or self.default
+        choice = f"{self.setting}.kind={kind!r}"
+        if kind not in self.kinds and ":" not in kind:
+            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}, or name module:Class")
+        module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
+        try:
+            found = getattr(importlib.import_module(module_name), class_name)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+        if not (isinstance(found, type) and issubclass(found, self.base)):
+            base = f"{self.base.__module__}.{self.base.__qualname__}"
+            raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
+        has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
+        if has_kind and (own := getattr(found, "kind", None)) != kind:
+            raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
+        return found
+
+    def kind_of(self, value: Any) -> str:
+        """Return the kind by which `class_of` finds the class of an instance."""
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        return next((kind for kind, registered in self.kinds.items() if registered == name), name)

@@ -10,8 +10,8 @@ from bertjax import objectives
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import add_flags, load, parse, short_name
 from bertjax.data.config import SourceConfig
-from bertjax.data.formats import format_class
-from bertjax.data.masking import KINDS
+from bertjax.data.formats import FORMATS
+from bertjax.data.masking import KINDS, MASKINGS
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, Execution
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -134,7 +134,7 @@ def test_the_masking_is_chosen_by_its_kind():
     for kind in KINDS:
         config = from_dict({"tasks": {"bert": {"objective": {"masking": {"kind": kind, "rate": 0.3}}}}})
         masking = config.task.objective.masking
-        assert type(masking) is KINDS[kind] and (masking.kind, masking.rate) == (kind, 0.3)
+        assert type(masking) is MASKINGS.class_of(kind) and (masking.kind, masking.rate) == (kind, 0.3)
         assert from_dict(to_dict(config)) == config
 
 
@@ -157,7 +157,7 @@ def test_the_objective_is_chosen_by_its_kind():
 )
 def test_the_examples_are_chosen_by_their_kind(objective, kind):
     config = load(path_of("tiny"), [f"tasks.bert.objective.kind={objective}", f"tasks.bert.examples.kind={kind}"])
-    assert type(config.task.examples) is format_class(kind)
+    assert type(config.task.examples) is FORMATS.class_of(kind)
     assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
@@ -285,7 +285,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
         (
             {"optimizer": {"schedule": {"kind": "step"}}},
-            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd",
+            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, or name "
+            "module:Class",
         ),
         (
             {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
@@ -316,7 +317,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
-            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases",
+            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases, or name module:Class",
         ),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},

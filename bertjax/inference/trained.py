@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from bertjax.config import Task, from_dict
-from bertjax.data.formats import format_class
+from bertjax.data.formats import FORMATS
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -16,7 +16,7 @@ from bertjax.objectives.base import Objective
 def has_predictions(model: Export) -> bool:
     """Whether the objective of a model says something of records, and its format can make examples of them."""
     [settings, *_] = model.settings["tasks"].values()
-    if not issubclass(format_class(settings["examples"]["kind"]), LabeledFormat):
+    if not issubclass(FORMATS.class_of(settings["examples"]["kind"]), LabeledFormat):
         return False  # pretrained: the objective is not imported
     task = from_dict(model.settings).task
     return type(task.objective).predictions is not Objective.predictions and bool(task.examples.inputs)

@@ -1,7 +1,7 @@
 """Objectives: one file each. The registry names them; one that lives elsewhere is named by `module:Class`."""
 
 from bertjax.objectives.base import Objective
-from bertjax.registry import named_class
+from bertjax.registry import Union
 
 KINDS = {
     "mlm": "bertjax.objectives.pretraining.mlm:MaskedLM",
@@ -27,17 +27,4 @@ KINDS = {
     "embedding_contrastive": "bertjax.objectives.finetuning.contrastive:EmbeddingContrastive",
 }
 
-
-def objective_class(kind: str | None) -> type[Objective]:
-    """The class of an objective, by its registered kind or as `module:Class`; BERT's where none is said.
-
-    Raises:
-      UserError: no such kind, or nothing importable under that name.
-    """
-    return named_class("objective", kind or "bert", KINDS, Objective)
-
-
-def kind_of(objective: Objective) -> str:
-    """The name under which `objective_class` finds an objective's class again."""
-    name = f"{type(objective).__module__}:{type(objective).__qualname__}"
-    return next((kind for kind, known in KINDS.items() if known == name), name)
+OBJECTIVES = Union("objective", Objective, default="bert", kinds=KINDS)

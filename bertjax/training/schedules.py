@@ -8,12 +8,18 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.errors import UserError
-from bertjax.registry import known_class
+from bertjax.registry import Union
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """The shape of a learning rate that rises to its peak and falls. It is never 0 at a step of the run."""
+    """The shape of a learning rate that rises to its peak and falls. It is never 0 at a step of the run.
+
+    Attributes:
+      kind: name of the schedule in a configuration; each subclass sets its own as the default.
+    """
+
+    kind: str = dataclasses.field(init=False)
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
@@ -104,16 +110,13 @@ def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:
     return (step + 1) / max(warmup_steps, 1)
 
 
-KINDS = {schedule.kind: schedule for schedule in (Linear, OneCycle, Cosine, WarmupStableDecay)}
-
-
-def schedule_class(kind: str | None) -> type[Schedule]:
-    """Return the class of a schedule by its kind; `Linear` for None.
-
-    Raises:
-      UserError: the kind is unknown.
-    """
-    return known_class("optimizer.schedule", kind or "linear", KINDS)
+KINDS = {
+    "linear": "bertjax.training.schedules:Linear",
+    "one_cycle": "bertjax.training.schedules:OneCycle",
+    "cosine": "bertjax.training.schedules:Cosine",
+    "wsd": "bertjax.training.schedules:WarmupStableDecay",
+}
+SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.masking import KINDS, TokenMasking, mask, masking_class, predictions
+from bertjax.data.masking import KINDS, MASKINGS, TokenMasking, mask, predictions
 from bertjax.errors import UserError
 from tests.ragged import CLS, MASK, PAD, SEP, VOCABULARY, first_epoch, one_a_row
 from tests.ragged import random as examples
@@ -124,9 +124,7 @@ def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
     assert predictions(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
-@pytest.mark.parametrize(
-    "bad", [{"kind": "word"}, {"rate": 0.0}, {"rate": 1.0}, {"mask": 0.8, "random": 0.3}, {"static": -1}]
-)
+@pytest.mark.parametrize("bad", [{"rate": 0.0}, {"rate": 1.0}, {"mask": 0.8, "random": 0.3}, {"static": -1}])
 def test_bad_values_name_their_field(bad):
     with pytest.raises(UserError, match=f"masking.{next(iter(bad))}=.*{next(iter(bad.values()))}"):
         TokenMasking(**bad)
@@ -172,7 +170,7 @@ def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight(seq_l
 
 
 def test_kinds_by_name():
-    assert masking_class(None) is TokenMasking
-    assert {kind: masking_class(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
+    assert MASKINGS.class_of(None) is TokenMasking
+    assert {kind: MASKINGS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
     with pytest.raises(UserError, match="masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans"):
-        masking_class("word")
+        MASKINGS.class_of("word")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
-from bertjax.data.masking import NgramMasking, SpanMasking, WordMasking, mask, masking_class, predictions
+from bertjax.data.masking import MASKINGS, NgramMasking, SpanMasking, WordMasking, mask, predictions
 from bertjax.data.masking.kinds import NGRAM_SHARES, SPAN_SHARES
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
@@ -22,7 +22,7 @@ NO_PHRASES = Lexicon({}, "")
 def make(kind: str, **choices) -> UnitMasking:
     if kind == "phrases":
         return BoundPhraseMasking(**choices, phrases=NO_PHRASES)
-    return masking_class(kind)(**choices)
+    return MASKINGS.class_of(kind)(**choices)
 
 
 KINDS = ("words", "ngrams", "spans", "phrases")

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bertjax.config import Task, from_dict, to_dict
-from bertjax.data.formats import format_class
+from bertjax.data.formats import FORMATS
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary
 from bertjax.objectives.pretraining.distillation import Distillation
@@ -23,7 +23,7 @@ OBJECTIVES = {"span_boundary": SpanBoundary(), "structbert": StructBERT(), "elec
 def test_masks_are_filled(model, kind):
     objective = OBJECTIVES.get(kind) or Distillation(teacher="a/folder/that/is/gone")
     examples = "sentence_structure" if kind == "structbert" else "full_sentences"
-    task = Task(objective, format_class(examples)())
+    task = Task(objective, FORMATS.class_of(examples)())
     params = model.params
     if kind in OBJECTIVES:
         module, batch = objective.module(model.encoder), batch_shapes(task, model.tokenizer.vocab_size, 80)
@@ -37,7 +37,7 @@ def test_masks_are_filled(model, kind):
 
 def test_a_mixture_fills_by_the_head_that_its_tasks_share(model):
     """Though the first task alone would not do."""
-    tasks = {"order": Task(StructBERT(), format_class("sentence_structure")()), **from_dict(model.settings).tasks}
+    tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
     config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
     alone, mixed = (
         Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(settings=to_dict(config)))

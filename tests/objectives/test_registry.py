@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.objectives import KINDS, kind_of, objective_class
+from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -16,13 +16,13 @@ class Elsewhere(Objective):
 
 @pytest.mark.parametrize("objective", [MaskedLM(), BERT(), Elsewhere()])
 def test_the_name_of_an_objective_finds_its_class_again(objective):
-    assert objective_class(kind_of(objective)) is type(objective)
+    assert OBJECTIVES.class_of(OBJECTIVES.kind_of(objective)) is type(objective)
 
 
 def test_registered_names():
-    assert {kind: kind_of(objective_class(kind)()) for kind in KINDS} == {kind: kind for kind in KINDS}
-    assert objective_class(None) is BERT
-    assert objective_class(f"{__name__}:Elsewhere") is Elsewhere
+    assert {kind: OBJECTIVES.kind_of(OBJECTIVES.class_of(kind)()) for kind in KINDS} == {kind: kind for kind in KINDS}
+    assert OBJECTIVES.class_of(None) is BERT
+    assert OBJECTIVES.class_of(f"{__name__}:Elsewhere") is Elsewhere
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_registered_names():
         ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
         (
             "bertjax.objectives.pretraining.mlm:encode",
-            "is no Objective; derive it from bertjax.objectives.base.Objective$",
+            "is not a subclass of Objective; derive it from bertjax.objectives.base.Objective$",
         ),
     ],
 )
 def test_names_that_stand_for_no_objective(kind, message):
     with pytest.raises(UserError, match=message):
-        objective_class(kind)
+        OBJECTIVES.class_of(kind)

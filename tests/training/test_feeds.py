@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.formats import KINDS, format_class
+from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.formats.stored import StoredExamples
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation import prepare
@@ -17,27 +17,27 @@ from bertjax.training.stages import StepSpec
 from tests.batches import assert_equal
 
 T, ROWS = 48, 8
-FORMATS = tuple(KINDS)
+FORMAT_KINDS = tuple(KINDS)
 
 
 def at(step: int) -> StepSpec:
     """A step of every format in turn."""
-    return StepSpec(stage=0, task=FORMATS[step % len(FORMATS)], seq_len=T, rows=ROWS, first=step * ROWS)
+    return StepSpec(stage=0, task=FORMAT_KINDS[step % len(FORMAT_KINDS)], seq_len=T, rows=ROWS, first=step * ROWS)
 
 
 def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
-    task = Task(MaskedLM(), format_class(kind)())
+    task = Task(MaskedLM(), FORMATS.class_of(kind)())
     return Feeds(dataclasses.replace(config, tasks={"mlm": task}), store).feed("train", T)
 
 
 @pytest.fixture(scope="module")
 def feeds(store) -> dict[tuple[str, int], Feed]:
-    return {(kind, T): feed_of(store, kind) for kind in FORMATS}
+    return {(kind, T): feed_of(store, kind) for kind in FORMAT_KINDS}
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
-    for step in range(len(FORMATS), 2 * len(FORMATS)):
+    for step in range(len(FORMAT_KINDS), 2 * len(FORMAT_KINDS)):
         expected = LocalBatches(at, feeds, (0,), 1)(step)
         slices = [LocalBatches(at, feeds, (host,), hosts)(step) for host in range(hosts)]
         assert_equal({name: np.concatenate([part[name] for part in slices]) for name in expected}, expected)
@@ -46,7 +46,7 @@ def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_every_format_gives_any_number_of_workers_the_same_batches(feeds, workers):
     make = LocalBatches(at, feeds, (1,), 2)
-    steps = range(1_000_000, 1_000_000 + 2 * len(FORMATS))
+    steps = range(1_000_000, 1_000_000 + 2 * len(FORMAT_KINDS))
     for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
         assert_equal(batch, make(step))
 
@@ -63,7 +63,7 @@ def test_starting_far_away_is_no_more_work(feeds, monkeypatch):
     monkeypatch.setattr(StoredExamples, "_assemble", lambda self, *a, **k: taken.append(self) or take(self, *a, **k))
     for start in (0, 1_000_000):
         asked.clear(), taken.clear()
-        steps = range(start, start + len(FORMATS))
+        steps = range(start, start + len(FORMAT_KINDS))
         assert len(
             list(iterate(LocalBatches(counted_at, feeds, (0,), 1), steps.start, steps.stop, 0, prefetch=1))
         ) == len(steps)

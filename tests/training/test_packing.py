@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.config import Config, Task
-from bertjax.data.formats import KINDS, format_class
+from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
@@ -26,7 +26,7 @@ OBJECTIVES = {
 
 
 def feed_of(store, kind: str, row_examples: int) -> Feed:
-    task = Task(OBJECTIVES.get(kind, MaskedLM()), format_class(kind)(), row_examples)
+    task = Task(OBJECTIVES.get(kind, MaskedLM()), FORMATS.class_of(kind)(), row_examples)
     return Feeds(Config(tasks={"task": task}), store).feed("train", T)
 
 

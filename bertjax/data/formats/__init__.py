@@ -4,8 +4,7 @@ Those here read token stores; those of `bertjax.data.labeled` read files of labe
 """
 
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.errors import UserError
-from bertjax.registry import named_class
+from bertjax.registry import Union
 
 KINDS = {
     "segment_pairs": "bertjax.data.formats.segment_pairs:SegmentPairs",
@@ -26,20 +25,9 @@ LABELED_KINDS = {
     "choices": "bertjax.data.labeled.choices:Choices",
 }
 
-
-def format_class(kind: str | None) -> type[ExampleFormat]:
-    """The class of a format, by its registered kind or as `module:Class`; that of segment pairs where none is said.
-
-    Raises:
-      UserError: no such kind, or nothing importable under that name.
-    """
-    kind = kind or "segment_pairs"
-    found = named_class("examples", kind, KINDS | LABELED_KINDS, ExampleFormat)
-    if (own := getattr(found, "kind", None)) != kind:
-        raise UserError(f"examples.kind={kind!r} names a class whose own kind is {own!r}; make them the same")
-    return found
+FORMATS = Union("examples", ExampleFormat, default="segment_pairs", kinds=KINDS | LABELED_KINDS)
 
 
 def kinds_with(labels: tuple[str, ...]) -> list[str]:
-    """The registered kinds whose examples carry all of these labels."""
-    return [kind for kind in KINDS | LABELED_KINDS if set(labels) <= set(format_class(kind)().labels)]
+    """Return the registered kinds whose examples carry all of these labels."""
+    return [kind for kind in FORMATS.kinds if set(labels) <= set(FORMATS.class_of(kind)().labels)]

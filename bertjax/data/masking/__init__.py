@@ -4,10 +4,11 @@ from bertjax.data.masking.base import Masked, Masking, mask, predictions
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
 from bertjax.data.masking.phrases import PhraseMasking
 from bertjax.data.masking.tokens import TokenMasking
-from bertjax.registry import known_class
+from bertjax.registry import Union
 
 __all__ = [
     "KINDS",
+    "MASKINGS",
     "Masked",
     "Masking",
     "NgramMasking",
@@ -16,17 +17,14 @@ __all__ = [
     "TokenMasking",
     "WordMasking",
     "mask",
-    "masking_class",
     "predictions",
 ]
 
-KINDS = {masking.kind: masking for masking in (TokenMasking, WordMasking, NgramMasking, SpanMasking, PhraseMasking)}
-
-
-def masking_class(kind: str | None) -> type[Masking]:
-    """The class of a masking by its kind; that of single tokens where none is said.
-
-    Raises:
-      UserError: no such kind.
-    """
-    return known_class("masking", kind or "tokens", KINDS)
+KINDS = {
+    "tokens": "bertjax.data.masking.tokens:TokenMasking",
+    "words": "bertjax.data.masking.kinds:WordMasking",
+    "ngrams": "bertjax.data.masking.kinds:NgramMasking",
+    "spans": "bertjax.data.masking.kinds:SpanMasking",
+    "phrases": "bertjax.data.masking.phrases:PhraseMasking",
+}
+MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)

@@ -32,22 +32,20 @@ class Masking(abc.ABC):
     """Choices of a masking; its kinds say which tokens are chosen.
 
     Attributes:
-      kind: see `bertjax.data.masking.KINDS`.
+      kind: name of the masking in a configuration; each subclass sets its own as the default.
       rate: share of the tokens of an example that are predicted; the share is rounded and is at least one token.
       mask: share of those that become [MASK].
       random: share of those that become a random other token; the rest stays as it is.
       static: 0 draws new masks in every epoch; d repeats the masks of d epochs (BERT's ten duplicates).
     """
 
-    kind: str = ""
+    kind: str = dataclasses.field(init=False)
     rate: float = 0.15
     mask: float = 0.8
     random: float = 0.1
     static: int = 0
 
     def __post_init__(self):
-        if self.kind != type(self).kind:
-            raise UserError(f"masking.kind={self.kind!r} is not that of {type(self).__name__}: {type(self).kind!r}")
         if not 0.0 < self.rate < 1.0:
             raise UserError(f"masking.rate={self.rate} must lie between 0 and 1")
         if min(self.mask, self.random) < 0.0 or self.mask + self.random > 1.0:

@@ -25,7 +25,7 @@ class WordMasking(UnitMasking):
     one_decision: ClassVar[bool] = False
     spread: ClassVar[float] = 1.1
 
-    kind: str = "words"
+    kind: str = dataclasses.field(init=False, default="words")
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
         return np.arange(len(words.starts))
@@ -43,7 +43,7 @@ class NgramMasking(UnitMasking):
     one_decision: ClassVar[bool] = False
     spread: ClassVar[float] = 1.7
 
-    kind: str = "ngrams"
+    kind: str = dataclasses.field(init=False, default="ngrams")
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
         return runs(words, NGRAM_SHARES, placed.ragged, draw)
@@ -60,7 +60,7 @@ class SpanMasking(UnitMasking):
     one_decision: ClassVar[bool] = True
     spread: ClassVar[float] = 4.0
 
-    kind: str = "spans"
+    kind: str = dataclasses.field(init=False, default="spans")
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
         return runs(words, SPAN_SHARES, placed.ragged, draw)

@@ -28,7 +28,7 @@ class PhraseMasking(UnitMasking):
     one_decision: ClassVar[bool] = True
     spread: ClassVar[float] = 1.2
 
-    kind: str = "phrases"
+    kind: str = dataclasses.field(init=False, default="phrases")
     lexicon: str = lexicon.MINE
     lexicon_size: int = 50_000
 
@@ -45,7 +45,7 @@ class PhraseMasking(UnitMasking):
         Raises:
           UserError: see `bertjax.data.text.lexicon.open_lexicon`.
         """
-        choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking)}
+        choices = {field.name: getattr(self, field.name) for field in dataclasses.fields(PhraseMasking) if field.init}
         if store is None:
             return BoundPhraseMasking(**choices, phrases=lexicon.Lexicon({}, fingerprint=""))
         return BoundPhraseMasking(**choices, phrases=lexicon.open_lexicon(store, self.lexicon, self.lexicon_size))

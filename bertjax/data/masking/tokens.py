@@ -18,7 +18,7 @@ class TokenMasking(Masking):
     Every example gives exactly its share. Fields: see `Masking`.
     """
 
-    kind: str = "tokens"
+    kind: str = dataclasses.field(init=False, default="tokens")
 
     def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:
         """The tokens of each example with the lowest random numbers.

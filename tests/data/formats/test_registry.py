@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from bertjax.data.formats import KINDS, LABELED_KINDS, format_class, kinds_with
+from bertjax.data.formats import FORMATS, KINDS, LABELED_KINDS, kinds_with
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
@@ -21,9 +21,9 @@ class Nameless(TextFormat):
 
 
 def test_every_kind_finds_the_class_that_bears_it():
-    assert {kind: format_class(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
-    assert format_class(None) is SegmentPairs
-    assert format_class(Elsewhere().kind) is Elsewhere
+    assert {kind: FORMATS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
+    assert FORMATS.class_of(None) is SegmentPairs
+    assert FORMATS.class_of(Elsewhere().kind) is Elsewhere
 
 
 def test_formats_are_found_by_their_labels():
@@ -40,13 +40,16 @@ def test_formats_are_found_by_their_labels():
         ("nope", "^examples.kind='nope' is unknown; choose one of segment_pairs, .*, or name module:Class$"),
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
         ("bertjax.data.formats:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
-        ("bertjax.data.formats:KINDS", "is no ExampleFormat; derive it from bertjax.data.formats.base.ExampleFormat$"),
+        (
+            "bertjax.data.formats:KINDS",
+            "is not a subclass of ExampleFormat; derive it from bertjax.data.formats.base.ExampleFormat$",
+        ),
         (f"{__name__}:Nameless", "names a class whose own kind is None; make them the same$"),
     ],
 )
 def test_names_that_stand_for_no_format(kind, message):
     with pytest.raises(UserError, match=message):
-        format_class(kind)
+        FORMATS.class_of(kind)
 
 
 def test_what_a_format_must_have_is_named():

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from bertjax.config import Config, Task
-from bertjax.data.formats import format_class
+from bertjax.data.formats import FORMATS
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import objective_class
+from bertjax.objectives import OBJECTIVES
 from bertjax.training.feeds import Feeds
 
 SEQ_LEN, ROWS = 48, 250
@@ -23,7 +23,7 @@ SEQ_LEN, ROWS = 48, 250
     ],
 )
 def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind, format_kind, term, classes):
-    objective, examples = objective_class(objective_kind)(), format_class(format_kind)()
+    objective, examples = OBJECTIVES.class_of(objective_kind)(), FORMATS.class_of(format_kind)()
     config = Config(tasks={"task": Task(objective, examples, row_examples=1)})
     feed = Feeds(config, store).feed("train", SEQ_LEN)
     (plan,) = feed.plans

@@ -10,7 +10,7 @@ import pytest
 from bertjax.config import Config, Task
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.formats import format_class
+from bertjax.data.formats import FORMATS
 from bertjax.data.preparation import prepare
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.capitals import BoundCapitalPrediction, CapitalPrediction, cases
@@ -119,7 +119,7 @@ def court(tmp_path_factory):
     [(CapitalPrediction(), "doc_sentences", "capital"), (TokenDocumentRelation(), "token_document", "elsewhere")],
 )
 def test_the_head_answers_for_every_token_that_is_asked(court, objective, examples, term):
-    config = Config(tasks={"task": Task(objective, format_class(examples)(), row_examples=2)})
+    config = Config(tasks={"task": Task(objective, FORMATS.class_of(examples)(), row_examples=2)})
     batch = Feeds(config, court).feed("train", 48).batch(np.arange(12))
     labels_BT = batch[f"{term}_labels_BT"]
     assert set(np.unique(labels_BT)) == {-1, 0, 1} and (labels_BT[batch["examples_BT"] == 0] == -1).all()
