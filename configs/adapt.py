@@ -1,10 +1,10 @@
-"""Goes on pretraining on your own corpus from an export: domain adaptation, as BioBERT came from BERT.
+"""Continue pretraining an export on your own corpus: domain adaptation, as BioBERT was made from BERT.
 
     python -m bertjax.train --config=configs/adapt.py:models/bert --config.data.corpus=my/papers
 
-What follows the colon is a pretrained model: an export (of a run, of `python -m bertjax.convert` or of
-`python -m bertjax.extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model;
-optimizer and stages are below, to be set for your corpus. See docs/guides/adaptation.md.
+The part after the colon is a pretrained model: an export (of a run, of `python -m bertjax.convert` or of
+`python -m bertjax.extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model. The
+optimizer and the stages are set below; adjust them to your corpus. See docs/guides/adaptation.md.
 """
 
 import ml_collections
@@ -15,7 +15,7 @@ from bertjax.opening import SavedModel
 
 def get_config(model: str = "") -> ml_collections.ConfigDict:
     if not model:
-        raise ValueError("name the model to begin with, such as configs/adapt.py:models/bert")
+        raise ValueError("name the model to start from, such as configs/adapt.py:models/bert")
     source = SavedModel(model)
     if isinstance(source.config.task.examples, LabeledFormat):
         raise ValueError(f"{model} was fine-tuned on labeled files; name the model that was pretrained")
@@ -24,7 +24,7 @@ def get_config(model: str = "") -> ml_collections.ConfigDict:
     config.model = {"preset": "init_from"}
     config.data = {"tokenizer": {"model": f"{source.folder}/tokenizer"}}
     config.tasks = source.settings["tasks"]
-    # What is known is to stay known: a lower peak than from chance, and a short rise to it.
+    # A lower peak than from random weights, after a short warm-up, so that the model keeps what it has learned.
     config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 500}
     config.stages = [{"steps": 10_000, "seq_len": min(128, source.config.model.max_positions), "batch": 64}]
     return config

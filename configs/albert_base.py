@@ -1,38 +1,38 @@
 """ALBERT-base as published: Lan et al. (2020), arXiv 1909.11942, section 4.1; the other sizes are variants.
 
-On every host of a TPU slice of 256 chips (the paper had 64 to 512 of TPU v3):
+Run on every host of a TPU slice of 256 chips (the paper used 64 to 512 chips of TPU v3):
 
     python -m bertjax.train --distributed --config=configs/albert_base.py --workdir=gs://BUCKET/albert_base \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/albert_base.py --topology=v5e:16x16
 
 | setting | paper | where | here |
 |---|---|---|---|
 | layers, width, heads, feed-forward | 12, 768, 12, 3072 | 3.1, table 1 | the same |
-| embeddings | 128 wide, taken to the width by a dense layer | 3.1, table 1 | the same |
-| parameters | those of one layer for all layers | 3.1 | the same |
+| embeddings | 128 wide, projected to the width by a dense layer | 3.1, table 1 | the same |
+| parameters | one layer's, shared by all layers | 3.1 | the same |
 | batch | 4,096 sequences | 4.1 | 4,096 rows |
 | steps | 125,000 | 4.1 | the same |
-| sequence length | 512, a tenth of the pairs is shorter | 4.1 | the same |
-| optimizer | LAMB, 0.00176 | 4.1 | the same; betas, epsilon, decay and clipping are BERT's |
+| sequence length | 512; a tenth of the pairs are shorter | 4.1 | the same |
+| optimizer | LAMB, 0.00176 | 4.1 | the same; betas, epsilon, decay and clipping as in BERT |
 | learning rate | | | warm-up over 3,125 steps (*), linear decay |
-| dropout | none for the largest model in the end | 4.8 | none for xxlarge, 0.1 otherwise, as in BERT |
-| activation | GELU | 3.1 | by tanh (*) |
+| dropout | removed from the largest model at the end | 4.8 | none for xxlarge; otherwise 0.1, as in BERT |
+| activation | GELU | 3.1 | GELU in its tanh approximation (*) |
 | masking | n-grams of at most 3, p(n) as 1/n | 4.1 | the same, 15% of the tokens |
-| sentence order | adjoining segments, half of them swapped | 3.1 | the same |
+| sentence order | adjacent segments, half of them swapped | 3.1 | the same |
 | tokenizer | SentencePiece, 30,000 | 4.1 | trained on your corpus |
-| corpus | BookCorpus and English Wikipedia, 16 GB | 4.1 | `data.corpus`; without it Wikipedia alone |
+| corpus | BookCorpus and English Wikipedia, 16 GB | 4.1 | `data.corpus`; default: Wikipedia only |
 
-(*) from the code that the authors published; a fortieth of the steps is what LAMB's paper has for this batch.
+(*) From the authors' published code. The warm-up is a fortieth of the steps, as in the LAMB paper for this batch.
 
 `albert_base.py:large`, `:xlarge` and `:xxlarge` are the other sizes of table 1.
 
-Deviations: biases and layer norms have no trust ratio; the text keeps its case.
+Deviations: biases and layer norms have no trust ratio. The text keeps its case.
 
-`albert_base.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`albert_base.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -71,5 +71,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are smoke, {', '.join(SIZES)}")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke or {', '.join(SIZES)}")
     return config

@@ -1,11 +1,11 @@
 """BERT-Large in 8,599 steps with LAMB: You et al. (2020), arXiv 1904.00962, mixed-batch training (section 4).
 
-On every host of a TPU slice of 256 chips (the paper had a TPUv3 pod of 1,024, for 76 minutes):
+Run on every host of a TPU slice of 256 chips (the paper used a TPUv3 pod of 1,024 chips for 76 minutes):
 
     python -m bertjax.train --distributed --config=configs/bert_lamb.py --workdir=gs://BUCKET/bert_lamb \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/bert_lamb.py --topology=v5e:16x16
 
@@ -18,17 +18,17 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | weight decay, epsilon | 0.01, 1e-6 | (*) | the same |
 | learning rate | rises from 0 in both stages, falls linearly | section 4 | the same; 6e-3 and 4e-3, see below |
 
-(*) LAMB of TensorFlow Addons, to which the paper's abstract points, and BERT's code.
+(*) From LAMB of TensorFlow Addons, to which the paper's abstract points, and from BERT's code.
 
-How the 8,599 steps are shared out, and the rates of the mixed batch, are not in the paper's text. 1,562 is what it
-gives for 32,768 rows of 512 tokens with one batch size throughout (15,625 steps, 14,063 of them at 128). Rates and
-warm-ups (6e-3 over 28.43% of the first stage, 4e-3 over 12.8% of the second) are those of NVIDIA's published
-configuration for these batches (DeepLearningExamples, pretrain_config.sh), whose decay is another one.
+The paper's text does not contain the split of the 8,599 steps or the learning rates of the mixed batch. 1,562 is the
+paper's number for 32,768 rows of 512 tokens when the batch size is constant (15,625 steps, 14,063 of them at 128
+tokens). Rates and warm-ups (6e-3 over 28.43% of the first stage, 4e-3 over 12.8% of the second) are those of NVIDIA's
+published configuration for these batches (DeepLearningExamples, pretrain_config.sh), which decays in another way.
 
-Deviations: biases and layer norms have no trust ratio and no decay, as in BERT's code for decay; otherwise those of
-`bert_large.py`.
+Deviations: biases and layer norms have no trust ratio and no decay; BERT's code does not decay them either. Otherwise
+the deviations are those of `bert_large.py`.
 
-`bert_lamb.py:smoke` goes through both stages with a very small model on the embedded corpus in under a minute.
+`bert_lamb.py:smoke` trains a very small model in both stages on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -69,5 +69,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

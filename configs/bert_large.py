@@ -1,11 +1,11 @@
 """BERT-Large as published: Devlin et al. (2019), arXiv 1810.04805, appendix A.2.
 
-On every host of a TPU slice of 16 chips, or of 64, as many as the paper had (16 Cloud TPUs, 64 chips, 4 days):
+Run on every host of a TPU slice of 16 chips, or of 64 as in the paper (16 Cloud TPUs, 64 chips, 4 days):
 
     python -m bertjax.train --distributed --config=configs/bert_large.py --workdir=gs://BUCKET/bert_large \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/bert_large.py --topology=v5e:4x4
     python -m bertjax.compile --config=configs/bert_large.py --topology=v5e:8x8
@@ -18,24 +18,27 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | sequence length | 128 for 90% of the steps, then 512 | A.2 | the same, two stages |
 | optimizer | Adam, 1e-4, betas 0.9 and 0.999, weight decay 0.01 | A.2 | the same, epsilon 1e-6, clip norm 1 (*) |
 | learning rate | warm-up over 10,000 steps, linear decay | A.2 | the same |
-| dropout, activation | 0.1 on all layers, gelu | A.2 | the same, 0.1 on attention too (*) |
+| dropout, activation | 0.1 on all layers, GELU | A.2 | the same, 0.1 on attention too (*) |
 | masking | 15%: 80% [MASK], 10% random, 10% kept | 3.1 | the same |
-| next sentence | 50% are random | 3.1 | the same, a tenth of the pairs is shorter (*) |
+| next sentence | 50% are random | 3.1 | the same; a tenth of the pairs are shorter (*) |
 | tokenizer | WordPiece, 30,000 | section 3 | trained on your corpus, lower case |
-| corpus | BooksCorpus and English Wikipedia, 3.3 billion words | 3.1 | `data.corpus`; without it Wikipedia alone |
+| corpus | BooksCorpus and English Wikipedia, 3.3 billion words | 3.1 | `data.corpus`; default: Wikipedia only |
 
-(*) from the code that the authors published, google-research/bert.
+(*) From the authors' published code, google-research/bert.
 
-Deviations: Adam corrects its bias, which that code leaves out and 10,000 steps of warm-up hide; the decay begins at
-the end of the warm-up and not at step 0; every epoch draws new masks and the pairs of ten duplicates are not made
-(`--config.tasks.bert.plans=10 --config.tasks.bert.objective.masking.static=10` makes both).
+Deviations:
+- Adam corrects its bias. That code does not, and the 10,000 steps of warm-up hide the difference.
+- The decay starts at the end of the warm-up and not at step 0.
+- Every epoch draws new masks. That code instead makes ten duplicates of the corpus with other pairs and masks, as does
+  `--config.tasks.bert.plans=10 --config.tasks.bert.objective.masking.static=10`.
 
-Rows of 512 tokens need more memory than those of 128: a chip computes at most `runtime.micro_tokens` at once, and sums
-the gradients of four such parts in the second stage on 16 chips, of one on 64. The result is the same.
+Rows of 512 tokens need more memory than rows of 128. A chip computes at most `runtime.micro_tokens` at once. In the
+second stage it sums the gradients of four such parts on 16 chips, and of one on 64. The result is the same.
 
-`bert_large.py:splash` has no dropout on attention probabilities, which the kernels of splash attention cannot draw: a
-deviation from the paper. `bert_large.py:smoke` goes through both lengths with a very small model on the embedded corpus
-in under a minute.
+`bert_large.py:splash` has no dropout on attention probabilities: the kernels of splash attention cannot draw it. This
+is a deviation from the paper.
+
+`bert_large.py:smoke` trains a very small model at both lengths on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -78,5 +81,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are splash and smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose splash or smoke")
     return config

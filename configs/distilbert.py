@@ -2,13 +2,13 @@
 
     python -m bertjax.train --config=configs/distilbert.py:models/bert --config.data.corpus=my/texts
 
-What follows the colon is the teacher: an export of a run or of `python -m bertjax.convert`, with a masked-LM head. The
-tokenizer is the teacher's. On a TPU slice add `--distributed --workdir=gs://BUCKET/distilbert`.
+The part after the colon is the teacher: an export of a run or of `python -m bertjax.convert`, with a masked-LM head.
+The student uses the teacher's tokenizer. On a TPU slice add `--distributed --workdir=gs://BUCKET/distilbert`.
 
 | setting | paper | where | here |
 |---|---|---|---|
 | student | half the layers, no segment embeddings | section 2 | the same; an untrained pooler stays |
-| begins with | one layer of two of the teacher's | section 2 | the first, third, ... |
+| initial weights | every second layer of the teacher | section 2 | the first, third, ... |
 | losses | soft targets, masked LM, cosine of hidden states | section 2 | the same, times 5, 2 and 1 (*) |
 | temperature | the same for both | section 2 | 2 (*) |
 | next sentence | none | section 2 | none |
@@ -17,14 +17,14 @@ tokenizer is the teacher's. On a TPU slice add `--distributed --workdir=gs://BUC
 | learning rate | | | 5e-4, warm-up over 5% of the steps, linear decay (*) |
 | optimizer | | | Adam, epsilon 1e-6, no weight decay, clip norm 5 (*) |
 | epochs | | | 3 (*) |
-| corpus | that of BERT | section 2 | `data.corpus`; without it Wikipedia |
+| corpus | that of BERT | section 2 | `data.corpus`; default: Wikipedia |
 
-(*) from the code that the authors published (huggingface/transformers, examples/research_projects/distillation).
+(*) From the authors' published code (huggingface/transformers, examples/research_projects/distillation).
 
-Deviations: that code masks rare words more often; it freezes the position embeddings.
+Deviations: that code masks rare words more often, and it freezes the position embeddings.
 
-`distilbert.py:smoke` distills `runs/tiny-smoke/export`, which `python -m bertjax.train --config=configs/tiny.py:smoke`
-leaves, on the embedded corpus in under a minute.
+`distilbert.py:smoke` distills `runs/tiny-smoke/export` on the embedded corpus in under a minute.
+`python -m bertjax.train --config=configs/tiny.py:smoke` writes that export.
 """
 
 import ml_collections
@@ -40,7 +40,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     teacher = SMOKE_TEACHER if variant == "smoke" else variant
     model = SavedModel(teacher).settings["model"]
     if model["layers"] % 2:
-        raise ValueError(f"{teacher} has {model['layers']} layers, an odd number: every second makes no half")
+        raise ValueError(f"{teacher} has {model['layers']} layers, an odd number; name a teacher with an even number")
     config = ml_collections.ConfigDict()
     config.init_from, config.init_every = teacher, 2
     config.model = {"preset": "init_from", "layers": model["layers"] // 2, "segments": 0}

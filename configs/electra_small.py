@@ -1,12 +1,12 @@
 """ELECTRA-Small as published: Clark et al. (2020), arXiv 2003.10555, appendix A; the other sizes are variants.
 
-On every host of a TPU slice of 16 chips (the paper had one V100 for four days for this size, 16 TPU v3 for the base
-model):
+Run on every host of a TPU slice of 16 chips (the paper used one V100 for four days for this size, and 16 TPU v3 for the
+base model):
 
     python -m bertjax.train --distributed --config=configs/electra_small.py --workdir=gs://BUCKET/electra_small \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/electra_small.py --topology=v5e:4x4
 
@@ -16,7 +16,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | embeddings | 128 wide | 768 | 1024 | table 6 | the same |
 | generator's widths | 1/4 | 1/3 | 1/4 | table 6 | the same |
 | discriminator's loss | times 50 | 50 | 50 | section 2 | the same |
-| masked | 15% | 15% | 25% | table 6 | the same, all by [MASK] (section 2) |
+| masked | 15% | 15% | 25% | table 6 | the same, always with [MASK] (section 2) |
 | batch | 128 | 256 | 2,048 | table 6 | the same |
 | steps | 1,000,000 | 766,000 | 400,000 | table 6 | the same |
 | sequence length | 128 | 512 | 512 | table 6 (*) | the same |
@@ -25,15 +25,15 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | dropout | 0.1 | 0.1 | 0.1 | table 6 | the same, 0.1 on attention |
 | tokenizer | | | | (*) | WordPiece, 30,522, lower case, trained on your corpus |
 
-(*) from the code that the authors published, google-research/electra.
+(*) From the authors' published code, google-research/electra.
 
-`electra_small.py:base` and `:large` are the other sizes. `electra_small.py:mlm` is the encoder of the small one trained
-by masked language modeling alone, at the same 15%: the ablation of section 3.2.
+`electra_small.py:base` and `:large` are the other sizes. `electra_small.py:mlm` trains the small encoder with masked
+language modeling only, also at 15%: the ablation of section 3.2.
 
-Deviations: text is cut into full sentences, where that code cuts an example in two segments; it leaves 15% of what is
-masked as it stands, which the paper does not tell.
+Deviations: text is cut into full sentences; that code cuts an example into two segments. It also leaves 15% of the
+masked tokens unchanged, which the paper does not mention.
 
-`electra_small.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`electra_small.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -81,5 +81,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are {', '.join(SIZES)}, mlm and smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose {', '.join(SIZES)}, mlm or smoke")
     return config

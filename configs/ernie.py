@@ -1,11 +1,11 @@
 """ERNIE's knowledge masking in three stages: Sun et al. (2019), arXiv 1904.09223, section 3.2.
 
-On every host of a TPU slice of 16 chips:
+Run on every host of a TPU slice of 16 chips:
 
     python -m bertjax.train --distributed --config=configs/ernie.py --workdir=gs://BUCKET/ernie \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/ernie.py --topology=v5e:4x4
 
@@ -13,19 +13,19 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 |---|---|---|---|
 | layers, width, heads | 12, 768, 12 | 3.1 | the same |
 | first stage | 15% of the basic units, single tokens | 3.2.1 | the same |
-| second stage | phrases as wholes | 3.2.2 | those that are mined in the corpus |
-| third stage | named entities as wholes | 3.2.3 | those of your list, see below |
+| second stage | phrases as wholes | 3.2.2 | phrases mined in the corpus |
+| third stage | named entities as wholes | 3.2.3 | the entities of your list, see below |
 
-Batch, steps and learning rate are BERT's, since the paper tells none; each stage has a third of the steps. The dialogue
-task of section 4.2 is not here. The three tasks share the encoder and the head.
+Batch, steps and learning rate are BERT's, because the paper does not give them. Each stage has a third of the steps.
+The dialogue task of section 4.2 is not implemented. The three tasks share the encoder and the head.
 
-The paper finds entities with a tagger. Put yours into a file, one a line, and name it:
+The paper finds entities with a tagger. Write your entities into a file, one per line, and name the file:
 
     python -m bertjax.train --config=configs/ernie.py --config.tasks.entities.objective.masking.lexicon=my/entities.txt
 
-Without it the third stage takes the 10,000 strongest phrases alone, which are names for the most part.
+Without a list, the third stage uses only the 10,000 strongest phrases, most of which are names.
 
-`ernie.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`ernie.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -67,5 +67,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 60, "rows": 64}
         config.runtime = {"save_every": 30}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

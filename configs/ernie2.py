@@ -1,35 +1,35 @@
 """ERNIE 2.0's continual multi-task pretraining: Sun et al. (2020), arXiv 1907.12412.
 
-On every host of a TPU slice of 16 chips:
+Run on every host of a TPU slice of 16 chips:
 
     python -m bertjax.train --distributed --config=configs/ernie2.py --workdir=gs://BUCKET/ernie2 \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/ernie2.py --topology=v5e:4x4
 
 | setting | paper | where | here |
 |---|---|---|---|
 | layers, width, heads | 12, 768, 12 | "Pre-training Settings" | the same |
-| a task enters after the other, and all that are there go on | yes | "Continual Multi-task Learning" | a stage each |
+| tasks enter one after another, the earlier ones continue | yes | "Continual Multi-task Learning" | a stage each |
 | task embedding | one for each task | "Model Structure" | the same |
-| phrases and entities are masked | as wholes | "Word-aware Pre-training Tasks" | phrases that are mined in the corpus |
+| phrases and entities are masked | as wholes | "Word-aware Pre-training Tasks" | phrases mined in the corpus |
 | capitalization, token-document relation | yes | the same | the same |
-| sentence reordering, sentence distance | yes | "Structure-aware Pre-training Tasks" | three segments at most |
-| discourse relation, IR relevance | yes | "Semantic-aware Pre-training Tasks" | no: they learn from labels and logs |
+| sentence reordering, sentence distance | yes | "Structure-aware Pre-training Tasks" | at most three segments |
+| discourse relation, IR relevance | yes | "Semantic-aware Pre-training Tasks" | no: they need labels and search logs |
 
-Batch, steps and learning rate are BERT's, not the paper's: five stages have a fifth of the steps each, and the tasks of
-a stage take turns. Every task masks tokens, too, as sentence tasks and token tasks are combined in the paper. The
-tokenizer keeps capitals, since one of the tasks asks for them. Fine-tuning adds the task embedding of `knowledge`; the
-paper says that any will do.
+Batch, steps and learning rate are BERT's, not the paper's. Five stages have a fifth of the steps each, and the tasks of
+a stage take turns. Every task also masks tokens, because the paper combines sentence tasks and token tasks. The
+tokenizer keeps capitals, because one of the tasks predicts them. Fine-tuning adds the task embedding of `knowledge`;
+according to the paper any of them works.
 
-`ernie2.py:smoke` goes the same way with a very small model on the embedded corpus in two minutes.
+`ernie2.py:smoke` trains a very small model in the same way on the embedded corpus in two minutes.
 """
 
 import ml_collections
 
-# In the order in which they enter.
+# In the order in which they enter the mixture.
 TASKS = {
     "knowledge": ("mlm", "doc_sentences"),
     "capitals": ("capitals", "doc_sentences"),
@@ -68,5 +68,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 100, "rows": 64}
         config.runtime = {"save_every": 50}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

@@ -1,11 +1,11 @@
-"""An encoder of ModernBERT's shape, trained as that in its first phase: Warner et al. (2024), arXiv 2412.13663.
+"""An encoder shaped like ModernBERT, trained as in its first phase: Warner et al. (2024), arXiv 2412.13663.
 
-On every host of a TPU slice of 256 chips:
+Run on every host of a TPU slice of 256 chips:
 
     python -m bertjax.train --distributed --config=configs/modern.py --workdir=gs://BUCKET/modern \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/modern.py --topology=v5e:16x16
 
@@ -16,16 +16,16 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | attention | every third layer global, the others see 128 tokens | 2.1 | the same: 64 to either side |
 | feed-forward | GeGLU | 2.1 | the same |
 | norms | before each part, after the embeddings | 2.1 | the same, and one before the first attention too |
-| biases | none but in the decoder | 2.1 | none but in heads |
+| biases | only in the decoder | 2.1 | only in the heads |
 | objective | masked tokens, 30%, no sentence pairs | 2.2 | the same |
 | sequence length | 1,024 in the first phase | 2.2 | the same |
-| learning rate | warm-up, stable, decay | 2.2 | the same; steps, rate and batch are ours |
-| packing | no padding | 2.1 | several examples a row, kept apart |
+| learning rate | warm-up, stable, decay | 2.2 | the same; steps, rate and batch are our choice |
+| packing | no padding | 2.1 | several examples per row, kept apart |
 
-Deviations: AdamW in place of StableAdamW, a linear fall, byte-level BPE trained on your corpus, text without code,
-and no second phase of longer rows.
+Deviations: AdamW instead of StableAdamW, a linear decay, byte-level BPE trained on your corpus, text without code, and
+no second phase with longer rows.
 
-`modern.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`modern.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -62,5 +62,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

@@ -1,37 +1,37 @@
 """RoBERTa-base as published: Liu et al. (2019), arXiv 1907.11692, table 9.
 
-On every host of a TPU slice of 256 chips (the paper had up to 1,024 V100 GPUs):
+Run on every host of a TPU slice of 256 chips (the paper used up to 1,024 V100 GPUs):
 
     python -m bertjax.train --distributed --config=configs/roberta_base.py --workdir=gs://BUCKET/roberta_base \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/roberta_base.py --topology=v5e:16x16
 
 | setting | paper | where | here |
 |---|---|---|---|
 | layers, width, heads | 12, 768, 12 | table 9 | the same |
-| positions, segments | from row 2 on, none (*) | | the same |
+| positions, segments | from row 2 of the position table, none (*) | | the same |
 | batch | 8k sequences | table 9 | 8,192 rows |
 | steps | 500,000 | table 9 | 500,000 |
 | sequence length | 512 from the first step on | 3.1 | the same |
 | optimizer | Adam, 6e-4, betas 0.9 and 0.98, epsilon 1e-6, weight decay 0.01, no clipping | table 9 | the same |
 | learning rate | warm-up over 24,000 steps, linear decay | table 9 | the same |
 | dropout, attention dropout | 0.1, 0.1 | table 9 | the same |
-| examples | full sentences across documents, no next-sentence loss | 4.2 | the same, cut where a row is full |
+| examples | full sentences across documents, no next-sentence loss | 4.2 | the same, cut at the end of a row |
 | masking | dynamic, 15% | 4.1 | the same |
 | tokenizer | byte-level BPE, 50,000 | 4.4 | trained on your corpus |
-| corpus | five corpora, 160 GB | 3.2 | `data.corpus`; without it Wikipedia alone |
+| corpus | five corpora, 160 GB | 3.2 | `data.corpus`; default: Wikipedia only |
 
-(*) from the code that the authors published.
+(*) From the authors' published code.
 
-`roberta_base.py:large` is RoBERTa-large: 24 layers, 1024, 16 heads, a peak of 4e-4 after 30,000 steps (table 9).
+`roberta_base.py:large` is RoBERTa-large: 24 layers, width 1024, 16 heads, a peak of 4e-4 after 30,000 steps (table 9).
 
-Deviations: rows are cut between tokens, so that none is padded (`--config.tasks.mlm.examples.cut=sentences` keeps to
-whole sentences).
+Deviations: rows are cut between tokens, so that no row is padded. `--config.tasks.mlm.examples.cut=sentences` keeps
+sentences whole.
 
-`roberta_base.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`roberta_base.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -67,5 +67,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are smoke and large")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke or large")
     return config

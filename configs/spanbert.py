@@ -1,11 +1,11 @@
 """SpanBERT as published: Joshi et al. (2020), arXiv 1907.10529, sections 3 and 4.2.
 
-On every host of a TPU slice of 64 chips (the paper had 32 V100 GPUs for 15 days):
+Run on every host of a TPU slice of 64 chips (the paper used 32 V100 GPUs for 15 days):
 
     python -m bertjax.train --distributed --config=configs/spanbert.py --workdir=gs://BUCKET/spanbert \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/spanbert.py --topology=v5e:8x8
 
@@ -13,8 +13,8 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 |---|---|---|---|
 | model | BERT-Large | 4.2 | the same |
 | masking | spans of whole words, geometric with p = 0.2 up to 10, 15% | 3.1 | the same |
-| span boundary objective | two layers, 200 dimensions for places | 3.2, 4.2 | the same, up to 20 places (*) |
-| sequences | single, up to 512 tokens, no next sentence | 3.3 | full sentences of one document or more |
+| span boundary objective | two layers, position embeddings 200 wide | 3.2, 4.2 | the same, up to 20 positions (*) |
+| sequences | single, up to 512 tokens, no next sentence | 3.3 | full sentences of one or more documents |
 | batch | 256 sequences of 512 tokens | 4.2 | the same |
 | steps | 2,400,000 | 4.2 | the same |
 | learning rate | 1e-4, warm-up over 10,000 steps, linear decay | 4.2 | the same |
@@ -23,9 +23,9 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | masks | new in every epoch | 4.2 | the same |
 | tokenizer | that of BERT, cased | 4.2 | WordPiece, 30,000, cased, trained on your corpus |
 
-(*) from the code that the authors published, facebookresearch/SpanBERT.
+(*) From the authors' published code, facebookresearch/SpanBERT.
 
-`spanbert.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`spanbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -57,5 +57,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

@@ -1,24 +1,24 @@
 """BERT-base by progressive stacking: Gong et al. (2019), "Efficient Training of BERT by Progressively Stacking", ICML.
 
-On every host of a TPU slice of 16 chips:
+Run on every host of a TPU slice of 16 chips:
 
     python -m bertjax.train --distributed --config=configs/stacking.py --workdir=gs://BUCKET/stacking \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/stacking.py --topology=v5e:4x4
 
 | setting | paper | here |
 |---|---|---|
-| depth | doubled by copying the stack, until it is 12 | 3, 6, 12 layers |
-| what the upper half begins as | a copy of the lower half | the same, the moments of its optimizer too |
-| how long each depth is trained | see there | a sixth, a sixth, and two thirds of the steps |
+| depth | doubled by copying the stack, up to 12 layers | 3, 6, 12 layers |
+| initial weights of the upper half | a copy of the lower half | the same, and its optimizer moments |
+| training time of each depth | see the paper | a sixth, a sixth and two thirds of the steps |
 
-Encoder, batch, steps and learning rate are those of BERT-base in `bert_base.py`, but that all rows have 128 tokens. The
-rate runs through: a stage does not begin its warm-up anew.
+Encoder, batch, steps and learning rate are those of BERT-base in `bert_base.py`, except that all rows have 128 tokens.
+The learning rate continues across stages: a stage does not repeat the warm-up.
 
-`stacking.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`stacking.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -50,5 +50,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 30, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

@@ -1,11 +1,11 @@
 """StructBERT: Wang et al. (2020), arXiv 1908.04577.
 
-On every host of a TPU slice of 16 chips:
+Run on every host of a TPU slice of 16 chips:
 
     python -m bertjax.train --distributed --config=configs/structbert.py --workdir=gs://BUCKET/structbert \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/structbert.py --topology=v5e:4x4
 
@@ -17,7 +17,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 
 Encoder, batch, steps and learning rate are those of BERT-base in `bert_base.py`.
 
-`structbert.py:smoke` goes the same way with a very small model on the embedded corpus in under a minute.
+`structbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -55,5 +55,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

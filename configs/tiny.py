@@ -1,8 +1,8 @@
-"""A very small BERT on the embedded English corpus, trained on two CPU cores in at most 15 minutes.
+"""A very small BERT on the embedded English corpus. It trains on two CPU cores in at most 15 minutes.
 
     python -m bertjax.train --config=configs/tiny.py
 
-Variants: `tiny.py:smoke` runs through everything in under a minute; `tiny.py:chars` learns to spell (a vocabulary of
+Variants: `tiny.py:smoke` runs every part in under a minute. `tiny.py:chars` learns to spell (its vocabulary is the
 characters) in about three minutes.
 """
 
@@ -11,7 +11,7 @@ import ml_collections
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    # So short a training never sees a text often enough to learn it by heart: dropout would only slow it down.
+    # This training is too short to memorize any text, so dropout would only slow it down.
     # In a narrow model, weights as small as BERT's 0.02 leave attention uniform for thousands of steps.
     config.model = {
         "preset": "tiny",
@@ -21,9 +21,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "init_stddev": 0.04,
     }
     config.optimizer = {"learning_rate": 1.2e-3, "warmup_steps": 300, "b2": 0.98}
-    # Every position learns who its neighbors are for itself: the fewer there are, the sooner.
+    # Each position embedding learns its neighbors separately, so fewer positions learn sooner.
     config.stages = [{"steps": 4000, "seq_len": 32, "batch": 48}]
-    # Such rows are short enough without BERT's tenth of still shorter ones.
+    # Rows of 32 tokens are short enough without BERT's tenth of even shorter pairs.
     config.tasks = {"bert": {"examples": {"kind": "segment_pairs", "short_seq_prob": 0.0}}}
     config.eval = {"every": 1000}
     config.runtime = {"unroll": True, "save_every": 500}
@@ -41,5 +41,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 100})
         config.eval = {"every": 850, "rows": 512}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are smoke and chars")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke or chars")
     return config

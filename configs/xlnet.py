@@ -1,11 +1,11 @@
 """XLNet as published: Yang et al. (2019), arXiv 1906.08237, section 3.1 and the appendix on hyperparameters.
 
-On every host of a TPU slice of 256 chips (the paper had 512 TPU v3 chips for five and a half days):
+Run on every host of a TPU slice of 256 chips (the paper used 512 TPU v3 chips for five and a half days):
 
     python -m bertjax.train --distributed --config=configs/xlnet.py --workdir=gs://BUCKET/xlnet \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
-Does it fit, and what does it cost? Compiled for the slice without having one:
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
     python -m bertjax.compile --config=configs/xlnet.py --topology=v5e:16x16
 
@@ -14,7 +14,7 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | model | 24 layers, 1024 wide, 16 heads, 4096 feed-forward | appendix | the same |
 | positions | relative, relative segments | 2.4, 2.5 | the same |
 | predicted | 1/6 of the tokens, the last of a random order | 2.3, appendix | the same |
-| what is predicted | spans of 1 to 5 tokens | 3.1 | runs of 1 to 3 whole words |
+| units of prediction | spans of 1 to 5 tokens | 3.1 | runs of 1 to 3 whole words |
 | sequences | 512 tokens | appendix | full sentences, 512 tokens |
 | batch | 8,192 | appendix | the same |
 | steps | 500,000 | appendix | the same |
@@ -23,15 +23,17 @@ Does it fit, and what does it cost? Compiled for the slice without having one:
 | dropout | 0.1, 0.1 on attention | appendix | the same |
 | tokenizer | SentencePiece, 32,000, cased | (*) | the same, trained on your corpus |
 
-(*) from the code that the authors published, zihangdai/xlnet.
+(*) From the authors' published code, zihangdai/xlnet.
 
-Deviations: two segments are packed there for half of the examples, and the segment before is remembered over steps
-(section 2.4). Here, `--config.tasks.xlnet.objective.memory=True` makes the first half of a row the memory of the
-second. [CLS] comes first, not last. There is no dropout on the sinusoids of distances nor within the feed-forward
-layer.
+Deviations:
+- The published training packs two segments for half of the examples.
+- It remembers the previous segment across steps (section 2.4). Here, `--config.tasks.xlnet.objective.memory=True` makes
+  the first half of a row the memory of the second.
+- [CLS] comes first, not last.
+- There is no dropout on the sinusoids of distances or within the feed-forward layer.
 
-`xlnet.py:base` is the size of BERT-Base that the paper compares; `xlnet.py:smoke` goes the same way with a very small
-model on the embedded corpus in under a minute.
+`xlnet.py:base` is the size of BERT-Base that the paper compares. `xlnet.py:smoke` trains a very small model in the same
+way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -68,5 +70,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there are base and smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose base or smoke")
     return config

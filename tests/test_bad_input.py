@@ -72,7 +72,7 @@ def test_corpus(refused, tmp_path, name, content, complaints):
         ("--config.tasks.toy.objective.kind=mlmm", ["objective.kind='mlmm'", "mlm"]),
         ("--config.tasks.toy.objective.kind=no.such:Thing", ["no.such:Thing", "PYTHONPATH"]),
         ("--config=nowhere.py", ["'nowhere.py' does not exist"]),
-        ("--config=configs/tiny.py:huge", ["no variant 'huge'", "smoke"]),
+        ("--config=configs/tiny.py:huge", ["unknown variant 'huge'", "smoke"]),
         ("--steps=3", ["unknown flag '--steps=3'"]),
         ("--optimizer.learning_rate=1", ["did you mean --config.optimizer.learning_rate=1?"]),
         ("--config.seed", ["--config.seed=VALUE"]),

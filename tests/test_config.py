@@ -365,7 +365,7 @@ def test_files_that_cannot_be_read(tmp_path, text, message):
 def test_files_and_variants_that_are_not_there():
     with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; see the files in configs/"):
         load("no/such.py")
-    with pytest.raises(UserError, match="no variant 'smokee'; there are smoke and chars$"):
+    with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke or chars$"):
         load(path_of("tiny", "smokee"))
 
 

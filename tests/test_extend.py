@@ -197,7 +197,7 @@ def said(capsys, *arguments) -> str:
 
 def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys):
     assert runs.call("--config=configs/adapt.py", f"--workdir={tmp_path}/run") == 2
-    assert "name the model to begin with, such as configs/adapt.py:models/bert" in capsys.readouterr().err
+    assert "name the model to start from, such as configs/adapt.py:models/bert" in capsys.readouterr().err
     assert runs.call(f"--config=configs/adapt.py:{tmp_path}", f"--workdir={tmp_path}/run") == 2
     assert f"error: '{tmp_path}' holds neither an export (bertjax.json) nor a run" in capsys.readouterr().err
     found = export.read(source)

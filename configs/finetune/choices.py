@@ -2,9 +2,9 @@
 
     python -m bertjax.train --config=configs/finetune/choices.py --config.init_from=EXPORT --seeds=5 --workdir=runs/swag
 
-EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The original
-files are looked for as swag/train.csv and swag/val.csv; `--config.tasks.choices.examples.train=` and `...heldout=` name
-others. Sentence A is `sent1`, sentence B is `sent2`, which begins the endings, with one of them.
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The recipe reads
+the original files swag/train.csv and swag/val.csv; `--config.tasks.choices.examples.train=` and `...heldout=` name
+others. Sentence A is `sent1`. Sentence B is `sent2`, the start of every ending, followed by one of the endings.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -12,8 +12,8 @@ others. Sentence A is `sent1`, sentence B is `sent2`, which begins the endings, 
 | epochs | 3 | section 4.4 | the same |
 | learning rate | 2e-5 | section 4.4 | the same |
 | score of an ending | a vector times the pooled [CLS] | section 4.4 | the same, and a bias, which the softmax cancels |
-| warm-up | not said; a tenth of the steps in the published run_classifier.py | | a tenth of the steps |
-| longest sentence A with B | not said | | 128 tokens, a quarter of a row |
+| warm-up | not given; a tenth of the steps in the published run_classifier.py | | a tenth of the steps |
+| longest sentence A with B | not given | | 128 tokens, a quarter of a row |
 
 `choices.py:smoke` is the same with short rows, a list of choices and a high learning rate, for a very small model and a
 few records.
@@ -48,5 +48,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.optimizer["learning_rate"] = 3e-3
         config.stages[0].update({"seq_len": 32, "examples": 3 * 16})
     elif variant:
-        raise ValueError(f"no variant {variant!r}; there is smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

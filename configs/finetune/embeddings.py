@@ -1,20 +1,24 @@
-"""Sentence embeddings as Sentence-BERT learns them (Reimers & Gurevych, 2019, arXiv 1908.10084).
+"""Sentence embeddings as in Sentence-BERT (Reimers & Gurevych, 2019, arXiv 1908.10084) and supervised SimCSE.
 
     python -m bertjax.train --config=configs/finetune/embeddings.py:NLI --config.init_from=EXPORT --workdir=runs/nli
     python -m bertjax.train --config=configs/finetune/embeddings.py:STS-B --config.init_from=runs/nli --workdir=runs/sts
 
-learn from natural language inference first and from graded similarity then, which does best in the paper's table 2; the
-second alone starts from any EXPORT: an export of a run (`runs/tiny/export`) or of a converted model
-(docs/guides/huggingface.md). From pairs that belong together and nothing else,
+These two train on natural language inference first and on graded similarity second, the best order in the paper's
+table 2. The second command also works alone, from any EXPORT: an export of a run (`runs/tiny/export`) or of a converted
+model (docs/guides/huggingface.md).
 
     python -m bertjax.train --config=configs/finetune/embeddings.py:pairs --config.init_from=EXPORT --workdir=runs/pairs
 
-learns to find the second text of a pair among those of the batch, as supervised SimCSE does (Gao et al., 2021, arXiv
-2104.08821) without hard negatives. Files are looked for as nli/train.tsv and nli/dev.tsv (columns sentence1, sentence2,
-label, SNLI and MultiNLI one after the other, without the pairs that have no gold label), glue/STS-B/train.tsv and
-dev.tsv, and pairs/train.tsv and dev.tsv (sentence1, sentence2);
-`--config.tasks.embeddings.examples.train=` and `...heldout=` name others. The vectors of new sentences are
-`bertjax.predict --do=embed`.
+This one needs only pairs of texts that belong together. It learns to find the second text of a pair among all second
+texts of the batch, as supervised SimCSE does (Gao et al., 2021, arXiv 2104.08821), without hard negatives.
+
+Files, relative to the current folder (`--config.tasks.embeddings.examples.train=` and `...heldout=` name others):
+- nli/train.tsv and nli/dev.tsv with columns sentence1, sentence2, label: SNLI and MultiNLI one after the other, without
+  the pairs that have no gold label
+- glue/STS-B/train.tsv and dev.tsv
+- pairs/train.tsv and dev.tsv with columns sentence1, sentence2
+
+`bertjax.predict --do=embed` computes the vectors of new sentences.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -23,10 +27,10 @@ dev.tsv, and pairs/train.tsv and dev.tsv (sentence1, sentence2);
 | NLI: batch, epochs | 16 pairs, 1 | SBERT, section 3.1 | the same, 16 on average: short texts share rows |
 | NLI: learning rate, warm-up | 2e-5, a tenth of the training data | SBERT, section 3.1 | the same, linear decay |
 | STS-B: loss | squared error of the cosine; score / 5 | SBERT, section 3; training_stsbenchmark.py | the same |
-| STS-B: batch, epochs | not said; 16 pairs, 4 | training_stsbenchmark.py | the same, 16 on average |
-| STS-B: learning rate, warm-up | not said; a tenth | training_stsbenchmark.py | 2e-5, a tenth of the steps |
+| STS-B: batch, epochs | not given; 16 pairs, 4 | training_stsbenchmark.py | the same, 16 on average |
+| STS-B: learning rate, warm-up | not given; a tenth | training_stsbenchmark.py | 2e-5, a tenth of the steps |
 | optimizer | Adam | SBERT, section 3.1 | Adam, weight decay 0.01 |
-| longest text | not said | | 128 tokens, half a row |
+| longest text | not given | | 128 tokens, half a row |
 | pairs: temperature | 0.05 | SimCSE, section 3 | the same |
 | pairs: batch, epochs, learning rate | 512 pairs, 3, 5e-5 | SimCSE, run_sup_example.sh | the same, 512 on average |
 | pairs: longest text | 32 tokens | SimCSE, run_sup_example.sh | the same, half a row |

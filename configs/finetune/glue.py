@@ -4,13 +4,13 @@
         --workdir=runs/glue/MRPC
 
 EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). Variants are
-CoLA, SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The original files are looked for as
+CoLA, SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The recipe reads the original files, such as
 glue/MRPC/train.tsv and glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When
-runs/glue holds the tasks,
+the tasks are trained in runs/glue,
 
     python -m bertjax.evaluate runs/glue --suite=glue
 
-prints the line of the paper's table 1.
+prints the row of the paper's table 1.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -37,12 +37,12 @@ COLUMNS = {
     "QNLI": ("question", "sentence", "label"),
     "WNLI": ("sentence1", "sentence2", "label"),
 }
-# Development sets of another name than dev.tsv, and folders of another name than the task.
+# Development sets not called dev.tsv, and folders not called like the task.
 HELDOUT = {"MNLI": "dev_matched.tsv", "MNLI-mm": "dev_mismatched.tsv"}
 FOLDERS = {"MNLI-mm": "MNLI"}
-# Tokens of a row, and examples that may share it (0: one per 16 tokens). Sentences of these two have 11 and 13 tokens
-# on average: rows of 128 with 8 of them, as suits pairs, would be 69% and 71% full, and these are 98% and 99.6%, with
-# attention over half as many tokens. 4 of SST-2's 67,349 sentences are cut to 64.
+# Tokens per row and the most examples that share one (0: one per 16 tokens). Sentences of these two tasks have 11 and
+# 13 tokens on average. Rows of 128 tokens with 8 examples, which suit pairs, would be 69% and 71% full. These rows are
+# 98% and 99.6% full, with attention over half as many tokens. 4 of SST-2's 67,349 sentences are cut to 64 tokens.
 ROWS = {"CoLA": (64, 16), "SST-2": (64, 16)}
 METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1"}
 
@@ -75,6 +75,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {"learning_rate": 3e-5, "warmup_share": 0.1}
     config.stages = [{"epochs": 3.0, "seq_len": seq_len, "examples": 32}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}
-    # On CPU a step of six layers takes 4% to 15% less time unrolled, and no longer to compile.
+    # On a CPU, unrolling makes a step of six layers 4% to 15% faster and does not lengthen compilation.
     config.runtime = {"keep_best": 1, "unroll": True}
     return config

@@ -3,9 +3,9 @@
     python -m bertjax.train --config=configs/finetune/qa.py --config.init_from=EXPORT --seeds=5 --workdir=runs/squad1
     python -m bertjax.train --config=configs/finetune/qa.py:v2 --config.init_from=EXPORT --seeds=5 --workdir=runs/squad2
 
-EXPORT is an export of a run or of a converted model (docs/guides/huggingface.md) with 384 positions. The files are
-looked for as squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and
-`...heldout=` name others. With `v2`, the threshold of no answer is tuned on the dev set and reported with its F1.
+EXPORT is an export of a run or of a converted model (docs/guides/huggingface.md) with 384 positions. The recipe reads
+squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and `...heldout=`
+name others. With `v2`, the threshold for no answer is tuned on the dev set and reported with its F1.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -15,7 +15,7 @@ looked for as squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `-
 | warm-up | a tenth of the steps | the published run_squad.py | the same |
 | row | 384 tokens, windows 128 apart, 64 for the question | the published run_squad.py | the same |
 | answers | 30 tokens at most, the 20 best kept | the published run_squad.py | the same |
-| TriviaQA first | for the leaderboard, not for the figures of one system alone | section 4.2 | no |
+| TriviaQA first | for the leaderboard, not for the single-system results | section 4.2 | no |
 
 `qa.py:smoke` and `qa.py:v2-smoke` are the same with short rows and a high learning rate, for a very small model and a
 few questions.
@@ -26,7 +26,7 @@ import ml_collections
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if variant not in ("", "v2", "smoke", "v2-smoke"):
-        raise ValueError(f"no variant {variant!r}; there are v2, smoke and v2-smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose v2, smoke or v2-smoke")
     second = variant.startswith("v2")
     version = "v2.0" if second else "v1.1"
     config = ml_collections.ConfigDict()
