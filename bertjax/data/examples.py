@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from bertjax.data import framing
+from bertjax.data.framing import Frame, Ids
 from bertjax.data.tokenizer import Tokenizer
 
 
@@ -89,6 +91,20 @@ class Ragged:
     token_labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @classmethod
+    def framed(
+        cls,
+        frame: Frame,
+        text: np.ndarray,
+        vocabulary: Vocabulary,
+        segments: np.ndarray,
+        labels: dict[str, np.ndarray],
+        ids: np.ndarray,
+    ) -> "Ragged":
+        """Return the examples of a frame, their text (int, in the order of its parts) between the special tokens."""
+        tokens = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id)
+        return cls(tokens, segments, vocabulary.is_special[tokens], frame.offsets, labels, np.asarray(ids, np.int64))
+
+    @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
         """The examples of several (at least one, all with the same labels), one part after the other."""
         if len(parts) == 1:
@@ -105,6 +121,10 @@ class Ragged:
                 name: np.concatenate([part.token_labels[name] for part in parts]) for name in parts[0].token_labels
             },
         )
+
+    def token_lists(self) -> list[np.ndarray]:
+        """Return the tokens of each example, as views."""
+        return np.split(self.tokens, self.offsets[1:-1])
 
     def take(self, indices: np.ndarray) -> "Ragged":
         """The examples at `indices` (int64 [M]), in that order."""
@@ -151,3 +171,32 @@ class Examples(Protocol):
 
     def take(self, indices: np.ndarray) -> Ragged:
         """The examples at `indices` (int64 [M]), in that order."""
+
+
+def add_special_tokens(
+    first: Ids,
+    second: Ids | None,
+    vocabulary: Vocabulary,
+    labels: dict[str, np.ndarray],
+    token_labels: dict[str, tuple[np.ndarray, int]] | None = None,
+) -> Ragged:
+    """Return M examples, with ids 0..M-1, from the token ids of their segments.
+
+    Args:
+      first: M segments A, without special tokens.
+      second: M segments B; None for examples of one segment.
+      vocabulary: the vocabulary of the ids.
+      labels: name -> array [M].
+      token_labels: name -> (values of the tokens of the last segments, one segment after the other; the value of all
+        other tokens).
+    """
+    frame, text = framing.frame(first, second)
+    count = 1 if second is None else 2
+    segments = np.repeat(np.tile(np.arange(count, dtype=np.int32), len(first)), frame.part_lengths)
+    in_last = frame.is_text & (segments == count - 1)
+    of_tokens = {}
+    for name, (values, other) in (token_labels or {}).items():
+        of_tokens[name] = np.full(len(in_last), other, values.dtype)
+        of_tokens[name][in_last] = values
+    ragged = Ragged.framed(frame, text, vocabulary, segments, labels, np.arange(len(first)))
+    return dataclasses.replace(ragged, token_labels=of_tokens)

@@ -6,9 +6,9 @@ That is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXi
 import dataclasses
 from typing import Any
 
-from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.inference.base import Use
-from bertjax.inference.texts import TextExamples, framed
+from bertjax.inference.texts import framed
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import mean_of_examples, unit
 
@@ -23,9 +23,9 @@ class Embed(Use):
 
     normalize: bool = False
 
-    def encode(self, records: list[Record]) -> TextExamples:
+    def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
-        return framed(encoded, self.vocabulary, self.seq_len)
+        return framed(records, encoded, self.vocabulary, self.seq_len)
 
     def outputs(self, params, batch):
         """`embedding_BND`, float32."""

@@ -33,8 +33,8 @@ class Fill(MaskedUse):
     def encode(self, records: list[Record]) -> Readings:
         mask_id = self.vocabulary.mask_id
         encoded = self.model.tokenizer.encode_masked([record["text"] for record in records])
-        texts = framed(encoded, self.vocabulary, self.seq_len)
-        positions = [np.flatnonzero(ids == mask_id) for ids in texts.ids]
+        texts = framed(records, encoded, self.vocabulary, self.seq_len)
+        positions = [np.flatnonzero(ids == mask_id) for ids in texts.ragged.token_lists()]
         for record, ids, found in zip(records, encoded, positions, strict=True):
             if mask_id not in ids:
                 raise UserError(f"{record[WHERE]} has no [MASK]; write [MASK] where a word is to be filled in")
@@ -42,7 +42,7 @@ class Fill(MaskedUse):
                 raise UserError(
                     f"{record[WHERE]} has a [MASK] beyond the {self.seq_len} tokens that the model reads; shorten it"
                 )
-        return readings(texts, positions, CAPACITY)
+        return readings(texts, positions, mask_id, CAPACITY)
 
     def outputs(self, params, batch):
         """`log_probabilities_BNKG` and `pieces_BNKG`, the best ids of each position, best first."""
@@ -60,7 +60,7 @@ class Fill(MaskedUse):
             strict=True,
         )
         masks: list[list[list[dict]]] = [[] for _ in records]
-        filled = [ids.copy() for ids in examples.texts.ids]
+        filled = [ids.copy() for ids in examples.texts.ragged.token_lists()]
         for text, position, ids_G, probabilities_G in guesses:
             filled[text][position] = ids_G[0]
             masks[text].append(

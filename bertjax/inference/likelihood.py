@@ -21,8 +21,10 @@ class PseudoLogLikelihood(MaskedUse):
 
     def encode(self, records: list[Record]) -> Readings:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
-        texts = framed(encoded, self.vocabulary, self.seq_len)
-        return readings(texts, [np.arange(1, len(ids) - 1) for ids in texts.ids], capacity=1)
+        texts = framed(records, encoded, self.vocabulary, self.seq_len)
+        return readings(
+            texts, [np.arange(1, length - 1) for length in texts.lengths()], self.vocabulary.mask_id, capacity=1
+        )
 
     def outputs(self, params, batch):
         """`log_probability_BN`: of the token that was masked, in nats."""

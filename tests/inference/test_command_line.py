@@ -69,7 +69,7 @@ def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, c
 
 def test_what_was_cut_is_said_at_the_end(folder, capsys):
     assert call(folder, "[MASK] " + "abc " * LONGEST, TEXTS[0]) == 0
-    assert capsys.readouterr().err == f"1 of 2 texts were cut to the {LONGEST} tokens that the model reads\n"
+    assert capsys.readouterr().err == f"1 of 2 texts were cut to {LONGEST} tokens\n"
 
 
 def test_a_process_of_its_own_whose_reader_has_enough(folder):
@@ -163,7 +163,7 @@ def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsy
     said = capsys.readouterr()
     figures = json.loads(said.out)["minimal_pairs"]
     assert figures["pairs"] == 3 and figures["UID"] == {"one": {name: figures[name] for name in ("accuracy", "pairs")}}
-    assert said.err == f"1 of 6 sentences were cut to the {LONGEST} tokens that the model reads\n"
+    assert said.err == f"1 of 6 sentences were cut to {LONGEST} tokens\n"
     assert call(folder, flag, main=evaluate.main) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]
 

@@ -101,7 +101,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     assert len(ids) > LONGEST - 2
     use = predictor.use(predictor_module.Embed, normalize=False)
     question = predictor.question(use, predictor_module.records_of([long, WORDS[0], long]))
-    assert question.notes == {f"cut to the {LONGEST} tokens that the model reads": 2}
+    assert question.notes == {f"cut to {LONGEST} tokens": 2}
     [outputs] = predictor.outputs(question)
     expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
     np.testing.assert_allclose(outputs["embedding_BND"][2], expected, atol=1e-5)

@@ -10,13 +10,12 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
-from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
+from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.formats.trimming import TRIMS, Range, trimmed
+from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
-
-_DELIMITERS = 3  # [CLS] A [SEP] B [SEP]
 
 # How B relates to A: follows it, precedes it, comes from another document, or from elsewhere in the same one; or there
 # is nothing to pair A with.
@@ -92,9 +91,9 @@ class PairFormat(TextFormat):
           UserError: no document to take a random partner from, no sentence with another one beside it, or a `seq_len`
             that cannot hold a pair.
         """
-        room, documents, pairs = seq_len - _DELIMITERS, len(split.documents) - 1, 0
+        room, documents, pairs = seq_len - special_tokens(2), len(split.documents) - 1, 0
         if room < 2:
-            raise UserError(f"seq_len={seq_len} cannot hold a sentence pair; use at least {2 + _DELIMITERS}")
+            raise UserError(f"seq_len={seq_len} cannot hold a sentence pair; use at least {2 + special_tokens(2)}")
         if RANDOM in self.relations and documents < 2:
             raise UserError(
                 f"sentence pairs need at least two documents and there is {documents}; "
@@ -173,20 +172,17 @@ class PairExamples(StoredExamples):
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         a_start, a_stop, b_start, b_stop, _ = ranges.T
-        return a_stop - a_start + b_stop - b_start + _DELIMITERS
+        return a_stop - a_start + b_stop - b_start + special_tokens(2)
 
     def take(self, indices: np.ndarray) -> Ragged:
         ranges = self._ranges[indices]
-        a_length, lengths = ranges[:, 1] - ranges[:, 0], self._lengths_of(ranges)
-        offsets = offsets_of(lengths)
-        runs = ranges[:, :4].reshape(-1, 2)
-        halves = np.stack([a_length + 2, lengths - a_length - 2], axis=1)
+        starts, stops = ranges[:, :4].reshape(-1, 2).T
+        frame = Frame.of(stops - starts, np.full(len(ranges), 2))
         return self._assemble(
             indices,
-            offsets,
-            sources=concatenated(runs[:, 0], runs[:, 1]),
-            separators=offsets[:-1] + a_length + 1,
-            segments=np.repeat(np.tile(np.array([0, 1], np.int32), len(ranges)), halves.ravel()),
+            frame,
+            sources=concatenated(starts, stops),
+            segments=np.repeat(np.tile(np.array([0, 1], np.int32), len(ranges)), frame.part_lengths),
             labels={self.label: ranges[:, 4].astype(np.int32)},
         )
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
-from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
+from bertjax.data.formats.stored import StoredExamples, concatenated
+from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
 CUTS = ("tokens", "sentences")
-_DELIMITERS = 2  # [CLS] text [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ class RunFormat(TextFormat):
         Raises:
           UserError: a `seq_len` that cannot hold a token.
         """
-        room = seq_len - _DELIMITERS
+        room = seq_len - special_tokens(1)
         if room < 1:
-            raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {1 + _DELIMITERS}")
+            raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {1 + special_tokens(1)}")
         make = self._at_sentences if self.cut == "sentences" else self._at_tokens
         for ranges in make(split, room):
             yield Block(ranges, lost_tokens=0, repeated_tokens=0)
@@ -92,31 +92,39 @@ class RunExamples(StoredExamples):
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         start, stop, separators = ranges.T
-        return stop - start + separators + _DELIMITERS
+        return stop - start + special_tokens(1 + separators)
 
     def take(self, indices: np.ndarray) -> Ragged:
         ranges = self._ranges[indices]
-        start, stop, _ = ranges.T
-        offsets = offsets_of(self._lengths_of(ranges))
+        start, stop, separators = ranges.T
+        frame = Frame.of(self._part_lengths(ranges), 1 + separators)
         return self._assemble(
             indices,
-            offsets,
+            frame,
             sources=concatenated(start, stop),
-            separators=self._separators(ranges, offsets),
-            segments=np.zeros(offsets[-1], np.int32),
+            segments=np.zeros(frame.offsets[-1], np.int32),
             labels={},
         )
 
-    def _separators(self, ranges: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Places of the [SEP] between documents; int64."""
-        example = np.flatnonzero(ranges[:, 2])
-        start, _, count = ranges[example].T
+    def _part_lengths(self, ranges: np.ndarray) -> np.ndarray:
+        """Return how many tokens each example takes from each document; int64 [P]."""
+        start, stop, separators = ranges.T
+        last = np.cumsum(1 + separators) - 1
+        is_last = np.zeros(last[-1] + 1 if len(last) else 0, bool)
+        is_last[last] = True
+        stops = np.empty(len(is_last), np.int64)
+        stops[is_last], stops[~is_last] = stop, self._document_ends(ranges[separators > 0])
+        starts = np.roll(stops, 1)
+        starts[last - separators] = start
+        return stops - starts
+
+    def _document_ends(self, ranges: np.ndarray) -> np.ndarray:
+        """Return where documents end inside ranges of tokens, one range after the other; int64."""
+        start, _, count = ranges.T
         bounds, documents = self._offsets
         sentence = np.searchsorted(bounds, start, side="right") - 1
         following = np.searchsorted(documents, sentence, side="right")
-        begins = bounds[documents[concatenated(following, following + count)]]
-        before = concatenated(np.zeros_like(count), count)
-        return begins + before + np.repeat(offsets[example] + 1 - start, count)
+        return bounds[documents[concatenated(following, following + count)]]
 
 
 def document_edges(split: Split, start: int, stop: int) -> np.ndarray:

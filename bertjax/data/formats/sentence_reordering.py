@@ -17,13 +17,13 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.pairs import below
-from bertjax.data.formats.stored import StoredExamples, concatenated, offsets_of
+from bertjax.data.formats.stored import StoredExamples, concatenated
+from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
 MOST_SEGMENTS = 3
-_DELIMITERS = 1 + MOST_SEGMENTS  # [CLS] and a [SEP] after each segment
 # The orders of one segment, of two, of three: a label is an index into them.
 ORDERS = [order for count in range(1, MOST_SEGMENTS + 1) for order in itertools.permutations(range(count))]
 _PADDED_ORDERS = np.array([(*order, *range(len(order), MOST_SEGMENTS)) for order in ORDERS])
@@ -47,10 +47,12 @@ class SentenceReordering(TextFormat):
         Raises:
           UserError: a `seq_len` that cannot hold a token.
         """
-        if seq_len <= _DELIMITERS:
-            raise UserError(f"seq_len={seq_len} cannot hold three segments; use at least {1 + _DELIMITERS}")
-        room = seq_len - _DELIMITERS
-        for block in DocSentences(cut="sentences").blocks(split, room + 2, seed):
+        room = seq_len - special_tokens(MOST_SEGMENTS)
+        if room < 1:
+            raise UserError(
+                f"seq_len={seq_len} cannot hold three segments; use at least {1 + special_tokens(MOST_SEGMENTS)}"
+            )
+        for block in DocSentences(cut="sentences").blocks(split, room + special_tokens(1), seed):
             start, stop, _ = block.ranges.T
             # A copy maps the file anew, so that the pages read for a block are let go after it.
             yield Block(_permuted(np.asarray(copy.copy(split).sentences), start, stop, seed), 0, 0)
@@ -89,21 +91,18 @@ class ReorderedExamples(StoredExamples):
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         lengths = ranges[:, 1:-1:2] - ranges[:, :-1:2]
-        return lengths.sum(axis=1) + 1 + (lengths > 0).sum(axis=1)
+        return lengths.sum(axis=1) + special_tokens(np.count_nonzero(lengths, axis=1))
 
     def take(self, indices: np.ndarray) -> Ragged:
         ranges = self._ranges[indices]
-        offsets = offsets_of(self._lengths_of(ranges))
-        segments = ranges[:, :-1].reshape(-1, 2)
-        # Segments that are there come first; the [SEP] of the last of them is the end of the example.
-        ends = np.cumsum(ranges[:, 1:-1:2] - ranges[:, :-1:2], axis=1) + np.arange(1, MOST_SEGMENTS + 1)
-        separators = (offsets[:-1, None] + ends)[:, :-1]
-        is_inner = separators < offsets[1:, None] - 1
+        starts, stops = ranges[:, :-1:2], ranges[:, 1:-1:2]
+        is_segment = stops > starts
+        starts, stops = starts[is_segment], stops[is_segment]
+        frame = Frame.of(stops - starts, np.count_nonzero(is_segment, axis=1))
         return self._assemble(
             indices,
-            offsets,
-            sources=concatenated(segments[:, 0], segments[:, 1]),
-            separators=separators[is_inner],
-            segments=np.zeros(offsets[-1], np.int32),
+            frame,
+            sources=concatenated(starts, stops),
+            segments=np.zeros(frame.offsets[-1], np.int32),
             labels={"permutation": ranges[:, -1].astype(np.int32)},
         )

@@ -59,29 +59,17 @@ class StoredExamples:
         """Tokens of the examples with these ranges; int64 [M]."""
         raise TypeError(f"{type(self).__name__} has no _lengths_of()")
 
-    def _assemble(self, indices, offsets, sources, separators, segments, labels) -> Ragged:
-        """Lays out [CLS] at the start and [SEP] at the end of each example, and the tokens of the store between.
+    def _assemble(self, indices, frame, sources, segments, labels) -> Ragged:
+        """Return examples whose text is read from the store.
 
         Args:
           indices: int64 [M], which examples these are.
-          offsets: int64 [M + 1], where each begins, and their end.
-          sources: int64, the store's tokens in the order in which they fill the other places.
-          separators: int64, places of the [SEP] within examples.
+          frame: the lengths of their parts.
+          sources: int64, places of the text in the store's tokens, in the order of the parts.
           segments: int32 [n].
           labels: as in `Ragged`.
         """
-        tokens = np.empty(offsets[-1], np.int32)
-        delimiter = np.zeros(offsets[-1], bool)
-        for places, token in (
-            (offsets[:-1], self.vocabulary.cls_id),
-            (offsets[1:] - 1, self.vocabulary.sep_id),
-            (separators, self.vocabulary.sep_id),
-        ):
-            delimiter[places] = True
-            tokens[places] = token
-        tokens[~delimiter] = self._tokens[sources]
-        special = self.vocabulary.is_special[tokens]
-        return Ragged(tokens, segments, special, offsets, labels, np.asarray(indices, np.int64))
+        return Ragged.framed(frame, self._tokens[sources], self.vocabulary, segments, labels, indices)
 
 
 def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
@@ -89,8 +77,3 @@ def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
     lengths = stops - starts
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
-
-
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Where things of these lengths begin when laid end to end, and where the last ends; int64 [M + 1]."""
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

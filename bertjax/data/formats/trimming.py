@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bertjax.data.framing import kept_of_pair
 from bertjax.data.random import bits
 
 TRIMS = ("random_end", "outer_ends")
@@ -20,18 +21,13 @@ def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarra
       seed: of the coins.
       keys: int64 [M], what the coins of each pair depend on besides.
     """
-    a_cut, b_cut = _excess(a[1] - a[0], b[1] - b[0], room)
+    a_length, b_length = a[1] - a[0], b[1] - b[0]
+    a_kept, b_kept = kept_of_pair(a_length, b_length, room)
+    a_cut, b_cut = a_length - a_kept, b_length - b_kept
     a_front, b_front = a_cut, np.zeros_like(b_cut)
     if trim == "random_end":
         a_front, b_front = _heads(seed, "pairs/trim_a", keys, a_cut), _heads(seed, "pairs/trim_b", keys, b_cut)
     return (a[0] + a_front, a[1] - (a_cut - a_front)), (b[0] + b_front, b[1] - (b_cut - b_front))
-
-
-def _excess(a_length: np.ndarray, b_length: np.ndarray, room: int) -> Range:
-    """How much A and B lose when tokens go one by one from the longer (from B where both are equal) until both fit."""
-    fits = a_length + b_length <= room
-    a_kept = np.minimum(a_length, np.maximum(room - b_length, (room + 1) // 2))
-    return np.where(fits, 0, a_length - a_kept), np.where(fits, 0, b_length - (room - a_kept))
 
 
 def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.ndarray:

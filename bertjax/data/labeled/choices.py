@@ -6,14 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import special_tokens, truncate
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.layout import cut, lay_out
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# [CLS] A [SEP] B [SEP] with a token in each.
-_SHORTEST = 5
+# The length of an example with one token in each of its two segments.
+_SHORTEST = special_tokens(2) + 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +82,14 @@ class Choices(LabeledFormat):
         contexts = tokenizer.encode([record[self.context] for record in records])
         first = [ids for ids in contexts for _ in range(count)]
         second = tokenizer.encode([text for record in records for text in self._seconds(record)])
-        first, second, cut_examples = cut(first, second, seq_len // count)
+        first, second, notes = truncate(first, second, seq_len // count)
         numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
         return LabeledExamples(
-            ragged=lay_out(first, second, tokenizer, {"choice": np.repeat(numbers, count)}),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),
             records=records,
             record_of=np.repeat(np.arange(len(records)), count),
             group=count,
-            notes={f"cut to {seq_len // count} tokens": cut_examples} if cut_examples else {},
+            notes=notes,
         )
 
     def _seconds(self, record: Record) -> list[str]:

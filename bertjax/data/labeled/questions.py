@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import special_tokens
 from bertjax.data.labeled import squad
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.layout import lay_out
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -16,7 +17,6 @@ from bertjax.errors import UserError
 ON_BAD_ANSWER = ("stop", "skip")
 # The classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"
-_DELIMITERS = 3  # [CLS] question [SEP] context [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,8 @@ class Questions(LabeledFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        if seq_len - _DELIMITERS <= self.max_question:
+        room = seq_len - special_tokens(2)
+        if room <= self.max_question:
             raise UserError(
                 f"a row of {seq_len} tokens has no room beside a question of examples.max_question="
                 f"{self.max_question} tokens; raise stages.0.seq_len, or lower it"
@@ -81,13 +82,13 @@ class Questions(LabeledFormat):
         asked = tokenizer.encode([records[number]["question"] for number in used])
         distinct = list(dict.fromkeys(records[number]["context"] for number in used))
         contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
-        first, second, spans, best, labels, record_of = [], [], [], [], [], []
+        first, second, spans, best, answers, record_of = [], [], [], [], [], []
         for number, question in zip(used, asked):
             record, question = records[number], question[: self.max_question]
             ids, spans_of = contexts[record["context"]]
             if not ids:
                 raise UserError(f"{record.get(WHERE, 'this record')} has a context without a token; leave it out")
-            bounds = windows(len(ids), seq_len - _DELIMITERS - len(question), self.stride)
+            bounds = windows(len(ids), room - len(question), self.stride)
             owners = most_context(bounds)
             answer = self._answer(record, spans_of, classes)
             for window, (start, stop) in enumerate(bounds):
@@ -95,23 +96,19 @@ class Questions(LabeledFormat):
                 second.append(ids[start:stop])
                 spans.append(spans_of[start:stop])
                 best.append(owners[start:stop] == window)
-                labels.append(_within(answer, start, stop, len(question) + 2))
+                answers.append(_within(answer, start, stop, special_tokens(1) + len(question)))
                 record_of.append(number)
-        starts, ends = np.array(labels, np.int32).reshape(-1, 2).T
-        ragged = lay_out(first, second, tokenizer, {"start": starts, "end": ends})
-        inside = ragged.segments == 1
-        inside[ragged.offsets[1:] - 1] = False
-        token_labels = {name: np.full(len(inside), -1, np.int32) for name in ("begin", "stop")}
-        token_labels["begin"][inside], token_labels["stop"][inside] = np.concatenate(spans).T
-        token_labels["most_context"] = np.zeros(len(inside), bool)
-        token_labels["most_context"][inside] = np.concatenate(best)
+        starts, ends = np.array(answers, np.int32).reshape(-1, 2).T
+        begins, stops = np.concatenate(spans).astype(np.int32).T
+        token_labels = {"begin": (begins, -1), "stop": (stops, -1), "most_context": (np.concatenate(best), False)}
+        labels = {"start": starts, "end": ends}
         notes = {
             "left out, their answers not in the context": len(records) - len(used),
             f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in asked),
             f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabeledExamples(
-            ragged=dataclasses.replace(ragged, token_labels=token_labels),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels, token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),
             notes={what: count for what, count in notes.items() if count},

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import truncate
 from bertjax.data.labeled.base import LabeledExamples, Record
-from bertjax.data.labeled.layout import cut, lay_out
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -39,14 +40,14 @@ class SiamesePairs(LabeledText):
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
         texts = [record[column] for record in records for column in self.inputs]
-        encoded, _, cut_texts = cut(tokenizer.encode(texts), None, seq_len // 2)
+        segments, _, notes = truncate(tokenizer.encode(texts), None, seq_len // 2)
         labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
         if self.label:
             labels["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)
         return LabeledExamples(
-            ragged=lay_out(encoded, None, tokenizer, labels),
+            ragged=add_special_tokens(segments, None, Vocabulary.of(tokenizer), labels),
             records=records,
             record_of=np.repeat(np.arange(len(records)), 2),
             group=2,
-            notes={f"cut to {seq_len // 2} tokens": cut_texts} if cut_texts else {},
+            notes=notes,
         )

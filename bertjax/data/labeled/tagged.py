@@ -9,15 +9,15 @@ from typing import ClassVar
 import numpy as np
 from etils import epath
 
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.layout import lay_out
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 _DOCUMENT = "-DOCSTART-"
-_DELIMITERS = 2  # [CLS] text [SEP]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Tagged(LabeledFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        room = seq_len - _DELIMITERS
+        room = seq_len - special_tokens(1)
         if room < 1:
             raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
         sentences = [words_of(record) for record in records]
@@ -101,14 +101,9 @@ class Tagged(LabeledFormat):
                 words.append(here)
                 tags.append(numbers[here])
                 record_of.append(number)
-        ragged = lay_out(texts, None, tokenizer, {})
-        inside = np.ones(len(ragged.tokens), bool)
-        inside[ragged.offsets[:-1]] = inside[ragged.offsets[1:] - 1] = False
-        token_labels = {"tag": np.full(inside.shape, -1, np.int32), "word": np.full(inside.shape, -1, np.int32)}
-        token_labels["tag"][inside] = np.concatenate(tags)
-        token_labels["word"][inside] = np.concatenate(words)
+        token_labels = {"tag": (np.concatenate(tags), -1), "word": (np.concatenate(words), -1)}
         return LabeledExamples(
-            ragged=dataclasses.replace(ragged, token_labels=token_labels),
+            ragged=add_special_tokens(texts, None, Vocabulary.of(tokenizer), {}, token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),
             notes={f"read in windows of {seq_len} tokens": cut} if cut else {},

@@ -6,9 +6,10 @@ from collections import Counter
 
 import numpy as np
 
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import truncate
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.layout import cut, lay_out
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
@@ -55,12 +56,13 @@ class LabeledText(LabeledFormat):
     ) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
-        first, second, cut_examples = cut(first, second, seq_len)
+        first, second, notes = truncate(first, second, seq_len)
+        labels = {"label": self.label_numbers(records, classes)}
         return LabeledExamples(
-            ragged=lay_out(first, second, tokenizer, {"label": self.label_numbers(records, classes)}),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels),
             records=records,
             record_of=np.arange(len(records)),
-            notes={f"cut to {seq_len} tokens": cut_examples} if cut_examples else {},
+            notes=notes,
         )
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:

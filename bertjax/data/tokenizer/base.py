@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.data import framing
 from bertjax.data.tokenizer import alignment
 from bertjax.errors import UserError
 
@@ -160,10 +161,11 @@ class Tokenizer(abc.ABC):
 
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
         """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
+        segments, _, _ = framing.truncate(self.encode(texts), None, seq_len)
+        frame, text = framing.frame(segments)
         tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
-        for row, ids in zip(tokens_BT, self.encode(texts), strict=True):
-            ids = [self.cls_id, *ids[: seq_len - 2], self.sep_id]
-            row[: len(ids)] = ids
+        is_token_BT = np.arange(seq_len) < np.diff(frame.offsets)[:, None]
+        tokens_BT[is_token_BT] = frame.tokens(text, self.cls_id, self.sep_id)
         return tokens_BT
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:

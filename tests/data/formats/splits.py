@@ -70,5 +70,4 @@ def opened(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray, pat
 
 def token_lists(examples: Examples) -> list[list[int]]:
     """The tokens of every example."""
-    ragged = examples.take(np.arange(len(examples)))
-    return [tokens.tolist() for tokens in np.split(ragged.tokens, ragged.offsets[1:-1])]
+    return [tokens.tolist() for tokens in examples.take(np.arange(len(examples))).token_lists()]

@@ -9,8 +9,7 @@ from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from bertjax.data.batch import Draw, core, place
-from bertjax.data.examples import Vocabulary
-from bertjax.data.labeled.layout import lay_out
+from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.base import encode
@@ -33,7 +32,7 @@ def asked(request, store):
     encoder = EncoderConfig(store.tokenizer.vocab_size, layers=2, width=16, heads=2, feedforward=32, max_positions=T)
     first = [[20, 21, 22], [30], [40, 41], [50, 51, 52, 53, 54]]
     labels = np.array([0, 2, 1, 2], np.int32 if objective.classes else np.float32)
-    ragged = lay_out(first, [[60, 61]] * 4, store.tokenizer, {"label": labels})
+    ragged = add_special_tokens(first, [[60, 61]] * 4, Vocabulary.of(store.tokenizer), {"label": labels})
     module = objective.module(dataclasses.replace(encoder, init_stddev=0.5))
     params = module.init(jax.random.key(0), batch_of(objective, ragged, [[0, 1, 2, 3]], store))["params"]
     return objective, module, params, ragged
@@ -117,7 +116,7 @@ def test_scores_of_classification(asked):
 
 
 def test_f1_of_two_classes_is_that_of_the_second(store):
-    ragged = lay_out([[20]] * 5, None, store.tokenizer, {"label": np.array([1, 1, 1, 0, 0])})
+    ragged = add_special_tokens([[20]] * 5, None, Vocabulary.of(store.tokenizer), {"label": np.array([1, 1, 1, 0, 0])})
     guesses = np.array([1, 0, 1, 1, 0])
     scores = Classification(("0", "1")).score({"probabilities_BNC": np.eye(2)[guesses]}, ragged, [])
     assert scores["f1"] == pytest.approx(2 / 3)  # two of three found, one of three wrong

@@ -1,0 +1,109 @@
+"""Where special tokens go and what is cut: the layout `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of every example.
+
+Token stores, labeled files, inference and `Tokenizer.rows` all use it.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+Ids = Sequence[Sequence[int]]
+
+
+def special_tokens(parts: int) -> int:
+    """Return the number of special tokens of an example: [CLS], and a [SEP] after each of its parts."""
+    return 1 + parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The places of M examples laid end to end, n tokens in all: [CLS], then parts of text with a [SEP] after each.
+
+    Attributes:
+      offsets: int64 [M + 1], example m has the places offsets[m]:offsets[m + 1].
+      separators: int64 [P], the place of the [SEP] after each of the P parts.
+      part_lengths: int64 [P], tokens of each part with its [SEP]; the first part of an example includes [CLS].
+    """
+
+    offsets: np.ndarray
+    separators: np.ndarray
+    part_lengths: np.ndarray
+
+    @classmethod
+    def of(cls, text_lengths: np.ndarray, parts: np.ndarray) -> "Frame":
+        """Return the frame of examples.
+
+        Args:
+          text_lengths: int64 [P], tokens of the text of each part.
+          parts: int64 [M], the number of parts of each example, at least 1.
+        """
+        next_first = np.cumsum(parts)
+        part_lengths = text_lengths + 1
+        part_lengths[next_first - parts] += 1
+        ends = np.cumsum(part_lengths)
+        offsets = np.concatenate([[0], ends[next_first - 1]]).astype(np.int64)
+        return cls(offsets, separators=ends - 1, part_lengths=part_lengths)
+
+    @property
+    def is_text(self) -> np.ndarray:
+        """False for the places of [CLS] and [SEP]; bool [n]."""
+        is_text = np.ones(self.offsets[-1], bool)
+        is_text[self.offsets[:-1]] = is_text[self.separators] = False
+        return is_text
+
+    def tokens(self, text: np.ndarray, cls_id: int, sep_id: int) -> np.ndarray:
+        """Return the tokens of all examples, int32 [n], from those of their text in the order of the parts."""
+        tokens = np.empty(self.offsets[-1], np.int32)
+        tokens[self.offsets[:-1]] = cls_id
+        tokens[self.separators] = sep_id
+        tokens[self.is_text] = text
+        return tokens
+
+
+def frame(first: Ids, second: Ids | None = None) -> tuple[Frame, np.ndarray]:
+    """Return the frame of M examples and the ids of their text, int32.
+
+    Args:
+      first: token ids of the M segments A, without special tokens.
+      second: token ids of the M segments B; None for examples of one segment.
+    """
+    parts = list(first) if second is None else [ids for pair in zip(first, second, strict=True) for ids in pair]
+    text_lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    text = np.fromiter(itertools.chain.from_iterable(parts), np.int32, text_lengths.sum())
+    return Frame.of(text_lengths, np.full(len(first), 1 if second is None else 2)), text
+
+
+def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many of a and b tokens a pair keeps if it has room for `room` in all.
+
+    Tokens are removed one by one from the longer segment, from B if both are equally long (Devlin et al., 2019).
+    """
+    fits = a + b <= room
+    a_kept = np.minimum(a, np.maximum(room - b, (room + 1) // 2))
+    return np.where(fits, a, a_kept), np.where(fits, b, room - a_kept)
+
+
+def truncate(first: Ids, second: Ids | None, seq_len: int) -> tuple[Ids, Ids | None, dict[str, int]]:
+    """Cut segments at their ends so that no example has more than T tokens, special tokens included.
+
+    Args:
+      first: token ids of the M segments A, without special tokens.
+      second: token ids of the M segments B; None for examples of one segment.
+      seq_len: T.
+
+    Returns:
+      The segments A and B, and a note {what was done: number of examples}, which is empty if nothing was cut.
+    """
+    room = seq_len - special_tokens(1 if second is None else 2)
+    if second is None:
+        cut = sum(len(ids) > room for ids in first)
+        first = [ids[:room] for ids in first]
+    else:
+        a, b = (np.fromiter(map(len, segments), np.int64, len(segments)) for segments in (first, second))
+        cut = int(np.count_nonzero(a + b > room))
+        a_kept, b_kept = kept_of_pair(a, b, room)
+        first = [ids[:kept] for ids, kept in zip(first, a_kept)]
+        second = [ids[:kept] for ids, kept in zip(second, b_kept)]
+    return first, second, {f"cut to {seq_len} tokens": cut} if cut else {}
