@@ -101,7 +101,9 @@ class Tagged(LabeledFormat):
                 words.append(here)
                 tags.append(numbers[here])
                 record_of.append(number)
-        token_labels = {"tag": (np.concatenate(tags), -1), "word": (np.concatenate(words), -1)}
+        token_labels = {
+            name: (np.concatenate(values).astype(np.int32), -1) for name, values in (("tag", tags), ("word", words))
+        }
         return LabeledExamples(
             ragged=add_special_tokens(texts, None, Vocabulary.of(tokenizer), {}, token_labels),
             records=records,
