@@ -94,11 +94,11 @@ def run_pairs(name: str, path: str) -> dict[str, Any]:
       UserError: no such model or file, a line that is no pair, or a model without a masked-LM head.
     """
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name).export)
-    question = minimal_pairs.question(predictor, pairs)
-    with bar(question.tokens) as progress:
-        figures = minimal_pairs.score(predictor, pairs, question, progress.update)
-    for note, count in question.notes.items():
-        print(f"{count:,} of {question.records:,} sentences were {note}", file=sys.stderr)
+    request = minimal_pairs.request(predictor, pairs)
+    with bar(request.tokens) as progress:
+        figures = minimal_pairs.score(predictor, pairs, request, progress.update)
+    for note, count in request.notes.items():
+        print(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
     return {"minimal_pairs": figures}
 
 

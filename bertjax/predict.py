@@ -16,11 +16,11 @@ from bertjax import cli
 from bertjax.data.labeled.base import Record
 from bertjax.errors import UserError
 from bertjax.hardware import platform
-from bertjax.inference.base import Use
+from bertjax.inference.base import Pipeline
 from bertjax.inference.embed import Embed
-from bertjax.inference.predictor import USES, Predictor, Question
+from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
-from bertjax.inference.records import read_file, read_lines, records_of, the_one
+from bertjax.inference.records import read_file, read_lines, records_of, single_field
 from bertjax.opening import SavedModel
 
 _ARRAY = ".npy"
@@ -48,26 +48,26 @@ A text that is longer than the model reads is cut at its end, and said so when a
 """
 
 
-def run(predictor: Predictor, question: Question, out: str = "") -> None:
-    """Answers a question on stdout or in a file, with progress and what was cut on stderr.
+def run(predictor: Predictor, request: Request, out: str = "") -> None:
+    """Write the predictions for a request to stdout or to a file, with progress and what was cut on stderr.
 
     Args:
       predictor: the model.
-      question: what its `question` gave.
+      request: the result of its `request`.
       out: a file of JSON lines, or a .npy file of embeddings; stdout where empty. It is there when it is complete.
 
     Raises:
       UserError: the file cannot be written.
     """
-    with _target(out) as file, bar(question.tokens) as progress:
+    with _target(out) as file, bar(request.tokens) as progress:
         if out.endswith(_ARRAY):
-            parts = predictor.outputs(question, progress.update)
+            parts = predictor.outputs(request, progress.update)
             np.save(file, np.concatenate([outputs["embedding_BND"] for outputs in parts]))
         else:
-            for answer in predictor.answers(question, progress.update):
-                file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
-    for note, count in question.notes.items():
-        print(f"{count:,} of {question.records:,} texts were {note}", file=sys.stderr)
+            for prediction in predictor.predictions(request, progress.update):
+                file.write(json.dumps(prediction, ensure_ascii=False).encode() + b"\n")
+    for note, count in request.notes.items():
+        print(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -91,16 +91,16 @@ def _target(out: str) -> Iterator[IO[bytes]]:
         draft.unlink(missing_ok=True)
 
 
-def _records(texts: list[str], file: str, use: Use) -> list[Record]:
+def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     if texts and file:
         raise UserError(f"there are sentences on the command line and --file={file}; give one of the two")
     if texts:
-        return records_of(texts, the_one(use.fields))
+        return records_of(texts, single_field(pipeline.fields))
     if file:
-        return read_file(file, use.fields)
+        return read_file(file, pipeline.fields)
     if sys.stdin.isatty():
         print("one sentence a line, Ctrl-D after the last:", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "stdin", the_one(use.fields))
+    return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -121,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
         help="a sentence a line, or .jsonl with a field 'text' (a task's own)",
     )
     parser.add_argument("--out", default="", metavar="F", help="write there and not to stdout; embeddings also as .npy")
-    parser.add_argument("--do", choices=tuple(USES), help="what to do (default: what the model was trained for)")
+    parser.add_argument("--do", choices=tuple(PIPELINES), help="what to do (default: what the model was trained for)")
     parser.add_argument("--top", type=int, metavar="K", help="fill: pieces for each mask (5)")
     parser.add_argument("--normalize", action="store_true", default=None, help="embed: vectors of length 1")
     platform.add_flag(parser)
@@ -131,16 +131,16 @@ def main(argv: list[str] | None = None) -> int:
 
     predictor = Predictor(SavedModel(args.model).export)
     do = args.do or predictor.default
-    kind = USES[do]
+    kind = PIPELINES[do]
     options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
         raise UserError(f"--{stray.pop()} says nothing to --do={do}; leave it out")
     if args.out.endswith(_ARRAY) and kind is not Embed:
         raise UserError(f"--out={args.out} holds embeddings alone; add --do=embed, or name a .jsonl file")
-    use = predictor.use(kind, **options)
-    question = predictor.question(use, _records(args.texts, args.file, use))
+    pipeline = predictor.pipeline(kind, **options)
+    request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     try:
-        run(predictor, question, args.out)
+        run(predictor, request, args.out)
     except BrokenPipeError:  # whoever reads stdout has enough; nothing shall fail when it is closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

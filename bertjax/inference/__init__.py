@@ -1,6 +1,7 @@
-"""Using a trained model: records go in, each one's answer comes out, in the same order.
+"""Use of a trained model: records go in, one prediction for each comes out, in the same order.
 
-    records --encode--> examples --buckets--> batches --outputs--> arrays --predictions--> one dict a record
+    records --encode--> examples --buckets--> batches --outputs--> arrays --predictions--> one dict per record
 
-What a model is used for is one frozen dataclass each (`base.Use`): to fill masks, to embed, to score sentences.
+A pipeline is one way to use a model (`base.Pipeline`), one frozen dataclass each: to fill masks, to embed, to score
+sentences, or to predict what a fine-tuned model was trained for.
 """

@@ -1,4 +1,4 @@
-"""The contract of a use: what a model is asked about records, and how its answer is told."""
+"""The contract of a pipeline: which examples a model computes for records, and how its outputs become predictions."""
 
 import dataclasses
 import functools
@@ -8,9 +8,11 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import PlacedExamples
-from bertjax.data.examples import Examples, Vocabulary
-from bertjax.data.labeled.base import Record
+from bertjax.data.examples import Examples, Vocabulary, add_special_tokens
+from bertjax.data.framing import Ids, truncate
+from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.export import Export
+from bertjax.objectives.base import Objective
 
 Arrays = dict[str, jax.Array]
 
@@ -19,66 +21,82 @@ class EncodedExamples(Examples, Protocol):
     """Examples of at most T tokens that were made of records.
 
     Attributes:
-      notes: {what happened on the way: to how many}, such as how many texts were cut.
+      notes: {what was done to records: number of records}, such as texts that were cut.
     """
 
     notes: dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Use:
-    """What a model is used for; further fields of a subclass are its options. `features` has a default.
+class Pipeline:
+    """One way to use a model. A subclass has `encode`, and `outputs` and `predictions` unless an objective has them.
+
+    The further fields of a subclass are its options.
 
     Attributes:
-      model: the one that is asked.
+      model: the model that computes the outputs.
     """
 
     model: Export
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of what a record must hold, each a text."""
+        """Names of the fields that a record must have, each a text."""
         return ("text",)
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """Of the model's tokenizer."""
+        """The vocabulary of the model's tokenizer."""
         return Vocabulary.of(self.model.tokenizer)
 
     @property
     def seq_len(self) -> int:
-        """T, the most tokens that the model reads at once."""
+        """T, the most tokens of an example."""
         return self.model.encoder.max_positions
 
     @property
+    def objective(self) -> Objective:
+        """The objective of the model that has the outputs and predictions of this pipeline, unless it has its own."""
+        raise TypeError(f"{type(self).__name__} has no objective")
+
+    @property
     def group(self) -> int:
-        """So many neighboring examples are asked about together, in one row."""
+        """Number of consecutive examples that share a row because they are computed together."""
         return 1
 
     def encode(self, records: list[Record]) -> EncodedExamples:
-        """Host: the examples that are asked about.
+        """Host: return the examples of records.
 
         Raises:
-          UserError: a record that cannot be asked about; says where it is.
+          UserError: a record is unusable; the message names its place.
         """
         raise TypeError(f"{type(self).__name__} has no encode()")
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """Host: what `outputs` reads besides the core batch; one group of examples sits in each row."""
+        """Host: return what `outputs` reads in addition to the core batch; each row holds one group of examples."""
         return {}
 
     def outputs(self, params: dict, batch: Arrays) -> Arrays:
-        """Device: what the model says, as `<name>_BN...` (per example; N is `group`) or `<name>_BT...` (per token)."""
-        raise TypeError(f"{type(self).__name__} has no outputs()")
+        """Device: return arrays `<name>_BN...` (per example; N is `group`) or `<name>_BT...` (per token)."""
+        return self.objective.outputs(self.objective.module(self.model.encoder), params, batch)
 
-    def predictions(
-        self, outputs: dict[str, np.ndarray], examples: EncodedExamples, records: list[Record]
-    ) -> list[dict[str, Any]]:
-        """Host: for each record what there is to say of it, fit for JSON.
+    def predictions(self, outputs: dict[str, np.ndarray], examples: EncodedExamples) -> list[dict[str, Any]]:
+        """Host: return one prediction per record, fit for JSON.
 
         Args:
-          outputs: those of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
-          examples: what `encode` gave.
-          records: what it was given.
+          outputs: the arrays of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
+          examples: the result of `encode`.
         """
-        raise TypeError(f"{type(self).__name__} has no predictions()")
+        records = [examples.records[number] for number in examples.record_of]
+        return self.objective.predictions(outputs, examples.ragged, records)
+
+    def add_special_tokens(self, records: list[Record], encoded: Ids) -> LabeledExamples:
+        """Return one example `[CLS] text [SEP]` of at most T tokens per record, without labels.
+
+        Args:
+          records: the records that the texts are from.
+          encoded: the token ids of each text.
+        """
+        segments, _, notes = truncate(encoded, None, self.seq_len)
+        ragged = add_special_tokens(segments, None, self.vocabulary, labels={})
+        return LabeledExamples(ragged, records, record_of=np.arange(len(records)), notes=notes)

@@ -1,7 +1,7 @@
-"""Examples of any length, or groups of them, through a jitted function of batches: a few shapes, one compilation each.
+"""A jitted function of batches on examples of any length, or on groups of examples: a few shapes, each compiled once.
 
-Examples are sorted into buckets of lengths that double. A bucket's batches have one shape, and what they give is put
-back in the order of the examples.
+Examples are sorted into buckets whose lengths double. All batches of a bucket have one shape. The results are returned
+in the order of the examples.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bertjax.data.examples import Examples, Vocabulary
 from bertjax.inference.base import Arrays
 
 SHORTEST = 32
-# Positions of a full batch. Larger ones are hardly faster on a CPU, and an activation of BERT-base is 24 MiB then.
+# Positions of a full batch. Larger batches are hardly faster on a CPU; an activation of BERT-base takes 24 MiB.
 POSITIONS = 1 << 13
 
 Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
@@ -23,12 +23,12 @@ Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Groups of examples (mostly of one) that are computed in batches of one shape.
+    """Groups of examples, usually of one example, that are computed in batches of one shape.
 
     Attributes:
       seq_len: T.
       rows: B.
-      members: int64, which groups, ascending; the last batch may have empty rows.
+      members: int64, indices of the groups, ascending; the last batch may have empty rows.
     """
 
     seq_len: int
@@ -36,30 +36,30 @@ class Bucket:
     members: np.ndarray
 
     def batches(self) -> Iterator[np.ndarray]:
-        """The members of each batch, at most B."""
+        """Yield the members of each batch, at most B."""
         for first in range(0, len(self.members), self.rows):
             yield self.members[first : first + self.rows]
 
 
 def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
-    """The buckets that groups fall into, each group into the shortest that holds it.
+    """Return the buckets of groups; each group is in the shortest bucket that holds it.
 
     A bucket that fills no batch has fewer rows, a power of two: one sentence must not cost as much as hundreds.
 
     Args:
-      lengths: of the groups, int [M], none over `longest`.
+      lengths: tokens of each group, int [M], at most `longest`.
       longest: T of the last bucket.
     """
     seq_lens = [SHORTEST]
     while seq_lens[-1] < longest:
         seq_lens.append(2 * seq_lens[-1])
     seq_lens[-1] = longest
-    found, bucket_of = [], np.searchsorted(seq_lens, lengths)
+    buckets, bucket_of = [], np.searchsorted(seq_lens, lengths)
     for bucket in np.unique(bucket_of):
         members = np.flatnonzero(bucket_of == bucket)
         rows = min(1 << (len(members) - 1).bit_length(), max(1, POSITIONS // seq_lens[bucket]))
-        found.append(Bucket(seq_lens[bucket], rows, members))
-    return found
+        buckets.append(Bucket(seq_lens[bucket], rows, members))
+    return buckets
 
 
 def run(
@@ -72,17 +72,17 @@ def run(
     on_tokens: Callable[[int], object],
     group: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Applies a function to examples, one group of them in each row.
+    """Apply a function to examples, one group of them per row.
 
     Args:
-      function: (params, batch) to arrays named `<name>_BN...` or `<name>_BT...`, jitted.
-      params: its first argument.
-      examples: M of them; their order is that of the results.
-      vocabulary: of their tokens.
-      longest: no group has more tokens.
-      features: gives what the batch holds besides the core.
-      on_tokens: called with the tokens of each batch when it is done.
-      group: N, so many neighboring examples belong together.
+      function: jitted, (params, batch) -> arrays named `<name>_BN...` or `<name>_BT...`.
+      params: the first argument of `function`.
+      examples: M examples, in the order of the results.
+      vocabulary: the vocabulary of their tokens.
+      longest: the most tokens of a group.
+      features: returns the arrays of a batch that are not in the core batch.
+      on_tokens: called with the number of tokens of each batch when it is done.
+      group: N, the number of consecutive examples in a row.
 
     Returns:
       {name: [M, ...]} for `_BN`, and [tokens of all examples, ...] for `_BT`.

@@ -1,31 +1,30 @@
-"""Texts as vectors: the mean of a text's last hidden states, its [CLS] and [SEP] included.
+"""Texts as vectors: the mean of a text's last hidden states, [CLS] and [SEP] included.
 
-That is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084).
+This is the MEAN strategy of Sentence-BERT (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084).
 """
 
 import dataclasses
 from typing import Any
 
 from bertjax.data.labeled.base import LabeledExamples, Record
-from bertjax.inference.base import Use
-from bertjax.inference.texts import framed
+from bertjax.inference.base import Pipeline
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import mean_of_examples, unit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Embed(Use):
-    """One vector for each text.
+class Embed(Pipeline):
+    """One vector per text.
 
     Attributes:
-      normalize: whether vectors have the length 1, so that their products are cosines.
+      normalize: whether vectors have length 1, so that their dot products are cosines.
     """
 
     normalize: bool = False
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
-        return framed(records, encoded, self.vocabulary, self.seq_len)
+        return self.add_special_tokens(records, encoded)
 
     def outputs(self, params, batch):
         """`embedding_BND`, float32."""
@@ -35,6 +34,6 @@ class Embed(Use):
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
         return {"embedding_BND": unit(embedding_BND) if self.normalize else embedding_BND}
 
-    def predictions(self, outputs, examples, records) -> list[dict[str, Any]]:
-        """{`embedding`: D numbers, the shortest decimals that are the same in float32}."""
+    def predictions(self, outputs, examples) -> list[dict[str, Any]]:
+        """{`embedding`: D numbers, each the shortest decimal with the same float32 value}."""
         return [{"embedding": [float(str(number)) for number in row]} for row in outputs["embedding_BND"]]

@@ -1,4 +1,4 @@
-"""A model that is asked again and again: what was compiled once is kept."""
+"""A model in use: its pipelines, each compiled once."""
 
 import dataclasses
 import functools
@@ -12,45 +12,45 @@ from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference import buckets
-from bertjax.inference.base import EncodedExamples, Use
+from bertjax.inference.base import EncodedExamples, Pipeline
 from bertjax.inference.embed import Embed
 from bertjax.inference.fill import Fill
+from bertjax.inference.finetuned import FineTuned, has_predictions
 from bertjax.inference.likelihood import PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
-from bertjax.inference.records import checked, records_of, the_one
-from bertjax.inference.trained import Trained, has_predictions
+from bertjax.inference.records import checked, records_of, single_field
 
-# Records whose results are in memory at once.
+# Records whose results are in memory at the same time.
 PART = 1 << 13
 
-USES: dict[str, type[Use]] = {"task": Trained, "fill": Fill, "embed": Embed}
+PIPELINES: dict[str, type[Pipeline]] = {"task": FineTuned, "fill": Fill, "embed": Embed}
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """Records that are ready to be asked about, part by part.
+class Request:
+    """Records that are encoded for a pipeline, in parts.
 
     Attributes:
-      use: what is asked.
-      parts: records and the examples made of them.
+      pipeline: the pipeline that computes them.
+      parts: the records of each part with their examples.
     """
 
-    use: Use
+    pipeline: Pipeline
     parts: list[tuple[list[Record], EncodedExamples]]
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return sum(len(records) for records, _ in self.parts)
 
     @property
     def tokens(self) -> int:
-        """To be computed."""
+        """Number of tokens to compute."""
         return sum(int(examples.lengths().sum()) for _, examples in self.parts)
 
     @property
     def notes(self) -> dict[str, int]:
-        """{what happened when the records were encoded: to how many}."""
+        """{what was done to records: number of records}, over all parts."""
         totals: dict[str, int] = {}
         for _, examples in self.parts:
             for note, count in examples.notes.items():
@@ -59,7 +59,7 @@ class Question:
 
 
 class Predictor:
-    """Uses a model: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
+    """A model in use: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
 
     Args:
       model: the model, such as `bertjax.opening.SavedModel(name).export`.
@@ -67,12 +67,12 @@ class Predictor:
 
     def __init__(self, model: Export):
         self.model = model
-        self._uses: dict[tuple, Use] = {}
-        self._functions: dict[Use, Callable] = {}
+        self._pipelines: dict[tuple, Pipeline] = {}
+        self._functions: dict[Pipeline, Callable] = {}
 
     @property
     def default(self) -> str:
-        """What the model was trained for: its `task`, or to `fill`; `embed` where it has no head for either."""
+        """The pipeline that the model was trained for: `task` or `fill`; `embed` if it has no head for either."""
         if has_predictions(self.model):
             return "task"
         return "embed" if masked_lm(self.model) is None else "fill"
@@ -82,97 +82,98 @@ class Predictor:
         return jax.device_put(self.model.params)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """Fills every `[MASK]` of each text.
+        """Fill every `[MASK]` of each text.
 
         Args:
-          texts: each with the word `[MASK]` in it, once or several times.
-          top: guesses for each mask.
+          texts: texts with the word `[MASK]`, once or several times.
+          top: number of guesses for each mask.
 
         Returns:
           For each text {`text`, `masks`: for each of its masks the guesses [{`piece`, `probability`}, ...], best first,
           `filled`: the text with the best guess in each}.
 
         Raises:
-          UserError: a text that is blank or has no mask, or a model without a masked-LM head.
+          UserError: a text is blank or has no mask, or the model has no masked-LM head.
         """
-        return list(self.answers(self.question(self.use(Fill, top=top), records_of(texts))))
+        return list(self.predictions(self.request(self.pipeline(Fill, top=top), records_of(texts))))
 
     def embed(self, texts: Sequence[str], normalize: bool = False) -> np.ndarray:
-        """The mean of each text's last hidden states, [CLS] and [SEP] included; float32 [texts, D].
+        """Return the mean of each text's last hidden states, [CLS] and [SEP] included; float32 [texts, D].
 
         Args:
-          texts: `[MASK]` in them is text like any other.
-          normalize: whether the vectors have the length 1.
+          texts: texts; `[MASK]` in them is ordinary text.
+          normalize: whether the vectors have length 1.
 
         Raises:
-          UserError: a text that is blank.
+          UserError: a text is blank.
         """
-        question = self.question(self.use(Embed, normalize=normalize), records_of(texts))
-        return np.concatenate([outputs["embedding_BND"] for outputs in self.outputs(question)])
+        request = self.request(self.pipeline(Embed, normalize=normalize), records_of(texts))
+        return np.concatenate([outputs["embedding_BND"] for outputs in self.outputs(request)])
 
     def predict(self, records: Sequence[str | Record]) -> list[dict[str, Any]]:
-        """What a fine-tuned model was trained to say of each record.
+        """Return the prediction of a fine-tuned model for each record.
 
         Args:
-          records: with the fields that the model was trained on (labels are not read); texts where there is one field.
+          records: records with the fields that the model was trained on, labels ignored; texts if it is one field.
 
         Raises:
-          UserError: a record that lacks a field or is blank, or a model that was not fine-tuned.
+          UserError: a record lacks a field or is blank, or the model was not fine-tuned.
         """
-        use = self.use(Trained)
-        whole = [r if isinstance(r, dict) else {the_one(use.fields): r} for r in records]
-        return list(self.answers(self.question(use, checked(whole, use.fields))))
+        pipeline = self.pipeline(FineTuned)
+        records = [r if isinstance(r, dict) else {single_field(pipeline.fields): r} for r in records]
+        return list(self.predictions(self.request(pipeline, checked(records, pipeline.fields))))
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
-        """How likely each text is, in nats (`bertjax.inference.likelihood`); float64 [texts].
+        """Return the pseudo-log-likelihood of each text in nats (`bertjax.inference.likelihood`); float64 [texts].
 
         Raises:
-          UserError: a text that is blank, or a model without a masked-LM head.
+          UserError: a text is blank, or the model has no masked-LM head.
         """
-        question = self.question(self.use(PseudoLogLikelihood), records_of(texts))
-        return np.array([answer["pseudo_log_likelihood"] for answer in self.answers(question)])
+        request = self.request(self.pipeline(PseudoLogLikelihood), records_of(texts))
+        return np.array([prediction["pseudo_log_likelihood"] for prediction in self.predictions(request)])
 
-    def use(self, kind: type[Use], **options: Any) -> Use:
-        """A use of this model, the same object for the same options.
+    def pipeline(self, kind: type[Pipeline], **options: Any) -> Pipeline:
+        """Return a pipeline of this model, the same object for the same options.
 
         Raises:
-          UserError: the model does not serve it, or an option is out of range.
+          UserError: the model lacks what the pipeline needs, or an option is out of range.
         """
         key = kind, *sorted(options.items())
-        if key not in self._uses:
-            use = self._uses[key] = kind(self.model, **options)
-            self._functions[use] = jax.jit(use.outputs)
-        return self._uses[key]
+        if key not in self._pipelines:
+            pipeline = self._pipelines[key] = kind(self.model, **options)
+            self._functions[pipeline] = jax.jit(pipeline.outputs)
+        return self._pipelines[key]
 
-    def question(self, use: Use, records: list[Record]) -> Question:
-        """Encodes all records, so that a bad one is found before anything is computed.
+    def request(self, pipeline: Pipeline, records: list[Record]) -> Request:
+        """Encode all records, so that a bad record is found before anything is computed.
 
         Raises:
-          UserError: there are no records, or see `Use.encode`.
+          UserError: there are no records, or a record is unusable.
         """
         if not records:
-            raise UserError("there is nothing to predict: give at least one sentence")
+            raise UserError("there is nothing to predict; give at least one sentence")
         parts = [records[first : first + PART] for first in range(0, len(records), PART)]
-        return Question(use, [(part, use.encode(part)) for part in parts])
+        return Request(pipeline, [(part, pipeline.encode(part)) for part in parts])
 
     def outputs(
-        self, question: Question, on_tokens: Callable[[int], object] = lambda tokens: None
+        self, request: Request, on_tokens: Callable[[int], object] = lambda tokens: None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """The arrays of each part of the records, as `bertjax.inference.buckets.run` gives them.
+        """Yield the arrays of each part of the records, as returned by `bertjax.inference.buckets.run`.
 
         Args:
-          question: from `question`.
-          on_tokens: called with the tokens of each batch when it is done.
+          request: the records.
+          on_tokens: called with the number of tokens of each batch when it is done.
         """
-        use = question.use
-        for _, examples in question.parts:
-            compute = functools.partial(buckets.run, self._functions[use], self._params, examples, use.vocabulary)
-            yield compute(use.seq_len, use.features, on_tokens, use.group)
+        pipeline = request.pipeline
+        for _, examples in request.parts:
+            function, vocabulary = self._functions[pipeline], pipeline.vocabulary
+            compute = functools.partial(buckets.run, function, self._params, examples, vocabulary)
+            yield compute(pipeline.seq_len, pipeline.features, on_tokens, pipeline.group)
 
-    def answers(
-        self, question: Question, on_tokens: Callable[[int], object] = lambda tokens: None
+    def predictions(
+        self, request: Request, on_tokens: Callable[[int], object] = lambda tokens: None
     ) -> Iterator[dict[str, Any]]:
-        """For each record its fields and what the model says of it, in the order of the records."""
-        for (part, examples), outputs in zip(question.parts, self.outputs(question, on_tokens), strict=True):
-            for record, said in zip(part, question.use.predictions(outputs, examples, part), strict=True):
-                yield {name: value for name, value in record.items() if name != WHERE} | said
+        """Yield the fields of each record with its prediction, in the order of the records."""
+        for (records, examples), outputs in zip(request.parts, self.outputs(request, on_tokens), strict=True):
+            for record, prediction in zip(records, request.pipeline.predictions(outputs, examples), strict=True):
+                yield {name: value for name, value in record.items() if name != WHERE} | prediction

@@ -1,17 +1,17 @@
-"""How far a long computation is, on stderr: the share, the speed and the time left."""
+"""The progress bar of a long computation, on stderr: the share done, the speed and the time left."""
 
 import sys
 
 from tqdm import tqdm
 
-# What is over sooner needs no bar.
+# A computation that is shorter than this shows no bar.
 _SECONDS = 3
-# A log file is no place for a line ten times a second.
+# Time between two lines of progress in a log file.
 _SECONDS_IN_A_FILE = 30
 
 
 def bar(tokens: int) -> tqdm:
-    """A bar over this many tokens; `bar.update(tokens)` says how many more are done."""
+    """Return a bar over this many tokens; `bar.update(tokens)` adds tokens that are done."""
     return tqdm(
         total=tokens,
         unit=" tokens",

@@ -1,4 +1,4 @@
-"""Records to predict: from a list of texts, a file or a stream, each knowing where it came from."""
+"""Records to predict, from a list of texts, a file or a stream, each with the place that it is from."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,10 +11,10 @@ from bertjax.errors import UserError
 
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
-    """Texts as records, each under the name of a field.
+    """Return texts as records with one field.
 
     Raises:
-      UserError: one of them is blank or no text.
+      UserError: a text is blank or not a string.
     """
     if isinstance(texts, str):
         raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
@@ -22,68 +22,69 @@ def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
 
 
 def checked(records: Sequence[Record], fields: Sequence[str]) -> list[Record]:
-    """Records with their numbers, from 1, as the places where they stand.
+    """Return records with their numbers, from 1, as their places.
 
     Raises:
-      UserError: one of them lacks a field, or holds no text there.
+      UserError: a record lacks a field, or the field is blank or not a string.
     """
     return [_checked(record, f"text {number}", fields) for number, record in enumerate(records, start=1)]
 
 
 def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
-    """Texts, one a line.
+    """Return one record per line.
 
     Args:
-      lines: with their ends, in UTF-8.
-      name: of their file.
-      field: that a text gets in its record.
+      lines: lines in UTF-8 with their line ends.
+      name: the name of the file, for messages.
+      field: the field of a record that holds the text.
 
     Raises:
-      UserError: a line that is blank or no text.
+      UserError: a line is blank or not UTF-8.
     """
     return [{field: text_of(line, where), WHERE: where} for where, line in _numbered(lines, name)]
 
 
 def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> list[Record]:
-    """JSON objects, one a line.
+    """Return the JSON object of each line.
 
     Args:
-      lines: with their ends, in UTF-8.
-      name: of their file.
-      fields: those that must be there and hold text.
+      lines: lines in UTF-8 with their line ends.
+      name: the name of the file, for messages.
+      fields: required fields, each with a text.
 
     Raises:
-      UserError: a line that is no such object.
+      UserError: a line is not such an object.
     """
     return [_checked(object_of(line, where, fields[0]), where, fields) for where, line in _numbered(lines, name)]
 
 
 def read_file(path: str, fields: Sequence[str]) -> list[Record]:
-    """The records of a file: JSON objects where its name ends with .jsonl, else texts, one a line.
+    """Return the records of a file: the objects of a .jsonl file, or each line of another file as a text.
 
     Raises:
-      UserError: the file cannot be read, holds a line that is no record, or has columns, or lines of text where records
-        have several fields.
+      UserError: the file cannot be read, has a bad line, is a table, or has lines of text although a record has several
+        fields.
     """
     if path.endswith((".tsv", ".csv")):
-        raise UserError(f"{path} has columns, and each line would be read as one text; write its rows as .jsonl")
+        raise UserError(f"{path} has columns, but each line would be read as one text; write its rows as .jsonl")
     try:
         with Path(path).expanduser().open("rb") as file:
-            return (
-                read_objects(file, path, fields) if path.endswith(".jsonl") else read_lines(file, path, the_one(fields))
-            )
+            if path.endswith(".jsonl"):
+                return read_objects(file, path, fields)
+            return read_lines(file, path, single_field(fields))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason_of(error)}; name a file of text or a .jsonl file") from None
 
 
-def the_one(fields: Sequence[str]) -> str:
-    """The field of records that have one alone.
+def single_field(fields: Sequence[str]) -> str:
+    """Return the only field of a record.
 
     Raises:
-      UserError: they have several, which a plain text cannot be.
+      UserError: records have several fields, so that a plain text cannot be one.
     """
     if len(fields) > 1:
-        raise UserError(f"the model reads {' and '.join(map(repr, fields))} together; give a .jsonl file that has both")
+        names = " and ".join(map(repr, fields))
+        raise UserError(f"the model reads {names} together; give a .jsonl file with these fields")
     return fields[0]
 
 
@@ -95,9 +96,9 @@ def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:
 def _checked(record: Record, where: str, fields: Sequence[str]) -> Record:
     for field in fields:
         if field not in record:
-            held = ", ".join(map(repr, record)) or "none"
-            raise UserError(f"{where} has no field {field!r} (it has {held}); rename the one that holds it")
+            names = ", ".join(map(repr, record)) or "no fields"
+            raise UserError(f"{where} has no field {field!r} (it has {names}); rename the field that holds the text")
         if not isinstance(record[field], str):
-            raise UserError(f"{where}: {field!r} is {str(record[field])[:40]!r}, no string; write it in quotes")
+            raise UserError(f"{where}: {field!r} is {str(record[field])[:40]!r}, not a string; write it in quotes")
         text_of(record[field], where)
     return record | {WHERE: where}

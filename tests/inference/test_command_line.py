@@ -113,7 +113,7 @@ def test_a_bad_line(folder, tmp_path, capsys, content, complaint):
     "content, complaint",
     [
         ('{"text": "a [MASK]"}\n{"body": "x"}\n', "records.jsonl:2 has no field 'text' (it has 'body')"),
-        ('{"text": 3}\n', "records.jsonl:1: 'text' is '3', no string"),
+        ('{"text": 3}\n', "records.jsonl:1: 'text' is '3', not a string"),
         ('{"text": " "}\n', "records.jsonl:1 is blank"),
         ('{"text": \n', "records.jsonl:1 is no JSON"),
         ("[1]\n", "records.jsonl:1 is no JSON object"),
@@ -135,7 +135,7 @@ def test_a_bad_record(folder, tmp_path, capsys, content, complaint):
         (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy holds embeddings alone"),
         (["a [MASK]", "--do=embed", "--top=3"], "--top says nothing to --do=embed"),
         (["a [MASK]", "--normalize"], "--normalize says nothing to --do=fill"),
-        (["a [MASK]", "--top=0"], "top=0 must lie between"),
+        (["a [MASK]", "--top=0"], "top=0 must be between"),
         (["a [MASK]", "--do=sing"], "invalid choice: 'sing'"),
         ([" "], "text 1 is blank"),
     ],
@@ -179,7 +179,7 @@ def test_bad_minimal_pairs(folder, bare, tmp_path, capsys):
     ):
         path.write_text(content)
         _refused(capsys, complaint, folder, flag, main=evaluate.main)
-    _refused(capsys, "is no .jsonl file", folder, "--minimal-pairs=pairs.txt", main=evaluate.main)
+    _refused(capsys, "is not a .jsonl file", folder, "--minimal-pairs=pairs.txt", main=evaluate.main)
     _refused(capsys, "no masked-LM head", bare, fine, main=evaluate.main)
     _refused(capsys, "give one of them", folder, fine, "--corpus=x", main=evaluate.main)
 

@@ -54,7 +54,7 @@ def pairs(tmp_path):
 
 def score(predictor, path):
     pairs = minimal_pairs.read(str(path))
-    return minimal_pairs.score(predictor, pairs, minimal_pairs.question(predictor, pairs))
+    return minimal_pairs.score(predictor, pairs, minimal_pairs.request(predictor, pairs))
 
 
 def test_a_pair_is_right_where_the_good_sentence_scores_higher(model, predictor, pairs):
@@ -85,7 +85,7 @@ def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
     path = tmp_path / "long.jsonl"
     path.write_text(json.dumps({"sentence_good": "abc " * LONGEST, "sentence_bad": "abc"}) + "\n")
     pairs = minimal_pairs.read(str(path))
-    assert list(minimal_pairs.question(predictor, pairs).notes.values()) == [1]
+    assert list(minimal_pairs.request(predictor, pairs).notes.values()) == [1]
 
 
 def test_a_table_says_each_kind_and_all():

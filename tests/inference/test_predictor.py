@@ -99,29 +99,29 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     long = " ".join(WORDS)
     ids = model.tokenizer.encode([long])[0]
     assert len(ids) > LONGEST - 2
-    use = predictor.use(predictor_module.Embed, normalize=False)
-    question = predictor.question(use, predictor_module.records_of([long, WORDS[0], long]))
-    assert question.notes == {f"cut to {LONGEST} tokens": 2}
-    [outputs] = predictor.outputs(question)
+    pipeline = predictor.pipeline(predictor_module.Embed, normalize=False)
+    request = predictor.request(pipeline, predictor_module.records_of([long, WORDS[0], long]))
+    assert request.notes == {f"cut to {LONGEST} tokens": 2}
+    [outputs] = predictor.outputs(request)
     expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
     np.testing.assert_allclose(outputs["embedding_BND"][2], expected, atol=1e-5)
 
 
 def test_what_was_compiled_is_kept(model):
     predictor = Predictor(model)
-    assert predictor.use(predictor_module.Fill, top=2) is predictor.use(predictor_module.Fill, top=2)
-    assert predictor.use(predictor_module.Fill, top=2) is not predictor.use(predictor_module.Fill, top=3)
+    assert predictor.pipeline(predictor_module.Fill, top=2) is predictor.pipeline(predictor_module.Fill, top=2)
+    assert predictor.pipeline(predictor_module.Fill, top=2) is not predictor.pipeline(predictor_module.Fill, top=3)
 
 
 @pytest.mark.parametrize(
     "ask, complaint",
     [
         (lambda p: p.fill(["a [MASK]", "abc"]), "text 2 has no [MASK]"),
-        (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] beyond the {LONGEST} tokens"),
-        (lambda p: p.fill(["[MASK]"], top=0), "top=0 must lie between 1 and the 60"),
+        (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] after the first {LONGEST} tokens"),
+        (lambda p: p.fill(["[MASK]"], top=0), "top=0 must be between 1 and 60, the size"),
         (lambda p: p.fill(["[MASK]"], top=61), "top=61"),
         (lambda p: p.embed(["abc", " \n"]), "text 2 is blank"),
-        (lambda p: p.embed(["abc", 3]), "text 2: 'text' is '3', no string"),
+        (lambda p: p.embed(["abc", 3]), "text 2: 'text' is '3', not a string"),
         (lambda p: p.embed("abc"), "'abc' is one text; give a list"),
         (lambda p: p.embed([]), "at least one sentence"),
         (lambda p: p.embed(["a\ud800"]), "lone surrogate"),

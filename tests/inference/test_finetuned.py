@@ -65,7 +65,7 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     assert found == Predictor(regressor).predict(records)
     assert [{name: answer[name] for name in ("id", "one", "two")} for answer in found] == records
     assert cli.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
-    assert "the model reads 'one' and 'two' together; give a .jsonl file" in capsys.readouterr().err
+    assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

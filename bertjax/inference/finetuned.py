@@ -1,0 +1,54 @@
+"""What a fine-tuned model was trained to predict: classes, numbers or whatever its objective's `predictions` are."""
+
+import dataclasses
+import functools
+
+from bertjax.config import Task, from_dict
+from bertjax.data.formats import FORMATS
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.errors import UserError
+from bertjax.export import Export
+from bertjax.inference.base import Pipeline
+from bertjax.objectives.base import Objective
+
+
+def has_predictions(model: Export) -> bool:
+    """Return whether the objective of a model has predictions and its format can encode records without labels."""
+    [settings, *_] = model.settings["tasks"].values()
+    if not issubclass(FORMATS.class_of(settings["examples"]["kind"]), LabeledFormat):
+        return False  # pretrained: the objective is not imported
+    task = from_dict(model.settings).task
+    return type(task.objective).predictions is not Objective.predictions and bool(task.examples.inputs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FineTuned(Pipeline):
+    """The objective that the model was fine-tuned for, on records that need no label."""
+
+    def __post_init__(self):
+        if not has_predictions(self.model):
+            raise UserError(
+                "the model was not fine-tuned for a task that predicts something for each record of text fields; "
+                "use --do=embed"
+            )
+
+    @functools.cached_property
+    def _task(self) -> Task:
+        return from_dict(self.model.settings).task
+
+    @property
+    def objective(self) -> Objective:
+        return self._task.objective
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self._task.examples.inputs
+
+    @property
+    def group(self) -> int:
+        return self.objective.group
+
+    def encode(self, records: list[Record]) -> LabeledExamples:
+        """Return the examples of records, without their labels and the fields that the model does not read."""
+        inputs = [{name: record[name] for name in (*self.fields, WHERE)} for record in records]
+        return self._task.examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

@@ -1,0 +1,66 @@
+"""Texts with [MASK] at some of their positions: what a masked-LM head sees, and what it must predict there."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.examples import Ragged
+from bertjax.data.labeled.base import LabeledExamples
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedViews:
+    """`Examples`: views of texts, each with [MASK] at up to K positions, whose tokens are predicted.
+
+    A text may have any number of views. The labels are `positions` (int64 [M, K], 0 for unused places) and `originals`
+    (int32 [M, K], the tokens that [MASK] replaces).
+
+    Attributes:
+      texts: the texts without these masks.
+      mask_id: the id of [MASK].
+      text_of: int64 [M], the index of the text of each view.
+      positions_MK: int64, -1 for unused places, which come last.
+    """
+
+    texts: LabeledExamples
+    mask_id: int
+    text_of: np.ndarray
+    positions_MK: np.ndarray
+
+    @classmethod
+    def of(cls, texts: LabeledExamples, positions: Sequence[np.ndarray], mask_id: int, capacity: int) -> "MaskedViews":
+        """Return as many views of each text as its positions need, with at most K = `capacity` positions each."""
+        text_of, rows = [], []
+        for text, all_of_text in enumerate(positions):
+            for first in range(0, len(all_of_text), capacity):
+                part = all_of_text[first : first + capacity]
+                text_of.append(text)
+                rows.append(np.pad(part, (0, capacity - len(part)), constant_values=-1))
+        positions_MK = np.array(rows, np.int64).reshape(-1, capacity)
+        return cls(texts, mask_id, np.array(text_of, np.int64), positions_MK)
+
+    @property
+    def notes(self) -> dict[str, int]:
+        """The notes of the texts."""
+        return self.texts.notes
+
+    def __len__(self) -> int:
+        return len(self.text_of)
+
+    def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Tokens of the views from `start` to `stop` (the end); int32."""
+        return self.texts.lengths()[self.text_of[start:stop]]
+
+    def take(self, indices: np.ndarray) -> Ragged:
+        """The views at `indices` (int64 [M]), in that order."""
+        ragged, positions_MK = self.texts.take(self.text_of[indices]), self.positions_MK[indices]
+        cells_MK = ragged.offsets[:-1, None] + np.maximum(positions_MK, 0)
+        tokens, originals_MK = ragged.tokens.copy(), ragged.tokens[cells_MK]
+        tokens[cells_MK[positions_MK >= 0]] = self.mask_id
+        return dataclasses.replace(
+            ragged,
+            tokens=tokens,
+            labels={"positions": np.maximum(positions_MK, 0), "originals": originals_MK},
+            ids=np.asarray(indices, np.int64),
+        )
