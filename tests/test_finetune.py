@@ -108,7 +108,7 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
         (["--config.tasks.good.examples.limit=-1"], "examples.limit=-1 must not be negative"),
         (["--config.tasks.good.objective.metric=fame"], "objective.metric='fame' is unknown; choose one of accuracy"),
         (["--config.stages.0.seq_len=64"], "stages.0.seq_len=64 is longer than the position table"),
-        (["--config.tasks.good.objective.kind=regression"], "has the label 'yes', which is no number"),
+        (["--config.tasks.good.objective.kind=regression"], "has the label 'yes', which is not a number"),
     ],
 )
 def test_bad_input(finetune, tmp_path, capsys, more, complaint):

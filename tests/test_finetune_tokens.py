@@ -100,7 +100,7 @@ def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in said
-    assert "so are 3 of 24 questions: correct them, or set examples.on_bad_answer=skip" in said
+    assert "as in 3 of 24 questions; correct them, or set examples.on_bad_answer=skip" in said
     skip = "--config.tasks.qa.examples.on_bad_answer=skip"
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The contract of a labeled format: records of a file, and how they become examples in memory."""
+"""The contract of a labeled format: how a file becomes records, and records become examples in memory."""
 
 import dataclasses
 from collections import Counter
@@ -11,9 +11,9 @@ from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# Plain JSON: one input of a task (a sentence, a pair, a question), with its label where that is known.
+# Plain JSON: one input of a task (a sentence, a pair, a question), with its label if that is known.
 Record = dict[str, Any]
-# The one key of a record that is not of the file: where in which file it stands.
+# The one key of a record that is not in the file: its place, as file and line.
 WHERE = "_where"
 
 
@@ -22,11 +22,11 @@ class LabeledExamples:
     """`Examples` in memory.
 
     Attributes:
-      ragged: all of them, with ids 0..M-1.
-      records: what they were made of.
-      record_of: int64 [M], the record of each example; a long record may have several.
-      group: so many examples in a row of this list belong together, and share a row of a batch.
-      notes: {what happened: how often}, such as how many texts were cut.
+      ragged: the M examples, with ids 0..M-1.
+      records: the records that they were made of.
+      record_of: int64 [M], index of the record of each example; a long record may have several examples.
+      group: number of consecutive examples that belong together and share a row of a batch.
+      notes: {what was done: how often}, such as texts that were cut.
     """
 
     ragged: Ragged
@@ -49,12 +49,12 @@ class LabeledExamples:
 
 @dataclasses.dataclass(frozen=True)
 class LabeledFormat(ExampleFormat):
-    """How files of labeled examples become examples; the fields of a subclass are its choices.
+    """How labeled files become examples; the fields of a subclass are its settings.
 
     Attributes:
-      train: the file that is learned from.
-      heldout: the file that is scored (a development set).
-      limit: records of `train` used at most, the first ones; 0 for all.
+      train: the training file.
+      heldout: the file that is scored, such as a development set.
+      limit: number of records to use from the start of `train`; 0 for all.
     """
 
     train: str = ""
@@ -67,33 +67,33 @@ class LabeledFormat(ExampleFormat):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the columns that hold the text of a record: all that `encode` needs of one without a label."""
+        """Names of the columns with the text of a record: all that `encode` needs if the record has no label."""
         return ()
 
     def read(self, path: str) -> list[Record]:
-        """The records of a file.
+        """Return the records of a file.
 
         Raises:
-          UserError: it cannot be read, or a record is not what it should be; says the file and the line.
+          UserError: the file cannot be read, or a record is invalid; the message names the file and the line.
         """
         raise TypeError(f"{type(self).__name__} has no read()")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        """How often each label occurs, by its name; empty where labels are no names."""
+        """Return the number of times each label occurs, by name; empty if labels are not names."""
         return Counter()
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        """Examples of at most T tokens.
+        """Return examples of at most T tokens.
 
         Args:
-          records: with labels, or without any to be predicted; then the labels of the examples mean nothing.
-          tokenizer: gives the tokens.
+          records: records with labels; without them the labels of the examples are meaningless.
+          tokenizer: the tokenizer of the model.
           seq_len: T.
-          classes: names of the labels, in the order of their numbers; empty where labels are numbers.
+          classes: names of the labels, in the order of their numbers; empty if labels are numbers.
 
         Raises:
-          UserError: a label that is not among the classes, or no number where it must be one.
+          UserError: a label is not among the classes, or is not a number although there are no classes.
         """
         raise TypeError(f"{type(self).__name__} has no encode()")

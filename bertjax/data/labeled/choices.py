@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings or answers is right (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
+"""Multiple choice: which of several endings or answers is correct (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
 
 import dataclasses
 from collections import Counter
@@ -19,17 +19,17 @@ _SHORTEST = special_tokens(2) + 2
 
 @dataclasses.dataclass(frozen=True)
 class Choices(LabeledFormat):
-    """A row of a table is C examples, `[CLS] context [SEP] choice [SEP]`, one a choice, which share a row of a batch.
+    """Each row of a table is C examples `[CLS] context [SEP] choice [SEP]`, one per choice, in one row of a batch.
 
     All records of a run have the same C. An example has at most 1/C of the tokens of a row. Label: `choice`, the number
-    of the right one from 0, on all C.
+    of the correct choice, counted from 0, on all C examples.
 
     Attributes:
-      context: the column of what all choices go with; columns of a .tsv or .csv without a header go by their number.
-      question: a column whose text stands before each choice (a question, or the begin of the endings); empty for none.
-      choices: the columns of the choices, or the one field of a .jsonl that holds a list of them.
-      label: the column of the number of the right choice, from 0.
-      quoted: whether fields of a .tsv may stand in double quotes.
+      context: the column of the text that all choices share; in a .tsv or .csv without a header, its number.
+      question: a column whose text precedes each choice (a question, or the start of the endings); empty for none.
+      choices: the columns of the choices, or the one field of a .jsonl that has a list of them.
+      label: the column with the number of the correct choice, counted from 0.
+      quoted: whether fields of a .tsv may be in double quotes.
     """
 
     kind: str = dataclasses.field(init=False, default="choices")
@@ -47,23 +47,23 @@ class Choices(LabeledFormat):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """None where the choices are a list, which is no text."""
-        return (*self._before, *self.choices) if len(self.choices) > 1 else ()
+        """Empty if the choices are a list, which is not a text."""
+        return (*self._shared, *self.choices) if len(self.choices) > 1 else ()
 
     @property
-    def _before(self) -> tuple[str, ...]:
+    def _shared(self) -> tuple[str, ...]:
         """The columns that all choices share."""
         return (self.context, self.question) if self.question else (self.context,)
 
     def read(self, path: str) -> list[Record]:
-        records = tables.read(path, [*self._before, *self.choices, self.label], self.quoted)
+        records = tables.read(path, [*self._shared, *self.choices, self.label], self.quoted)
         count = len(self._choices_of(records[0]))
         for record in records:
             self._check(record, count)
         return records
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        """How often each choice is the right one, by its number; those that never are have 0."""
+        """Return how often each choice is correct, by its number; 0 for choices that never are."""
         counts = Counter({str(number): 0 for number in range(len(self._choices_of(records[0])))})
         counts.update(str(int(record[self.label])) for record in records)
         return counts
@@ -74,14 +74,14 @@ class Choices(LabeledFormat):
         count = len(classes) or len(self._choices_of(records[0]))
         if seq_len // count < _SHORTEST:
             raise UserError(
-                f"a row of {seq_len} tokens leaves {seq_len // count} to each of {count} choices; raise "
+                f"a row of {seq_len} tokens leaves {seq_len // count} for each of {count} choices; raise "
                 "stages.0.seq_len"
             )
         for record in records:
             self._check(record, count)
         contexts = tokenizer.encode([record[self.context] for record in records])
         first = [ids for ids in contexts for _ in range(count)]
-        second = tokenizer.encode([text for record in records for text in self._seconds(record)])
+        second = tokenizer.encode([text for record in records for text in self._second_segments(record)])
         first, second, notes = truncate(first, second, seq_len // count)
         numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
         return LabeledExamples(
@@ -92,10 +92,10 @@ class Choices(LabeledFormat):
             notes=notes,
         )
 
-    def _seconds(self, record: Record) -> list[str]:
-        """What stands behind the context, for each choice."""
-        begin = [record[self.question]] if self.question else []
-        return [" ".join([*begin, choice]) for choice in self._choices_of(record)]
+    def _second_segments(self, record: Record) -> list[str]:
+        """Return the text after the context, for each choice."""
+        question = [record[self.question]] if self.question else []
+        return [" ".join([*question, choice]) for choice in self._choices_of(record)]
 
     def _choices_of(self, record: Record) -> list[str]:
         values = [record[column] for column in self.choices]
@@ -106,18 +106,20 @@ class Choices(LabeledFormat):
         choices = self._choices_of(record)
         if len(choices) < 2:
             raise UserError(
-                f"{where} has {len(choices)} choice; let examples.choices name at least two columns, or a field of "
-                "a .jsonl that holds a list"
+                f"{where} has {len(choices)} choice; set examples.choices to two or more columns, or to the field of "
+                "a .jsonl with a list"
             )
-        shared = [record[column] for column in self._before]
-        of_choices = self.choices if len(self.choices) > 1 else self.choices * len(choices)
-        for name, text in zip((*self._before, *of_choices), [*shared, *choices], strict=True):
+        shared = [record[column] for column in self._shared]
+        choice_columns = self.choices if len(self.choices) > 1 else self.choices * len(choices)
+        for name, text in zip((*self._shared, *choice_columns), [*shared, *choices], strict=True):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"{where} has no text in {name!r}; fill it in or leave the row out")
         if len(choices) != count:
-            raise UserError(f"{where} has {len(choices)} choices, others have {count}; give all records as many")
+            raise UserError(
+                f"{where} has {len(choices)} choices, others have {count}; give all records the same number"
+            )
         label = record.get(self.label, 0)
         if str(label) not in map(str, range(count)):
             raise UserError(
-                f"{where} has the label {label!r}; write the number of the right choice, from 0 to {count - 1}"
+                f"{where} has the label {label!r}; write the number of the correct choice, from 0 to {count - 1}"
             )

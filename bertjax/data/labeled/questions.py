@@ -1,4 +1,4 @@
-"""Questions whose answers are spans of a context: SQuAD and what is written like it."""
+"""Questions whose answers are spans of a context: SQuAD and files in its format."""
 
 import dataclasses
 from collections import Counter
@@ -23,15 +23,15 @@ ANSWER, NO_ANSWER = "answer", "no_answer"
 class Questions(LabeledFormat):
     """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
 
-    Labels: `start` and `end`, the places of the first answer's first and last token in the example; both 0, those of
-    [CLS], where the window does not hold all of it or there is none; -1 where answers are not known. One a token:
-    `begin` and `stop`, the characters context[begin:stop] that it stands for, -1 outside of it; `most_context`, whether
-    no other window gives it more context.
+    Labels: `start` and `end`, the places of the first and last token of the first answer in the example. Both are 0,
+    the place of [CLS], if there is no answer or the window does not have all of it, and -1 if answers are unknown.
+    Token labels: `begin` and `stop`, the characters context[begin:stop] of the token, -1 outside of the context;
+    `most_context`, whether no other window gives the token more context.
 
     Attributes:
-      stride: tokens from the beginning of one window to that of the next.
-      max_question: tokens of a question; what is longer is cut.
-      on_bad_answer: `stop` at an answer that is not in its context where it is said to be, or `skip` the question.
+      stride: tokens from the start of one window to the start of the next.
+      max_question: the most tokens of a question; longer questions are cut.
+      on_bad_answer: `stop` at an answer that is not in its context at its `answer_start`, or `skip` the question.
     """
 
     kind: str = dataclasses.field(init=False, default="questions")
@@ -59,7 +59,7 @@ class Questions(LabeledFormat):
         if bad and self.on_bad_answer == "stop":
             raise UserError(
                 f"{bad[0][WHERE]} has the answer {_bad_answer(bad[0])!r}, which is not in the context at its "
-                f"answer_start; so are {len(bad)} of {len(records)} questions: correct them, or set "
+                f"answer_start, as in {len(bad)} of {len(records)} questions; correct them, or set "
                 "examples.on_bad_answer=skip"
             )
         return records
@@ -73,21 +73,21 @@ class Questions(LabeledFormat):
         room = seq_len - special_tokens(2)
         if room <= self.max_question:
             raise UserError(
-                f"a row of {seq_len} tokens has no room beside a question of examples.max_question="
-                f"{self.max_question} tokens; raise stages.0.seq_len, or lower it"
+                f"a row of {seq_len} tokens has no room for a context after a question of examples.max_question="
+                f"{self.max_question} tokens; raise stages.0.seq_len or lower examples.max_question"
             )
         used = [number for number, record in enumerate(records) if not _bad_answer(record)]
         if not used:
             raise UserError(f"none of {len(records)} questions has its answer in its context; correct answer_start")
-        asked = tokenizer.encode([records[number]["question"] for number in used])
+        questions = tokenizer.encode([records[number]["question"] for number in used])
         distinct = list(dict.fromkeys(records[number]["context"] for number in used))
         contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
         first, second, spans, best, answers, record_of = [], [], [], [], [], []
-        for number, question in zip(used, asked):
+        for number, question in zip(used, questions):
             record, question = records[number], question[: self.max_question]
             ids, spans_of = contexts[record["context"]]
             if not ids:
-                raise UserError(f"{record.get(WHERE, 'this record')} has a context without a token; leave it out")
+                raise UserError(f"{record.get(WHERE, 'this record')} has a context without tokens; leave it out")
             bounds = windows(len(ids), room - len(question), self.stride)
             owners = most_context(bounds)
             answer = self._answer(record, spans_of, classes)
@@ -104,7 +104,7 @@ class Questions(LabeledFormat):
         labels = {"start": starts, "end": ends}
         notes = {
             "left out, their answers not in the context": len(records) - len(used),
-            f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in asked),
+            f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in questions),
             f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabeledExamples(
@@ -115,13 +115,13 @@ class Questions(LabeledFormat):
         )
 
     def _answer(self, record: Record, spans: np.ndarray, classes: tuple[str, ...]) -> tuple[int, int] | None:
-        """First and last token of the first answer in its context; (-1, -1) without one, None where none is known."""
+        """First and last token of the first answer in its context; (-1, -1) without one, None if unknown."""
         if "answers" not in record:
             return None
         if not record["answers"]:
             if NO_ANSWER not in classes:
                 where = record.get(WHERE, "this record")
-                raise UserError(f"{where} has no answer, and all questions of the training file have one; leave it out")
+                raise UserError(f"{where} has no answer, but all questions of the training file have one; leave it out")
             return -1, -1
         answer = record["answers"][0]
         start, stop = answer["answer_start"], answer["answer_start"] + len(answer["text"])
@@ -130,7 +130,7 @@ class Questions(LabeledFormat):
 
 
 def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -> tuple[int, int]:
-    """Where an answer lies in the example of a window [start, stop), whose context begins at `shift`."""
+    """Return the places of an answer in the example of a window [start, stop), whose context starts at `shift`."""
     if answer is None:
         return -1, -1
     first, last = answer
@@ -138,7 +138,7 @@ def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -
 
 
 def _bad_answer(record: Record) -> str:
-    """The first answer that is not where it is said to be; empty if there is none."""
+    """Return the first answer that is not at its `answer_start`; empty if there is none."""
     for answer in record.get("answers", ()):
         start, text = answer["answer_start"], answer["text"]
         if start < 0 or record["context"][start : start + len(text)] != text:

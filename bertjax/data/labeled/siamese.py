@@ -1,4 +1,4 @@
-"""Pairs of texts that are read apart, as sentence embeddings are learned (Reimers & Gurevych, 2019, section 3)."""
+"""Pairs of texts that are encoded separately, for sentence embeddings (Reimers & Gurevych, 2019, section 3)."""
 
 import dataclasses
 
@@ -14,10 +14,10 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SiamesePairs(LabeledText):
-    """A row of a table is two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, which share a row of a batch.
+    """Each row of a table is two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, in one row of a batch.
 
-    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, that of the pair, on both, where there is a
-    column of labels. An example has at most half of the tokens of a row.
+    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, the label of the pair on both examples, if
+    there is a column of labels. An example has at most half of the tokens of a row.
 
     Attributes:
       text, pair: the columns of the two texts.

@@ -1,4 +1,4 @@
-"""What a run on labeled files reads in place of a token store: records, examples and their rows, all in memory."""
+"""The records, examples and rows of labeled files, in memory: what a fine-tuning run has in place of a token store."""
 
 import dataclasses
 import functools
@@ -22,10 +22,10 @@ class LabeledPlan:
     """The rows of one split, as `bertjax.data.plan.Plan` has them, in memory.
 
     Attributes:
-      fingerprint: hex, of all that the rows follow from.
-      examples: what they hold.
-      counts: of them.
-      rows_RN: the examples of each row, -1 for none; int32.
+      fingerprint: hex, a hash of everything that determines the rows.
+      examples: the examples of the rows.
+      counts: the numbers of rows, examples and tokens.
+      rows_RN: the examples of each row, -1 for empty slots; int32.
     """
 
     fingerprint: str
@@ -38,8 +38,8 @@ class LabeledSource:
     """The files of a labeled format, read once.
 
     Args:
-      format: names the files.
-      tokenizer: of the model.
+      format: the format, with the paths of its files.
+      tokenizer: the tokenizer of the model.
     """
 
     def __init__(self, format: LabeledFormat, tokenizer: Tokenizer):
@@ -47,13 +47,13 @@ class LabeledSource:
 
     @functools.cached_property
     def train(self) -> list[Record]:
-        """What is learned from."""
+        """The records of the training file."""
         records = self.format.read(self.format.train)
         return records[: self.format.limit or len(records)]
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
-        """What is scored."""
+        """The records of the held-out file."""
         return self.format.read(self.format.heldout)
 
     @functools.cached_property
@@ -62,19 +62,19 @@ class LabeledSource:
         return tuple(sorted(self.format.class_counts(self.train)))
 
     def unigram_counts(self, split: str) -> np.ndarray:
-        """How often a split has each class, in the order of the classes; int64."""
+        """Return the number of times a split has each class, in the order of the classes; int64."""
         records = self.train if split == "train" else self.heldout
         counts = self.format.class_counts(records)
         return np.array([counts[name] for name in self.classes], np.int64)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of the records and of the tokenizer."""
-        content = json.dumps([[_said(record) for record in part] for part in (self.train, self.heldout)])
+        """A hash of the records and the tokenizer."""
+        content = json.dumps([[_content(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 
     def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabeledExamples:
-        """The examples of `train` or `heldout`, encoded once for each T."""
+        """Return the examples of `train` or `heldout`, encoded once for each T."""
         key = split, seq_len, classes
         if key not in self._encoded:
             records = self.train if split == "train" else self.heldout
@@ -86,7 +86,7 @@ class LabeledSource:
         return {}
 
     def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
-        """Packs the examples of a split; those of one group share a row."""
+        """Pack the examples of a split into rows; the examples of a group share a row."""
         examples = self.examples(spec.split, spec.seq_len, classes)
         group = examples.group
         lengths = examples.lengths().reshape(-1, group).sum(axis=1)
@@ -103,11 +103,11 @@ class LabeledSource:
         counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
         choices = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
         choices["kind"] = _HASHED_KINDS.get(choices["kind"], choices["kind"])
-        said = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.most]
-        fingerprint = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        identity = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.most]
+        fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN)
 
 
-def _said(record: Record) -> list:
-    """What a record says, wherever its file lies."""
+def _content(record: Record) -> list:
+    """Return the fields of a record without its place, so that moving a file changes no fingerprint."""
     return sorted((key, value) for key, value in record.items() if key != WHERE)

@@ -12,15 +12,16 @@ from bertjax.errors import UserError
 
 
 def read(path: str) -> list[Record]:
-    """The questions, each {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} and its place.
+    """Return the questions, each {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} and its place.
 
-    A question that its context does not answer (`is_impossible` in SQuAD 2.0) has no answers.
+    A question that its context does not answer (`is_impossible` in SQuAD 2.0) has an empty list of answers.
 
     Args:
       path: a .json file, plain, .gz, .zst or .xz.
 
     Raises:
-      UserError: it cannot be read, is no such file, or has no questions; says the line, or the place in the structure.
+      UserError: the file cannot be read, is not in SQuAD's format, or has no questions; the message names the line or
+        the place in the structure.
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
@@ -28,7 +29,7 @@ def read(path: str) -> list[Record]:
     try:
         whole = json.loads(content)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno} is no JSON ({error.msg}); mend the file") from None
+        raise UserError(f"{path}:{error.lineno} is not JSON ({error.msg}); correct the file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); convert the file") from None
@@ -39,20 +40,20 @@ def read(path: str) -> list[Record]:
 
 
 def _questions(whole: Any, where: str) -> Iterator[Record]:
-    for article, of_article in _each(whole, "data", where):
-        for paragraph, of_paragraph in _each(article, "paragraphs", of_article):
-            context = _text(paragraph, "context", of_paragraph)
-            for question, of_question in _each(paragraph, "qas", of_paragraph):
-                impossible = _field(question, "is_impossible", bool, of_question, default=False)
-                answers = [] if impossible else [_answer(*each) for each in _each(question, "answers", of_question)]
+    for article, article_place in _members(whole, "data", where):
+        for paragraph, paragraph_place in _members(article, "paragraphs", article_place):
+            context = _text(paragraph, "context", paragraph_place)
+            for question, place in _members(paragraph, "qas", paragraph_place):
+                impossible = _field(question, "is_impossible", bool, place, default=False)
+                answers = [] if impossible else [_answer(*answer) for answer in _members(question, "answers", place)]
                 if not answers and not impossible:
-                    raise UserError(f"{of_question} has no answer; give it one, or say is_impossible")
+                    raise UserError(f"{place} has no answer; add one, or set is_impossible")
                 yield {
-                    "id": str(question.get("id", of_question)),
-                    "question": _text(question, "question", of_question),
+                    "id": str(question.get("id", place)),
+                    "question": _text(question, "question", place),
                     "context": context,
                     "answers": answers,
-                    WHERE: of_question,
+                    WHERE: place,
                 }
 
 
@@ -60,8 +61,8 @@ def _answer(answer: Any, where: str) -> dict[str, str | int]:
     return {"text": _text(answer, "text", where), "answer_start": _field(answer, "answer_start", int, where)}
 
 
-def _each(holder: Any, name: str, where: str) -> Iterator[tuple[Any, str]]:
-    """The members of a list, each with its place."""
+def _members(holder: Any, name: str, where: str) -> Iterator[tuple[Any, str]]:
+    """Yield the members of a list, each with its place."""
     inside = where if where.endswith(":") else f"{where}."
     for index, member in enumerate(_field(holder, name, list, where)):
         yield member, f"{inside}{name}[{index}]"
@@ -78,5 +79,5 @@ def _field(holder: Any, name: str, expected: type, where: str, default: Any = No
     value = holder.get(name, default) if isinstance(holder, dict) else None
     if not isinstance(value, expected):
         kind = {list: "list", str: "text", int: "number", bool: "true or false"}[expected]
-        raise UserError(f"{where.rstrip(':')} has no {kind} {name!r}; give a file as SQuAD 1.1 or 2.0 has it")
+        raise UserError(f"{where.rstrip(':')} has no {kind} {name!r}; give a file in the format of SQuAD 1.1 or 2.0")
     return value

@@ -1,4 +1,4 @@
-"""Tables with named columns: .tsv, .csv and .jsonl, plain or compressed, as records."""
+"""Records from tables with named columns: .tsv, .csv and .jsonl files, plain or compressed."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ _DELIMITERS = {".tsv": "\t", ".csv": ","}
 
 
 def read(path: str, columns: Sequence[str], quoted: bool = False) -> list[Record]:
-    """The rows of a table, each as {column: text} with the place that it came from under `WHERE`.
+    """Return the rows of a table, each as {column: text} with its place under `WHERE`.
 
-    The columns of a .tsv or .csv are named by its first line; where all of `columns` are numbers, they are counted from
-    0 and there is no such line (GLUE's CoLA has none). A .tsv has no quotes unless `quoted`; a .csv always has.
+    The first line of a .tsv or .csv names the columns. If all of `columns` are numbers, they are counted from 0 and
+    there is no such line (as in GLUE's CoLA). A .tsv has no quotes unless `quoted`; a .csv always has.
 
     Args:
       path: a .tsv, .csv or .jsonl file, plain, .gz, .zst or .xz.
-      columns: those that must be there.
-      quoted: whether a field of a .tsv may stand in double quotes.
+      columns: the required columns.
+      quoted: whether a field of a .tsv may be in double quotes.
 
     Raises:
-      UserError: no such file, a column that is missing, or a line that is not a row of the table.
+      UserError: the file or a column is missing, or a line is not a row of the table.
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each")
@@ -37,7 +37,7 @@ def read(path: str, columns: Sequence[str], quoted: bool = False) -> list[Record
     elif kind in _DELIMITERS:
         records = list(_rows(path, columns, _DELIMITERS[kind], quoted or kind == ".csv"))
     else:
-        raise UserError(f"{path} is no table; its name must end with .tsv, .csv or .jsonl (and .gz, .zst or .xz)")
+        raise UserError(f"{path} is not a table; its name must end with .tsv, .csv or .jsonl (and .gz, .zst or .xz)")
     if not records:
         raise UserError(f"{path} has no rows; give a file with at least one")
     return records
@@ -56,7 +56,9 @@ def _rows(path: str, columns: Sequence[str], delimiter: str, quoted: bool) -> It
         except StopIteration:
             return
         except csv.Error as error:
-            raise UserError(f"{path}:{first}: a quote is broken ({error}); close it, or double it inside") from None
+            raise UserError(
+                f"{path}:{first}: a quote is broken ({error}); close it, or double a quote inside of a field"
+            ) from None
         if header is None:
             header = row
             if missing := [column for column in columns if column not in header]:
@@ -66,8 +68,8 @@ def _rows(path: str, columns: Sequence[str], delimiter: str, quoted: bool) -> It
             continue
         if len(row) < len(header):
             raise UserError(
-                f"{path}:{first} has {len(row)} fields, not {len(header)}; give each line all columns"
-                + ("" if quoted else ", or set examples.quoted=True where fields stand in quotes")
+                f"{path}:{first} has {len(row)} fields, not {len(header)}; give every line all columns"
+                + ("" if quoted else ", or set examples.quoted=True if fields are in quotes")
             )
         values = dict(zip(header, row))
         yield {column: values[column] for column in columns} | {WHERE: f"{path}:{first}"}
@@ -85,7 +87,7 @@ def _objects(path: str, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def _text(path: str) -> Iterator[str]:
-    """Lines as text, with their ends: a quoted field may span several."""
+    """Yield lines as text with their ends, because a quoted field may span several lines."""
     for number, line in numbered_lines(epath.Path(path)):
         try:
             yield line.decode("utf-8") + "\n"

@@ -1,4 +1,4 @@
-"""Sentences with a tag for every word, in columns as CoNLL-2003 has them (Tjong Kim Sang & De Meulder, 2003)."""
+"""Sentences with a tag for every word, in the columns of CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003)."""
 
 import dataclasses
 import itertools
@@ -22,19 +22,19 @@ _DOCUMENT = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(LabeledFormat):
-    """A line for each word, its columns between tabs (or white space, if it has no tab), a blank line after a sentence.
+    """One line per word, its columns between tabs (or white space if it has no tab), a blank line after a sentence.
 
-    A record is {`words`: [...], `tags`: [...]}; tags are kept as the file has them (IOB1, IOB2, parts of speech). What
-    is to be tagged may also come as {`text`: ...}, whose words lie between white space.
-    An example is `[CLS] sentence [SEP]`, or a window of it where that is longer than a row. Labels, one a token:
-    `tag`, the class of the word that begins there, in the one window where it has most context (Devlin et al. 2019,
-    5.3: the first piece of a word stands for it), -1 elsewhere; `word`, the number of that word in its sentence, -1
+    A record is {`words`: [...], `tags`: [...]}; tags are kept as in the file (IOB1, IOB2, parts of speech). A record to
+    predict may also be {`text`: ...}, whose words are separated by white space.
+    An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. Token labels: `tag`,
+    the class of the word that starts at the token, in the one window where it has the most context (Devlin et al. 2019,
+    5.3: a word is represented by its first piece), -1 elsewhere; `word`, the number of that word in its sentence, -1
     elsewhere.
 
     Attributes:
-      word: the column of the words, counted from 0; from the last, which is -1, where it is negative.
+      word: the column of the words, counted from 0, or from the last column, -1.
       tag: the column of the tags.
-      stride: tokens from the beginning of one window to that of the next.
+      stride: tokens from the start of one window to the start of the next.
     """
 
     kind: str = dataclasses.field(init=False, default="tagged")
@@ -68,7 +68,7 @@ class Tagged(LabeledFormat):
         for setting, column in (("word", self.word), ("tag", self.tag)):
             if not -len(columns) <= column < len(columns):
                 raise UserError(
-                    f"{where} has {len(columns)} columns and no examples.{setting}={column}; correct either"
+                    f"{where} has {len(columns)} columns, but examples.{setting}={column}; correct either of them"
                 )
         return columns[self.word], columns[self.tag]
 
@@ -83,15 +83,15 @@ class Tagged(LabeledFormat):
             raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
         sentences = [words_of(record) for record in records]
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
-        # A word that is nothing to the tokenizer still has its tag.
+        # A word without tokens still has its tag.
         pieces = {word: ids or [tokenizer.unk_id] for word, ids in zip(distinct, tokenizer.encode(distinct))}
         texts, tags, words, record_of, cut = [], [], [], [], 0
         for number, record in enumerate(records):
-            of_words = [pieces[word] for word in sentences[number]]
-            ids = list(itertools.chain.from_iterable(of_words))
+            word_ids = [pieces[word] for word in sentences[number]]
+            ids = list(itertools.chain.from_iterable(word_ids))
             word = np.full(len(ids), -1, np.int32)
-            word[np.cumsum([0, *map(len, of_words[:-1])])] = np.arange(len(of_words))
-            numbers = np.append(self._numbers(record, classes), -1)  # -1 takes the last: no word, no tag
+            word[np.cumsum([0, *map(len, word_ids[:-1])])] = np.arange(len(word_ids))
+            numbers = np.append(self._numbers(record, classes), -1)  # index -1 takes the last entry: no word has no tag
             bounds = windows(len(ids), room, self.stride)
             owners = most_context(bounds)
             cut += len(bounds) > 1
@@ -112,7 +112,7 @@ class Tagged(LabeledFormat):
         )
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
-        """The class of each word, -1 where the record has no tags; int32."""
+        """Return the class of each word, -1 if the record has no tags; int32."""
         known = {name: number for number, name in enumerate(classes)}
         tags = record.get("tags", ())
         for index, tag in enumerate(tags):
@@ -126,12 +126,12 @@ class Tagged(LabeledFormat):
 
 
 def words_of(record: Record) -> list[str]:
-    """What is tagged."""
+    """Return the words of a record."""
     return record["words"] if "words" in record else record["text"].split()
 
 
 def _sentences(path: str) -> Iterator[list[tuple[int, list[str]]]]:
-    """The runs of lines between blank ones, each line as its number and columns; those of `_DOCUMENT` end a run too."""
+    """Yield runs of lines between blank lines or `_DOCUMENT` lines, each line as its number and columns."""
     lines = []
     for number, line in numbered_lines(epath.Path(path)):
         try:

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences with one label each: what GLUE is made of (Wang et al., 2019, arXiv 1804.07461)."""
+"""Sentences and pairs of sentences with one label each, as in GLUE (Wang et al., 2019, arXiv 1804.07461)."""
 
 import dataclasses
 import math
@@ -16,13 +16,13 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class LabeledText(LabeledFormat):
-    """A row of a table is an example: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
+    """Each row of a table is one example: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
 
     Attributes:
-      text: the column of the (first) sentence; columns of a .tsv or .csv without a header go by their number from 0.
-      pair: the column of the second sentence; empty where there is one alone.
+      text: the column of the (first) sentence; in a .tsv or .csv without a header, its number, counted from 0.
+      pair: the column of the second sentence; empty for single sentences.
       label: the column of the label: a name, or a number for an objective that predicts numbers; empty for none.
-      quoted: whether fields of a .tsv may stand in double quotes.
+      quoted: whether fields of a .tsv may be in double quotes.
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")
@@ -66,10 +66,10 @@ class LabeledText(LabeledFormat):
         )
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
-        """The label of each record: int32, of the class, or float32 where there are no classes; 0 where it has none.
+        """Return the label of each record: the number of its class, int32, or float32 without classes; 0 if unlabeled.
 
         Raises:
-          UserError: a label that is not among the classes, or no number where it must be one.
+          UserError: a label is not among the classes, or is not a number although there are no classes.
         """
         return np.array([self._label(record, classes) for record in records], np.int32 if classes else np.float32)
 
@@ -88,5 +88,5 @@ class LabeledText(LabeledFormat):
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise UserError(f"{where} has the label {label!r}, which is no number; correct it or leave the row out")
+            raise UserError(f"{where} has the label {label!r}, which is not a number; correct it or leave the row out")
         return number

@@ -1,13 +1,13 @@
-"""Texts longer than a row, as windows that overlap (Devlin et al., 2019; `run_squad.py` of google-research/bert)."""
+"""Overlapping windows of texts that are longer than a row (`run_squad.py` of google-research/bert)."""
 
 import numpy as np
 
-# A longer window wins where two give a token as much context, and counts for nothing beside a token of context.
-_OF_LENGTH = 0.01
+# If two windows give a token the same context, the longer one wins; the weight is far below one token of context.
+_LENGTH_WEIGHT = 0.01
 
 
 def windows(length: int, room: int, stride: int) -> np.ndarray:
-    """Windows over a text, each beginning `stride` tokens (or `room`, if that is less) after the one before.
+    """Return windows over a text, each starting `stride` tokens (or `room`, if smaller) after the one before.
 
     Args:
       length: tokens of the text, at least 1.
@@ -15,7 +15,7 @@ def windows(length: int, room: int, stride: int) -> np.ndarray:
       stride: at least 1.
 
     Returns:
-      int64 [W, 2]: window w is tokens [start, stop) of the text. No token is in none.
+      int64 [W, 2]: window w is tokens [start, stop) of the text. Every token is in at least one window.
     """
     later = max(0, length - room)
     starts = np.arange(1 + -(-later // min(stride, room))) * min(stride, room)
@@ -23,12 +23,12 @@ def windows(length: int, room: int, stride: int) -> np.ndarray:
 
 
 def most_context(bounds: np.ndarray) -> np.ndarray:
-    """For every token of a text, the window in which the lesser of its two sides is longest; int64 [length].
+    """Return the window of each token whose shorter side around the token is longest; int64 [length].
 
     Args:
-      bounds: what `windows` gave; the first of several equal ones is taken.
+      bounds: the result of `windows`; of equal windows the first is taken.
     """
     tokens = np.arange(bounds[-1, 1])
     before, after = tokens - bounds[:, :1], bounds[:, 1:] - 1 - tokens
-    context = np.minimum(before, after) + _OF_LENGTH * (bounds[:, 1:] - bounds[:, :1])
+    context = np.minimum(before, after) + _LENGTH_WEIGHT * (bounds[:, 1:] - bounds[:, :1])
     return np.where((before >= 0) & (after >= 0), context, -1.0).argmax(axis=0)

@@ -1,4 +1,4 @@
-"""Multiple choice: an example for each choice, all of a record in one row, and what is wrong with a file."""
+"""Multiple choice: one example per choice, all choices of a record in one row, and errors in files."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_a_record_is_an_example_for_each_choice(files, store):
             assert examples.ragged.labels["choice"][index] == record["label"]
 
 
-def test_columns_of_choices_and_what_stands_before_them(files, store, tmp_path):
+def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
     lines = ["\t".join(["id", "sent1", "sent2", *ENDINGS, "label"])]
     for number, record in enumerate(map(json.loads, files[0].read_text().splitlines())):
         lines.append("\t".join([str(number), record["context"], "cab", *record["choices"], str(record["label"])]))
@@ -60,7 +60,7 @@ def test_columns_of_choices_and_what_stands_before_them(files, store, tmp_path):
     assert labels[0] == labels[1]
 
 
-def test_a_choice_that_is_never_right_is_a_choice(files, store, tmp_path):
+def test_a_choice_that_is_never_correct_is_counted_as_a_class(files, store, tmp_path):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"context": "abc", "choices": ["a"] * 12, "label": 3}) + "\n")
     opened = source([path, path], store)
@@ -78,9 +78,9 @@ def test_the_choices_of_a_record_share_a_row(files, store):
     assert lengths.max() <= 2 * T // 3 and max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= 2 * T
 
 
-def test_a_row_that_is_too_short_for_all_choices(files, store):
+def test_a_row_that_is_too_short_for_all_choices_is_refused(files, store):
     opened = source(files, store)
-    with pytest.raises(UserError, match="a row of 14 tokens leaves 4 to each of 3 choices; raise stages.0.seq_len"):
+    with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
         opened.examples("train", 14, opened.classes)
 
 
@@ -90,12 +90,12 @@ GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
 @pytest.mark.parametrize(
     "record, complaint",
     [
-        (GOOD | {"label": 3}, "dev.jsonl:2 has the label 3; write the number of the right choice, from 0 to 2"),
+        (GOOD | {"label": 3}, "dev.jsonl:2 has the label 3; write the number of the correct choice, from 0 to 2"),
         (GOOD | {"label": -1}, "dev.jsonl:2 has the label -1"),
         (GOOD | {"label": "b"}, "dev.jsonl:2 has the label 'b'"),
         (GOOD | {"label": None}, "dev.jsonl:2 has the label None"),
-        (GOOD | {"choices": ["a", "b"]}, "dev.jsonl:2 has 2 choices, others have 3; give all records as many"),
-        (GOOD | {"choices": ["a"]}, "dev.jsonl:2 has 1 choice; let examples.choices name at least two columns"),
+        (GOOD | {"choices": ["a", "b"]}, "dev.jsonl:2 has 2 choices, others have 3; give all records the same number"),
+        (GOOD | {"choices": ["a"]}, "dev.jsonl:2 has 1 choice; set examples.choices to two or more columns"),
         (GOOD | {"choices": "abc"}, "dev.jsonl:2 has 1 choice"),
         (GOOD | {"choices": ["a", " ", "c"]}, "dev.jsonl:2 has no text in 'choices'"),
         (GOOD | {"choices": ["a", 4, "c"]}, "dev.jsonl:2 has no text in 'choices'"),
@@ -103,7 +103,7 @@ GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
         ({"context": "abc", "label": 1}, "dev.jsonl:2 has no field 'choices'"),
     ],
 )
-def test_bad_records(files, store, tmp_path, record, complaint):
+def test_bad_records_are_named(files, store, tmp_path, record, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(GOOD) + "\n" + json.dumps(record) + "\n")
     opened = source((files[0], broken), store)
@@ -111,7 +111,7 @@ def test_bad_records(files, store, tmp_path, record, complaint):
         opened.examples("heldout", T, opened.classes)
 
 
-def test_both_files_have_as_many_choices(files, store, tmp_path):
+def test_files_with_different_numbers_of_choices_are_refused(files, store, tmp_path):
     other = tmp_path / "dev.jsonl"
     other.write_text(json.dumps(GOOD | {"choices": ["a", "b"]}) + "\n")
     opened = source((files[0], other), store)
@@ -120,6 +120,6 @@ def test_both_files_have_as_many_choices(files, store, tmp_path):
 
 
 @pytest.mark.parametrize("fields", [{"context": ""}, {"choices": ()}, {"choices": ("a", "")}, {"label": ""}])
-def test_columns_are_named(fields):
+def test_empty_column_names_are_refused(fields):
     with pytest.raises(UserError, match="must each name a column"):
         Choices(**fields)

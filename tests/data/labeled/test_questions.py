@@ -114,7 +114,7 @@ def test_without_answers_there_are_questions_to_predict(spelling):
 def test_a_question_without_an_answer_points_to_cls(spelling):
     examples = Questions(max_question=4).encode([question("of bo")], spelling, 32, BOTH)
     assert examples.ragged.labels["start"].tolist() == examples.ragged.labels["end"].tolist() == [0]
-    with pytest.raises(UserError, match="has no answer, and all questions of the training file have one; leave it out"):
+    with pytest.raises(UserError, match="has no answer, but all questions of the training file have one; leave it out"):
         Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
 
 
@@ -123,8 +123,8 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
     path = write(tmp_path, squad(dict(good), dict(wrong), question("of bo", "bo", start=-2)))
     with pytest.raises(
         UserError,
-        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start; "
-        "so are 2 of 3 questions: correct them, or set examples.on_bad_answer=skip$",
+        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start, "
+        "as in 2 of 3 questions; correct them, or set examples.on_bad_answer=skip$",
     ):
         Questions().read(path)
     skipping = Questions(on_bad_answer="skip", max_question=4)
@@ -145,12 +145,12 @@ def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ('{"data": [\n1,]}', r"train.json:2 is no JSON \(.*\); mend the file$"),
-        ([1], r"train.json has no list 'data'; give a file as SQuAD 1.1 or 2.0 has it$"),
+        ('{"data": [\n1,]}', r"train.json:2 is not JSON \(.*\); correct the file$"),
+        ([1], r"train.json has no list 'data'; give a file in the format of SQuAD 1.1 or 2.0$"),
         ({"data": []}, r"train.json has no questions; give a file with at least one$"),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, r"train.json:data\[0\].paragraphs\[0\] has no text 'context'; "),
         (squad(question("a", "a", asked=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
-        (squad(question("a")), r"qas\[0\] has no answer; give it one, or say is_impossible$"),
+        (squad(question("a")), r"qas\[0\] has no answer; add one, or set is_impossible$"),
         (squad(question("a", "a", start="0")), r"qas\[0\].answers\[0\] has no number 'answer_start'; "),
         (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),
     ],
@@ -174,5 +174,7 @@ def test_settings_that_make_no_sense(choices, message):
 
 
 def test_a_row_without_room_for_a_context(spelling):
-    with pytest.raises(UserError, match="a row of 67 tokens has no room beside a question of examples.max_question=64"):
+    with pytest.raises(
+        UserError, match="a row of 67 tokens has no room for a context after a question of examples.max_question=64"
+    ):
         Questions().encode([question("a", "a")], spelling, 67, (ANSWER,))

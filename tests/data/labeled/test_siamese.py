@@ -1,4 +1,4 @@
-"""Pairs that are read apart: two examples a record, side by side in a row, and what is wrong with a file."""
+"""Pairs that are encoded separately: two examples per record in one row, and errors in files."""
 
 import json
 
@@ -83,7 +83,11 @@ def test_a_cross_encoder_takes_no_such_pairs():
         ({"sentence": "a", "score": 1}, {}, "dev.jsonl:1 has no field 'other'"),
         ({"sentence": "a", "other": " ", "score": 1}, {}, "dev.jsonl:1 has no text in 'other'"),
         ({"sentence": "a", "other": "", "score": 1}, {"label": ""}, "dev.jsonl:1 has no text in 'other'"),
-        ({"sentence": "a", "other": "b", "score": "high"}, {}, "dev.jsonl:1 has the label 'high', which is no number"),
+        (
+            {"sentence": "a", "other": "b", "score": "high"},
+            {},
+            "dev.jsonl:1 has the label 'high', which is not a number",
+        ),
     ],
 )
 def test_bad_records(files, store, tmp_path, record, choices, complaint):

@@ -83,7 +83,11 @@ def test_the_fingerprint_is_of_the_content(files, store, tmp_path):
     "record, choices, complaint",
     [
         ({"sentence": "a", "label": "maybe"}, {}, "dev.jsonl:1 has the label 'maybe', which the training file lacks"),
-        ({"sentence": "a", "label": "high"}, {"numeric": True}, "dev.jsonl:1 has the label 'high', which is no number"),
+        (
+            {"sentence": "a", "label": "high"},
+            {"numeric": True},
+            "dev.jsonl:1 has the label 'high', which is not a number",
+        ),
         ({"sentence": " ", "label": "yes"}, {}, "dev.jsonl:1 has no text in 'sentence'"),
         ({"sentence": 3, "label": "yes"}, {}, "dev.jsonl:1 has no text in 'sentence'"),
     ],

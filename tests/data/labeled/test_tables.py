@@ -55,11 +55,11 @@ def test_json_lines(tmp_path):
         ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other'; it has 'text'"),
         ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is no JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1 is no JSON object"),
-        ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give each line all columns"),
+        ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give every line all columns"),
         ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
         ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
         ("a.tsv", "other\n", "a.tsv has no rows"),
-        ("a.txt", "other\n", "a.txt is no table; its name must end with .tsv, .csv or .jsonl"),
+        ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv or .jsonl"),
     ],
 )
 def test_bad_input(tmp_path, name, text, complaint):

@@ -95,8 +95,8 @@ def test_windows_have_every_word_once(spelling, words, seq_len, stride):
 @pytest.mark.parametrize(
     "text, choices, message",
     [
-        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns and no examples.tag=1; correct either$"),
-        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns and no examples.word=-3; correct either$"),
+        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns, but examples.tag=1; correct either of them$"),
+        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns, but examples.word=-3; correct either of them$"),
         ("\n-DOCSTART- O\n\n", {}, r"train.txt has no sentences; give a file with a word and its tag in each line$"),
         ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8 \(invalid start byte\); convert the file$"),
     ],
