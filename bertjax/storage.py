@@ -1,0 +1,173 @@
+"""How bertjax writes files: whole or not at all, by one process at a time, on a disk or on an object store.
+
+A file or folder is written as a draft beside its place and renamed when it is complete, so a killed process leaves the
+old one and a draft. An object store needs no draft: a file appears there when all of it is written.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from etils import epath
+
+from bertjax.errors import Busy, UserError
+
+
+class StorageError(OSError):
+    """A failure of a disk, an object store, or the library that reaches it."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+@contextlib.contextmanager
+def storage_errors(path: epath.PathLike) -> Iterator[None]:
+    """Turn whatever a file system raises about `path`, fsspec's own errors included, into `StorageError`."""
+    try:
+        yield
+    except (UserError, StorageError):
+        raise
+    except OSError as error:
+        raise StorageError(error.errno or errno.EIO, error.strerror or reason_of(error), os.fspath(path)) from error
+    except Exception as error:
+        if not is_remote(path):
+            raise
+        raise StorageError(errno.EIO, reason_of(error), os.fspath(path)) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the message of an error and of its direct cause in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Return whether a path is a URL (`gs://...`), where nothing can be appended, renamed or locked."""
+    return "://" in os.fspath(path)
+
+
+def write_text(path: epath.PathLike, text: str) -> None:
+    """Write a local or remote file in UTF-8, all of it or nothing."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: epath.PathLike, content: bytes) -> None:
+    """Write a local or remote file, all of it or nothing.
+
+    Raises:
+      StorageError: the file cannot be written; an existing one is unchanged.
+    """
+    with storage_errors(path):
+        if is_remote(path):
+            epath.Path(path).write_bytes(content)
+            return
+        with whole_file(Path(path)) as file:
+            file.write(content)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a local file for writing; it replaces `path` when the block ends, and not if the block fails."""
+    draft = _draft(path)
+    try:
+        with storage_errors(path):
+            file = open(draft, "wb")
+        with file:
+            yield file
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Make an empty local folder; it becomes `path`, which must not exist, when the block ends without an error."""
+    draft = _draft(path)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        publish(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Rename a complete local folder to `path` once all of it is on disk, so that `path` survives a power failure."""
+    for file in folder.rglob("*"):
+        _flush(file)
+    _flush(folder)
+    os.rename(folder, path)
+    _flush(path.parent)
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove the drafts of `path` that killed processes left; the caller holds its lock."""
+    for draft in path.parent.glob(f".{path.name}.*.draft"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft(path: Path) -> Path:
+    """A name of its own, so that two processes that write the same file do not mix their content."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
+
+
+def _flush(path: Path) -> None:
+    """Return once a file, or the list of files of a folder, is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock_or_wait(path: Path, notice: str = "") -> Iterator[None]:
+    """Hold a local lock file, after waiting for the process that holds it; a process that is killed releases its lock.
+
+    Args:
+      notice: printed on stderr before waiting.
+    """
+    with _lock_file(path) as lock:
+        with storage_errors(path):
+            if not _try(lock):
+                if notice:
+                    print(notice, file=sys.stderr, flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def lock_or_fail(path: Path, busy: str) -> Iterator[None]:
+    """Hold a local lock file; a process that is killed releases its lock.
+
+    Raises:
+      Busy: another process holds it; `busy` is the message.
+    """
+    with _lock_file(path) as lock:
+        with storage_errors(path):
+            if not _try(lock):
+                raise Busy(busy)
+        yield
+
+
+def _lock_file(path: Path) -> IO[str]:
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "w")
+
+
+def _try(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

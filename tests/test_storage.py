@@ -1,0 +1,150 @@
+"""Files appear whole or not at all, whoever is killed; locks hold between processes; failures are of one class."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+from etils import epath
+
+from bertjax import storage
+from bertjax.errors import Busy, UserError
+from bertjax.storage import StorageError
+from tests.data.test_remote import Bucket
+
+ROOT = Path(__file__).parents[1]
+
+
+def killed(code, *arguments):
+    """Runs a program in which the rename at the end of a write kills the process."""
+    setup = "import os, signal, sys\nfrom pathlib import Path\nfrom bertjax import storage\n"
+    kill = "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\nos.rename = os.replace = kill\n"
+    program = subprocess.run([sys.executable, "-c", setup + kill + code, *map(str, arguments)], cwd=ROOT)
+    assert program.returncode == -signal.SIGKILL
+
+
+def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    storage.write_text(path, "old")
+    killed("storage.write_text(Path(sys.argv[1]), 'new')", path)
+    assert path.read_text() == "old"
+    storage.write_text(path, "한글")
+    assert path.read_bytes() == "한글".encode()
+
+
+def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
+    path = tmp_path / "folder"
+    killed("with storage.whole_folder(Path(sys.argv[1])) as draft: (draft / 'file').touch()", path)
+    assert not path.exists()
+    with storage.whole_folder(path) as draft:
+        (draft / "file").touch()
+    assert [file.name for file in path.iterdir()] == ["file"]
+    assert len(list(tmp_path.iterdir())) == 2
+    storage.remove_drafts(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyError):
+        with storage.whole_file(path) as file:
+            file.write(b"new")
+            raise KeyError
+    with pytest.raises(KeyError):
+        with storage.whole_folder(tmp_path / "folder"):
+            raise KeyError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls, fsync, rename = [], os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "rename", lambda *paths: (calls.append("rename"), rename(*paths)))
+    with storage.whole_folder(tmp_path / "folder") as draft:
+        (draft / "file").touch()
+    assert calls == ["fsync", "fsync", "rename", "fsync"]
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from bertjax import storage
+
+with storage.lock_or_wait(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A lock file and another process that holds it."""
+    path = tmp_path / "folder" / "lock"
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, path], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    yield path, process
+    process.kill()
+    process.communicate()
+
+
+def test_a_lock_that_another_process_holds(holder):
+    path, process = holder
+    with pytest.raises(Busy, match="^in use$"):
+        with storage.lock_or_fail(path, "in use"):
+            pass
+    process.kill()
+    process.wait()
+    with storage.lock_or_fail(path, "in use"):
+        pass
+
+
+def test_waiting_for_a_lock(holder, monkeypatch, capsys):
+    path, process = holder
+    wait = storage.fcntl.flock
+
+    def flock(lock, operation):
+        if not operation & storage.fcntl.LOCK_NB:
+            process.kill()
+        wait(lock, operation)
+
+    monkeypatch.setattr(storage.fcntl, "flock", flock)
+    with storage.lock_or_wait(path, "waiting"):
+        assert process.wait() == -signal.SIGKILL
+    assert capsys.readouterr().err == "waiting\n"
+
+
+def test_errors_of_a_disk(tmp_path):
+    (tmp_path / "file").touch()
+    for below in (tmp_path / "file" / "x", tmp_path / "missing" / "x"):
+        with pytest.raises(StorageError, match=rf"^{below}: No.*directory$"):
+            storage.write_text(below, "")
+    with pytest.raises(StorageError, match="Not a directory|File exists"):
+        with storage.lock_or_wait(tmp_path / "file" / "lock"):
+            pass
+    with pytest.raises(ZeroDivisionError):
+        with storage.storage_errors(tmp_path):
+            1 / 0
+
+
+def test_errors_of_an_object_store(monkeypatch):
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    storage.write_text(epath.Path("s3://bucket/file"), "old")
+
+    def fail(*_, **__):
+        raise RuntimeError("no route\nto host")
+
+    monkeypatch.setattr(Bucket, "open", fail)
+    with pytest.raises(StorageError, match="^s3://bucket/file: no route$"):
+        storage.write_text(epath.Path("s3://bucket/file"), "new")
+    with pytest.raises(UserError, match="^mine$"):
+        with storage.storage_errors("s3://bucket/file"):
+            raise UserError("mine")
+
+
+def test_local_folders_are_not_urls(tmp_path):
+    assert not storage.is_remote(tmp_path) and storage.is_remote(epath.Path("gs://bucket/x"))
