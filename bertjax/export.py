@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bertjax import renames, typed
+from bertjax import renames, storage, typed
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -156,9 +156,7 @@ def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: in
         "vocab_size": vocab_size,
         "numbers": numbers,
     }
-    draft = Path(folder) / f".{MANIFEST}.draft"
-    draft.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
-    draft.replace(Path(folder) / MANIFEST)
+    storage.write_text(Path(folder) / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
 def encoder_of(settings: Mapping[str, Any], vocab_size: int, folder: os.PathLike) -> EncoderConfig:

@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from bertjax import cli
+from bertjax import cli, storage
 from bertjax.data.labeled.base import Record
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -22,6 +22,7 @@ from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
 from bertjax.inference.records import read_file, read_lines, records_of, single_field
 from bertjax.opening import SavedModel
+from bertjax.storage import StorageError
 
 _ARRAY = ".npy"
 _HELP = """
@@ -72,23 +73,16 @@ def run(predictor: Predictor, request: Request, out: str = "") -> None:
 
 @contextlib.contextmanager
 def _target(out: str) -> Iterator[IO[bytes]]:
-    """stdout, or a draft that becomes the file when all is written."""
+    """Return stdout, or a file that appears when all of it is written."""
     if not out:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    path = Path(out).expanduser()
-    draft = path.with_name(f".{path.name}.draft")
     try:
-        file = draft.open("wb")
-    except OSError as error:
-        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in a folder of yours") from None
-    try:
-        with file:
+        with storage.whole_file(Path(out).expanduser()) as file:
             yield file
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    except StorageError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in a folder of yours") from None
 
 
 def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:

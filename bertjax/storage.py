@@ -78,9 +78,9 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a local file for writing; it replaces `path` when the block ends, and not if the block fails."""
     draft = _draft(path)
+    with storage_errors(path):
+        file = open(draft, "wb")
     try:
-        with storage_errors(path):
-            file = open(draft, "wb")
         with file:
             yield file
         os.replace(draft, path)

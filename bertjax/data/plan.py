@@ -1,23 +1,21 @@
 """How a split of a token store becomes rows: made once, written beside the store, opened as memory maps."""
 
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import json
 import logging
-import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from bertjax import storage
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.packing import assign, pack
-from bertjax.data.store import TokenStore, edges, flush_folder
+from bertjax.data.store import TokenStore, edges
 from bertjax.errors import UserError
 
 FORMAT_VERSION = 2
@@ -143,9 +141,7 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
 
 def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Counts:
     """Makes a plan, or waits for the process that makes it: none takes away what another has just made."""
-    path.parent.mkdir(exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with storage.lock_or_wait(path.with_name(f".{path.name}.lock")):
         if (counts := _read(path, identity)) is not None:
             return counts
         if path.exists():
@@ -157,9 +153,7 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     """Writes a folder beside `path` and renames it, so that `path` is never half a plan."""
-    draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    draft.mkdir(parents=True)
-    try:
+    with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
         blocks = spec.examples.blocks(split, spec.seq_len, spec.plan_seed)
         written, lost, repeated = _write_ranges(draft / _RANGES, blocks)
@@ -174,10 +168,6 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
         )
         manifest = {"identity": identity, "counts": dataclasses.asdict(counts), "files": _files(draft)}
         (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        flush_folder(draft)
-        os.rename(draft, path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_ranges(path: Path, blocks: Iterator[Block]) -> tuple[int, int, int]:

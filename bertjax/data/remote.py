@@ -1,8 +1,6 @@
 """Folders under a URL (`gs://...`): copied whole, never half there, since a memory map needs a local file."""
 
 import contextlib
-import fcntl
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -10,15 +8,12 @@ from pathlib import Path
 
 from etils import epath
 
+from bertjax import storage
 from bertjax.errors import UserError
+from bertjax.storage import is_remote, reason_of
 
 # Written last and read first: where it is, all of the folder is.
 SEAL = "manifest.json"
-
-
-def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path is a URL."""
-    return "://" in os.fspath(path)
 
 
 def exists(folder: epath.Path) -> bool:
@@ -50,18 +45,15 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
         if not (folder / SEAL).exists():
             raise UserError(f"{folder} holds no token store; make one with python -m bertjax.prepare")
         seal = (folder / SEAL).read_bytes()
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        with open(copy.with_name(copy.name + ".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with storage.lock_or_wait(copy.with_name(copy.name + ".lock")):
             if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal:
                 return copy
             print(f"copying {folder} to {copy}", file=sys.stderr, flush=True)
-            draft = copy.with_name(copy.name + ".copy")
-            shutil.rmtree(draft, ignore_errors=True)
-            _copy(folder, epath.Path(draft))
-            check(draft)
-            shutil.rmtree(copy, ignore_errors=True)
-            os.rename(draft, copy)
+            storage.remove_drafts(copy)
+            with storage.whole_folder(copy) as draft:
+                _copy(folder, epath.Path(draft))
+                check(draft)
+                shutil.rmtree(copy, ignore_errors=True)
     return copy
 
 
@@ -92,5 +84,4 @@ def _reported(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{what}: {reason}; check the address, your rights and the network") from error
+        raise UserError(f"{what}: {reason_of(error)}; check the address, your rights and the network") from error

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import itertools
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from etils import epath
 from bertjax.data import remote, tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.storage import is_remote
 
 FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
@@ -94,7 +94,7 @@ class TokenStore:
         Raises:
           UserError: there is no store, a newer bertjax wrote it, or it was cut short or altered.
         """
-        if remote.is_remote(path):
+        if is_remote(path):
             path = remote.fetch(epath.Path(path), cache_dir, lambda copy: cls.open(copy, verify=True))
         path = Path(path)
         store = cls(path, _read_manifest(path))
@@ -203,22 +203,6 @@ def _ranges(by_source: dict[str, dict[str, int]]) -> dict[str, list[int]]:
 
 def _record(path: Path) -> dict:
     return {"bytes": path.stat().st_size, "edges": edges(path), "sha256": _sha256(path)}
-
-
-def flush_folder(folder: Path) -> None:
-    """Returns once a folder with all that is in it is on disk, so that a rename after it names something whole."""
-    for path in folder.rglob("*"):
-        flush(path)
-    flush(folder)
-
-
-def flush(path: Path) -> None:
-    """Returns once a file, or the list of a folder, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def edges(path: Path) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.access import reason_of
 from bertjax.data.sources.base import object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK
 from bertjax.errors import UserError
+from bertjax.storage import reason_of
 
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bertjax import storage
 from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -65,10 +66,8 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     tokenizers.write(folder, tokenizer, export.encoder.max_positions, export.encoder.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
-    draft = folder / f".{CONFIG}.draft"
     settings = family.settings(encoder, architecture, tokenizer.pad_id)
-    draft.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    draft.replace(folder / CONFIG)
+    storage.write_text(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
 
 

@@ -5,10 +5,8 @@ import os
 
 import fsspec
 import pytest
-from etils import epath
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bertjax.data import remote
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.preparation import open_or_prepare, prepare, store_path
 from bertjax.data.store import TokenStore
@@ -91,7 +89,3 @@ def test_a_file_system_that_fails_is_one_line(config, monkeypatch):
     monkeypatch.setattr(Bucket, "exists", fail)
     with pytest.raises(UserError, match="cannot look into s3://bucket/stores/.*: no route; check the address"):
         open_or_prepare(config, may_prepare=False)
-
-
-def test_local_folders_are_no_urls(tmp_path):
-    assert not remote.is_remote(tmp_path) and remote.is_remote(epath.Path("gs://bucket/x"))

@@ -6,9 +6,7 @@
 processes, so the store is, too.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -16,12 +14,12 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
 from tqdm import tqdm
 
+from bertjax import storage
 from bertjax.data import remote, sources, store, tokenizer
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.inspect import lengths
@@ -54,7 +52,7 @@ def prepare(config: DataConfig) -> TokenStore:
 
 def _prepare(config: DataConfig, spec: dict) -> TokenStore:
     path = _path(config, spec)
-    if not remote.is_remote(path):
+    if not storage.is_remote(path):
         _build_alone(config, spec, Path(path))
     elif not remote.exists(path):
         local = remote.cached(path, config.cache_dir)
@@ -94,7 +92,7 @@ def _path(config: DataConfig, spec: dict) -> epath.Path:
         name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
     name = re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME] or "corpus"
     folder = epath.Path(config.store)
-    return (folder if remote.is_remote(folder) else folder.expanduser().absolute()) / f"{name}-{digest[:12]}"
+    return (folder if storage.is_remote(folder) else folder.expanduser().absolute()) / f"{name}-{digest[:12]}"
 
 
 def _spec(config: DataConfig) -> dict:
@@ -120,24 +118,12 @@ def _fingerprints(corpus: str, text_field: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Lets one process at a time build `path`; the system drops the lock of a killed one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another process prepares {path}; waiting for it", file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _build_alone(config: DataConfig, spec: dict, path: Path) -> None:
     """Builds a store that is not there yet beside its place, and renames it there once all of it is on disk."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with _only_one(path):
+        notice = f"another process prepares {path}; waiting for it"
+        with storage.lock_or_wait(path.with_name(path.name + ".lock"), notice):
             if not path.exists():
                 try:
                     _build(config, spec, partial)
@@ -145,8 +131,7 @@ def _build_alone(config: DataConfig, spec: dict, path: Path) -> None:
                     print(f"{error}; starting anew", file=sys.stderr, flush=True)
                     shutil.rmtree(partial)
                     _build(config, spec, partial)
-                os.rename(partial / "store", path)
-                store.flush(path.parent)
+                storage.publish(partial / "store", path)
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the token store {path} ({error}); set data.store to another folder") from None
@@ -175,7 +160,6 @@ def _build(config: DataConfig, spec: dict, partial: Path) -> None:
     _require_two({name: sum(c["documents"] for c in contents["counts"][name].values()) for name in SPLITS}, config)
     store.write_manifest(folder, spec, trained, contents)
     lengths.draw({name: Split(folder, name, store.token_dtype(trained.vocab_size).str) for name in SPLITS}, folder)
-    store.flush_folder(folder)
 
 
 def _first_pass(config: DataConfig, partial: Path) -> Reading:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, shards
@@ -133,9 +134,7 @@ def _corpora(config: DataConfig) -> dict[str, tuple[tuple[str, ...], list[Part]]
 
 def save(reading: Reading, spec: dict, path: Path) -> None:
     """Writes what the first pass found, all of it or nothing."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps({"spec": spec, "reading": dataclasses.asdict(reading)}), encoding="utf-8")
-    draft.replace(path)
+    storage.write_text(path, json.dumps({"spec": spec, "reading": dataclasses.asdict(reading)}))
 
 
 def load(path: Path, spec: dict) -> Reading | None:

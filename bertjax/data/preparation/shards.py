@@ -5,11 +5,11 @@ or at the end of a longer document, whoever encodes it.
 """
 
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from bertjax import storage
 from bertjax.errors import RunFailed
 
 SHARD_BYTES = 8 << 20
@@ -40,12 +40,9 @@ def write(path: Path, header: dict, payload: Sequence[bytes]) -> None:
     checksum = zlib.crc32(head)
     for block in payload:
         checksum = zlib.crc32(block, checksum)
-    # The worker of a killed preparation may still write the same shard.
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
+    with storage.whole_file(path) as file:  # the worker of a killed preparation may still write the same shard
         file.write(b"%08x\n" % checksum + head)
         file.writelines(payload)
-    os.replace(draft, path)
 
 
 def read(path: Path) -> tuple[dict, memoryview]:

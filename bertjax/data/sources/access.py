@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.storage import reason_of
 
 MIB = 1 << 20
 
@@ -68,11 +69,3 @@ def extra(what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise UserError(f"{what} needs {error.name}, which is not installed; pip install '.[data]'") from error
-
-
-def reason_of(error: BaseException) -> str:
-    """What an error says, with its direct cause, in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason

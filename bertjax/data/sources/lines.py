@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.access import MIB, extra, open_file
 from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, object_of, text_of
 from bertjax.errors import Damaged, UserError
+from bertjax.storage import reason_of
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bertjax.data.sources.access import MIB, extra, open_file, reason_of
+from bertjax.data.sources.access import MIB, extra, open_file
 from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import Damaged, UserError
+from bertjax.storage import reason_of
 
 if TYPE_CHECKING:
     import pyarrow

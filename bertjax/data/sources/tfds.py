@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.data.sources.access import extra, foreign, reason_of
+from bertjax.data.sources.access import extra, foreign
 from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
 from bertjax.errors import Damaged, UserError
+from bertjax.storage import reason_of
 
 RECORDS = 64  # read at once
 

@@ -2,12 +2,11 @@
 
 import dataclasses
 import hashlib
-import os
-import uuid
 from pathlib import Path
 
 import numpy as np
 
+from bertjax import storage
 from bertjax.data.examples import Vocabulary
 from bertjax.data.store import TokenStore
 from bertjax.data.text.collocations import collocations
@@ -96,13 +95,10 @@ def _mined(store: TokenStore, size: int) -> Path:
     phrases = _phrases(store, size)
     if not phrases:
         raise UserError(f"masking.lexicon={MINE!r} finds no phrase in {store.path}; name a file, or mask words")
-    draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(exist_ok=True)
-        draft.write_text("".join(f"{phrase}\n" for phrase in phrases), encoding="utf-8", newline="\n")
-        os.replace(draft, path)
+        storage.write_text(path, "".join(f"{phrase}\n" for phrase in phrases))
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UserError(f"cannot write the lexicon {path} ({error.strerror}); make the store writable") from None
     return path
 

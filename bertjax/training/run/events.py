@@ -13,7 +13,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bertjax.training.run.workdir import is_remote
+from bertjax.storage import is_remote
 
 _SECONDS_BETWEEN_FLUSHES = 15.0
 

@@ -8,7 +8,8 @@ import time
 
 from etils import epath
 
-from bertjax.training.run.workdir import cut_jsonl, is_remote
+from bertjax import storage
+from bertjax.training.run.workdir import cut_jsonl
 
 # An object store takes whole files only: each flush writes the file anew.
 _SECONDS_BETWEEN_UPLOADS = 30.0
@@ -27,7 +28,7 @@ class Journal:
     def __init__(self, path: epath.Path, last_step: float = math.inf):
         cut_jsonl(path, last_step)
         self._path = path
-        self._remote = is_remote(path)
+        self._remote = storage.is_remote(path)
         self._written = path.read_text(encoding="utf-8") if self._remote and path.exists() else ""
         self._waiting = ""
         self._uploaded = -math.inf
@@ -55,7 +56,7 @@ class Journal:
     def _write(self) -> None:
         if self._remote:
             self._uploaded = time.monotonic()
-            self._path.write_text(self._written + self._waiting, encoding="utf-8")
+            storage.write_text(self._path, self._written + self._waiting)
             self._written += self._waiting
             return
         with open(self._path, "ab", buffering=0) as file:

@@ -1,18 +1,18 @@
 """The workdir: everything that a run writes, and the only code that knows how files are written, cut and locked."""
 
 import dataclasses
-import fcntl
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
-from bertjax.errors import Busy, UserError
+from bertjax import storage
+from bertjax.errors import UserError
+from bertjax.storage import is_remote
 from bertjax.training.run.lease import lease
 
 
@@ -91,35 +91,22 @@ class Workdir:
           Busy: another process holds it.
           UserError: it cannot be written.
         """
-        if is_remote(self.root):
+        with ExitStack() as stack:
             try:
-                self.root.mkdir(parents=True, exist_ok=True)
-                held = lease(self.root / ".lock")
+                stack.enter_context(self._lock())
             except OSError as error:
-                raise UserError(f"workdir {self.root} cannot be written: {error}; choose another --workdir") from error
-            with held:
-                yield
-            return
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            lock = open(self.root / ".lock", "w")
-        except OSError as error:
-            raise UserError(
-                f"workdir {self.root} cannot be written: {error.strerror}; choose another --workdir"
-            ) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise Busy(
-                    f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
+                raise UserError(
+                    f"workdir {self.root} cannot be written: {storage.reason_of(error)}; choose another --workdir"
                 ) from error
             yield
 
-
-def is_remote(path: epath.PathLike) -> bool:
-    """Whether a path is on an object store, which can neither append, rename nor lock."""
-    return "://" in os.fspath(path)
+    def _lock(self) -> AbstractContextManager[None]:
+        path = self.root / ".lock"
+        if is_remote(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            return lease(path)
+        busy = f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
+        return storage.lock_or_fail(Path(path), busy)
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
@@ -141,29 +128,20 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 def write_json(path: epath.Path, value: Any) -> None:
     """Writes all of it or nothing."""
-    _write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    storage.write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
     """Writes a record a line, all of them or nothing, in a folder that need not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def _write_whole(path: epath.Path, text: str) -> None:
-    if is_remote(path):  # where files appear whole or not at all
-        path.write_text(text, encoding="utf-8")
-        return
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    storage.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
     """Appends one line."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
     if is_remote(path):
-        path.write_text((path.read_text(encoding="utf-8") if path.exists() else "") + line, encoding="utf-8")
+        storage.write_text(path, (path.read_text(encoding="utf-8") if path.exists() else "") + line)
         return
     with open(path, "a", encoding="utf-8") as file:
         file.write(line)
