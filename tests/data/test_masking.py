@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.masking import KINDS, MASKINGS, TokenMasking, mask, predictions
+from bertjax.data.masking import KINDS, MASKINGS, TokenMasking, gather_masked, mask
 from bertjax.errors import UserError
 from tests.ragged import CLS, MASK, PAD, SEP, VOCABULARY, first_epoch, one_a_row
 from tests.ragged import random as examples
@@ -100,7 +100,7 @@ def test_predictions_of_packed_rows():
     placed = place(ragged, np.array([[1, 0], [-1, 2]]), 12, VOCABULARY)
     chosen = np.array([0, 1, 0, 1, 0] + [0, 0, 1, 1, 0, 0] + [0, 0, 1, 0], bool)
     text = ragged.tokens
-    predicted = predictions(placed, chosen, 4)
+    predicted = gather_masked(placed, chosen, 4)
     np.testing.assert_array_equal(predicted["positions_BK"], [[2, 3, 7, 9], [2, 0, 0, 0]])
     np.testing.assert_array_equal(predicted["labels_BK"], [[text[7], text[8], text[1], text[3]], [text[13], 0, 0, 0]])
     np.testing.assert_array_equal(predicted["weights_BK"], [[1, 1, 1, 1], [1, 0, 0, 0]])
@@ -108,7 +108,7 @@ def test_predictions_of_packed_rows():
     assert predicted["weights_BK"].dtype == np.float32
     assert {predicted[name].dtype for name in ("positions_BK", "labels_BK", "dropped_B")} == {np.dtype(np.int32)}
 
-    capped = predictions(placed, chosen, 3)
+    capped = gather_masked(placed, chosen, 3)
     np.testing.assert_array_equal(capped["positions_BK"], [[2, 3, 7], [2, 0, 0]])
     np.testing.assert_array_equal(capped["dropped_B"], [1, 0])
 
@@ -121,7 +121,7 @@ def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
     assert places % 8 == 0 and rate * seq_len <= places < rate * seq_len + 8
     ragged = examples(np.array([seq_len]), np.array([0]))
     placed = one_a_row(ragged)
-    assert predictions(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
+    assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
 @pytest.mark.parametrize("bad", [{"rate": 0.0}, {"rate": 1.0}, {"mask": 0.8, "random": 0.3}, {"static": -1}])
@@ -161,7 +161,7 @@ def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
     masking = TokenMasking(rate=rate)
     places = masking.capacity(placed.seq_len, row_examples)
     assert places % 8 == 0
-    assert predictions(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
+    assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
 @pytest.mark.parametrize("seq_len", [8, 96, 128, 160, 256, 512])

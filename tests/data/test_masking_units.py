@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
-from bertjax.data.masking import MASKINGS, NgramMasking, SpanMasking, WordMasking, mask, predictions
+from bertjax.data.masking import MASKINGS, NgramMasking, SpanMasking, WordMasking, gather_masked, mask
 from bertjax.data.masking.kinds import NGRAM_SHARES, SPAN_SHARES
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
@@ -253,7 +253,7 @@ def test_the_capacity_drops_less_than_half_a_percent(kind, seq_len, row_examples
     ragged = random(np.full(count, seq_len // row_examples), np.arange(count))
     placed = place(ragged, np.arange(count).reshape(rows, row_examples), seq_len, VOCABULARY)
     chosen = mask(placed, first_epoch(ragged), masking).chosen
-    assert predictions(placed, chosen, places)["dropped_B"].sum() < 0.005 * chosen.sum()
+    assert gather_masked(placed, chosen, places)["dropped_B"].sum() < 0.005 * chosen.sum()
 
 
 @each_kind

@@ -9,7 +9,7 @@ import pytest
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.masking import TokenMasking, mask, predictions
+from bertjax.data.masking import TokenMasking, gather_masked, mask
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
@@ -24,7 +24,7 @@ def features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
     """What a masked language model with sentence pairs asks for."""
     masking = TokenMasking()
     masked = mask(placed, draw, masking)
-    predicted = predictions(placed, masked.chosen, masking.capacity(placed.seq_len, 1))
+    predicted = gather_masked(placed, masked.chosen, masking.capacity(placed.seq_len, 1))
     return {
         "tokens_BT": placed.tokens_to_rows(masked.tokens, placed.vocabulary.pad_id),
         "pair_labels_BN": placed.examples_to_rows(placed.ragged.labels["is_random"]),

@@ -1,6 +1,6 @@
 """Which tokens an encoder must guess, and what it sees in their place: pure functions of (seed, example id, epoch)."""
 
-from bertjax.data.masking.base import Masked, Masking, mask, predictions
+from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
 from bertjax.data.masking.phrases import PhraseMasking
 from bertjax.data.masking.tokens import TokenMasking
@@ -17,7 +17,7 @@ __all__ = [
     "TokenMasking",
     "WordMasking",
     "mask",
-    "predictions",
+    "gather_masked",
 ]
 
 KINDS = {

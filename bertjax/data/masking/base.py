@@ -67,7 +67,7 @@ class Masking(abc.ABC):
     def capacity(self, seq_len: int, row_examples: int) -> int:
         """K, the places for predictions in a row of T tokens that N examples share: a multiple of 8, at least rate * T.
 
-        What finds no place is dropped and counted, see `predictions`.
+        What finds no place is dropped and counted, see `gather_masked`.
         """
         most = max(self.rate * seq_len, self.most_predicted(seq_len, row_examples))
         return 8 * math.ceil(min(most, seq_len) / 8)
@@ -124,7 +124,7 @@ def budget(ragged: Ragged, rate: float) -> tuple[np.ndarray, np.ndarray]:
     return maskable, np.minimum(np.maximum(np.floor(rate * maskable + 0.5), 1), maskable).astype(np.int64)
 
 
-def predictions(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict[str, np.ndarray]:
+def gather_masked(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict[str, np.ndarray]:
     """Gathers the chosen tokens (bool [n]) of each row, by ascending position, into K `places`.
 
     Returns:

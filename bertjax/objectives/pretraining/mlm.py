@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masked, Masking, TokenMasking, mask, predictions
+from bertjax.data.masking import Masked, Masking, TokenMasking, gather_masked, mask
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
@@ -78,7 +78,7 @@ class MaskedLM(Objective):
             "tokens_BT": examples.tokens_to_rows(masked.tokens, fill=examples.vocabulary.pad_id),
             **{
                 f"{self.token_term}_{name}": array
-                for name, array in predictions(examples, masked.chosen, capacity).items()
+                for name, array in gather_masked(examples, masked.chosen, capacity).items()
             },
         }
 

@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masked, predictions
+from bertjax.data.masking import Masked, gather_masked
 from bertjax.data.masking.base import token_bits, token_shares
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
@@ -67,7 +67,7 @@ class StructBERT(SentenceStructurePrediction):
         """Besides those of the other two objectives, `order_{positions,labels,weights}_BK` and `order_dropped_B`."""
         sources, shuffled = self._shuffle(examples, draw, masked)
         features = super().features_of(examples, draw, dataclasses.replace(masked, tokens=masked.tokens[sources]))
-        found = predictions(examples, shuffled, self.order_capacity(examples.seq_len))
+        found = gather_masked(examples, shuffled, self.order_capacity(examples.seq_len))
         return features | {f"order_{name}": values for name, values in found.items()}
 
     def order_capacity(self, seq_len: int) -> int:
