@@ -1,4 +1,4 @@
-"""Which tokens an encoder must guess, and what it sees in their place: pure functions of (seed, example id, epoch)."""
+"""Which tokens an encoder must predict, and what replaces them: pure functions of (seed, example id, epoch)."""
 
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
@@ -16,8 +16,8 @@ __all__ = [
     "SpanMasking",
     "TokenMasking",
     "WordMasking",
-    "mask",
     "gather_masked",
+    "mask",
 ]
 
 KINDS = {

@@ -1,4 +1,4 @@
-"""Units that follow from the words alone: words, n-grams and spans."""
+"""Maskings whose units are determined by the words: words, n-grams and spans."""
 
 import dataclasses
 from typing import ClassVar
@@ -9,9 +9,9 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking, runs
 from bertjax.data.text.words import Words
 
-# Albert's n words, n = 1 .. 3: 1/n over the sum of all 1/n.
+# ALBERT: n words, n = 1 .. 3, with a probability proportional to 1/n.
 NGRAM_SHARES = (1 / np.arange(1, 4)) / (1 / np.arange(1, 4)).sum()
-# SpanBERT's n words, n = 1 .. 10: geometric with p = 0.2, what lies beyond 10 spread over all; their mean is 3.8.
+# SpanBERT: n words, n = 1 .. 10, geometric with p = 0.2, normalized over the ten lengths; the mean is 3.8.
 SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 
 
@@ -19,7 +19,7 @@ SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 class WordMasking(UnitMasking):
     """Whole words (the whole-word masking of google-research/bert, README, May 31st, 2019).
 
-    As there, each token of a chosen word is decided on its own. Fields: see `Masking`.
+    As there, each token of a chosen word is replaced independently. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = False
@@ -35,9 +35,9 @@ class WordMasking(UnitMasking):
 class NgramMasking(UnitMasking):
     """Runs of n = 1, 2 or 3 whole words, p(n) = (1/n) / (1 + 1/2 + 1/3) (Lan et al. 2020, ALBERT; arXiv 1909.11942).
 
-    The paper defines p(n) in section 4.1 and leaves open who decides: each token of a chosen n-gram on its own, as in
-    create_pretraining_data.py of google-research/albert. The end of a segment can cut its last n-gram short. Fields:
-    see `Masking`.
+    The paper defines p(n) in section 4.1 but not the replacement. Here each token of a chosen n-gram is replaced
+    independently, as in create_pretraining_data.py of google-research/albert. The last n-gram of a segment may be
+    shorter. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = False
@@ -51,10 +51,10 @@ class NgramMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class SpanMasking(UnitMasking):
-    """Spans of whole words, each decided as a whole (Joshi et al. 2020, SpanBERT, section 3.1; arXiv 1907.10529).
+    """Spans of whole words, each replaced as a whole (Joshi et al. 2020, SpanBERT, section 3.1; arXiv 1907.10529).
 
-    Their lengths in words are geometric with p = 0.2, clipped to 10 (mean 3.8). Spans never overlap; the end of a
-    segment can cut its last one short. Fields: see `Masking`.
+    Their lengths in words are geometric with p = 0.2, at most 10 (mean 3.8). Spans never overlap. The last span of a
+    segment may be shorter. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = True

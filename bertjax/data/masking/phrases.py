@@ -15,14 +15,14 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class PhraseMasking(UnitMasking):
-    """Phrases and entities as wholes, the words between them one by one (Sun et al. 2019, ERNIE 1.0, section 3.2; arXiv
-    1904.09223), each decided as a whole, of which the paper says nothing.
+    """Phrases and entities as units, and single words between them (Sun et al. 2019, ERNIE 1.0, section 3.2; arXiv
+    1904.09223). Each unit is replaced as a whole; the paper does not specify it.
 
     The paper's stages (single tokens, then phrases, then entities) are stages of a run. `bind` reads the lexicon.
 
     Attributes:
-      lexicon: `mine` finds phrases in the token store; otherwise a UTF-8 file with a phrase a line.
-      lexicon_size: the most phrases that are mined.
+      lexicon: `mine` finds phrases in the token store; otherwise a UTF-8 file with one phrase per line.
+      lexicon_size: the most phrases to mine.
     """
 
     one_decision: ClassVar[bool] = True
@@ -35,12 +35,14 @@ class PhraseMasking(UnitMasking):
     def __post_init__(self):
         super().__post_init__()
         if not self.lexicon:
-            raise UserError(f"masking.lexicon='' names no file; use {lexicon.MINE!r} or a file with a phrase a line")
+            raise UserError(
+                f"masking.lexicon='' is not a file; use {lexicon.MINE!r} or a file with one phrase per line"
+            )
         if self.lexicon_size < 1:
             raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
 
     def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
-        """With its phrases, mined where the store has none yet; without a store, with none.
+        """Return the masking with its phrases, mined if the store has none yet; without a store, with no phrases.
 
         Raises:
           UserError: see `bertjax.data.text.lexicon.open_lexicon`.
