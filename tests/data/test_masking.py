@@ -53,7 +53,7 @@ def test_every_place_is_chosen_equally_often(million):
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
 @settings(max_examples=40, deadline=None)
-def test_every_example_loses_its_share(lengths, rate):
+def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
     ragged = examples(np.array(lengths), np.arange(len(lengths)))
     masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking(rate=rate))
     maskable = np.array(lengths) - 2
@@ -63,7 +63,7 @@ def test_every_example_loses_its_share(lengths, rate):
 
 @given(st.permutations(range(12)), st.integers(1, 3), st.integers(0, 12))
 @settings(max_examples=40, deadline=None)
-def test_rows_and_company_cannot_change_a_mask(order, slots, alone):
+def test_rows_and_the_other_examples_do_not_change_a_mask(order, slots, alone):
     ids, lengths = np.arange(12) * 7, np.arange(12) + 5
     ragged = examples(lengths, ids)
     reference = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
@@ -78,7 +78,7 @@ def test_rows_and_company_cannot_change_a_mask(order, slots, alone):
         assert tokens.tolist() == expected[packed.ids[m]]
 
 
-def test_seed_and_epoch_draw_anew_and_examples_have_their_own_epochs():
+def test_seed_and_epoch_give_new_masks_and_examples_have_their_own_epochs():
     ragged = examples(np.full(50, 40), np.arange(50))
     placed, masking = one_a_row(ragged), TokenMasking()
     at = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in (0, 1)]
@@ -95,7 +95,7 @@ def test_static_masks_repeat_after_d_epochs_and_only_then():
         assert [bool((tokens == other).all()) for other in masks] == [epoch % 3 == e % 3 for e in range(7)]
 
 
-def test_predictions_of_packed_rows():
+def test_masked_positions_are_gathered_from_packed_rows():
     ragged = examples(np.array([5, 6, 4]), np.array([1, 2, 3]))
     placed = place(ragged, np.array([[1, 0], [-1, 2]]), 12, VOCABULARY)
     chosen = np.array([0, 1, 0, 1, 0] + [0, 0, 1, 1, 0, 0] + [0, 0, 1, 0], bool)
@@ -130,13 +130,13 @@ def test_bad_values_name_their_field(bad):
         TokenMasking(**bad)
 
 
-def test_nothing_maskable_is_no_error():
+def test_an_example_without_maskable_tokens_is_not_an_error():
     ragged = examples(np.array([2]), np.array([0]))
     masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
     assert not masked.chosen.any() and masked.tokens.tolist() == [CLS, SEP]
 
 
-def test_masks_stay_as_they_were_first_drawn():
+def test_masks_are_equal_to_recorded_ones():
     """Runs that go on after an update must not see other masks."""
     lengths, ids = np.arange(5, 45), np.arange(40) * 3
     tokens = 7 + np.arange(lengths.sum(), dtype=np.int32) * 37 % 500
@@ -169,7 +169,7 @@ def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight(seq_l
     assert TokenMasking().capacity(seq_len, 1) == -(-0.15 * seq_len // 8) * 8
 
 
-def test_kinds_by_name():
+def test_an_unknown_kind_is_refused():
     assert MASKINGS.class_of(None) is TokenMasking
     assert {kind: MASKINGS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
     with pytest.raises(UserError, match="masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans"):

@@ -55,7 +55,7 @@ def unit_of_tokens(masking: UnitMasking, placed: PlacedExamples, draw: Draw) -> 
 
 
 @each_kind
-def test_the_rate_and_what_becomes_of_chosen_tokens(kind, million):
+def test_the_rate_and_the_replacement_of_chosen_tokens(kind, million):
     masking = make(kind)
     masked = mask(million, first_epoch(million.ragged), masking)
     ordinary = ~million.ragged.special
@@ -72,7 +72,7 @@ def test_the_rate_and_what_becomes_of_chosen_tokens(kind, million):
 
 @each_kind
 @pytest.mark.parametrize("rate, share_masked, share_random", [(0.4, 0.5, 0.5), (0.05, 0.0, 0.3)])
-def test_the_rate_and_the_split_are_free(kind, rate, share_masked, share_random, million):
+def test_any_rate_and_shares_are_kept(kind, rate, share_masked, share_random, million):
     masked = mask(million, first_epoch(million.ragged), make(kind, rate=rate, mask=share_masked, random=share_random))
     originals, seen = million.ragged.tokens[masked.chosen], masked.tokens[masked.chosen]
     assert masked.chosen.sum() / 1_000_000 == pytest.approx(rate, rel=0.01)
@@ -81,7 +81,7 @@ def test_the_rate_and_the_split_are_free(kind, rate, share_masked, share_random,
 
 
 @each_kind
-def test_units_are_chosen_whole_and_decided_together_or_by_token(kind, million):
+def test_units_are_chosen_whole_and_replaced_together_or_token_by_token(kind, million):
     masking, draw = make(kind), first_epoch(million.ragged)
     masked = mask(million, draw, masking)
     units = unit_of_tokens(masking, million, draw)
@@ -115,7 +115,7 @@ def test_units_are_whole_words_within_a_segment(kind):
     assert (after_edge | ~VOCABULARY.continues_word[ragged.tokens[starts]]).all()
 
 
-def test_words_are_those_of_a_plain_loop():
+def test_words_equal_those_of_a_plain_loop():
     ragged = random(np.arange(3, 40), np.arange(37))
     expected, word = [], -1
     for token, special, before in zip(ragged.tokens, ragged.special, [True, *ragged.special[:-1]], strict=True):
@@ -126,7 +126,7 @@ def test_words_are_those_of_a_plain_loop():
 
 
 @pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])
-def test_lengths_follow_the_paper_where_the_segment_has_room(masking, shares, million):
+def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, million):
     """All units, and those that were chosen, which no length may favor."""
     draw = first_epoch(million.ragged)
     words = words_of(million)
@@ -141,7 +141,7 @@ def test_lengths_follow_the_paper_where_the_segment_has_room(masking, shares, mi
     assert (lengths <= words.room[first]).all()
 
 
-def test_the_distributions_are_those_of_the_papers():
+def test_the_distributions_equal_those_of_the_papers():
     np.testing.assert_allclose(NGRAM_SHARES, [6 / 11, 3 / 11, 2 / 11])
     assert len(SPAN_SHARES) == 10 and SPAN_SHARES.sum() == pytest.approx(1)
     np.testing.assert_allclose(SPAN_SHARES[1:] / SPAN_SHARES[:-1], 0.8)
@@ -176,7 +176,7 @@ def test_an_example_misses_its_share_by_less_than_its_longest_unit(kind, lengths
 
 @given(any_kind, st.permutations(range(12)), st.integers(1, 3), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_rows_and_company_cannot_change_a_mask(kind, order, slots, count):
+def test_rows_and_the_other_examples_do_not_change_a_mask(kind, order, slots, count):
     ids, lengths = np.arange(12) * 7, np.arange(12) + 5
     ragged = random(lengths, ids)
     reference = mask(one_a_row(ragged), first_epoch(ragged), make(kind))
@@ -205,7 +205,7 @@ def test_seeds_draw_different_masks(kind):
     assert (a != b).mean() > 0.2
 
 
-def test_where_no_token_goes_on_with_a_word_every_example_gives_exactly_its_share(million):
+def test_with_words_of_one_token_every_example_has_exactly_its_share(million):
     vocabulary = dataclasses.replace(VOCABULARY, continuation_ids=())
     placed = one_a_row(million.ragged, vocabulary)
     chosen = mask(placed, first_epoch(million.ragged), WordMasking()).chosen
@@ -225,7 +225,7 @@ def test_where_no_token_goes_on_with_a_word_every_example_gives_exactly_its_shar
     ],
     ids=["empty", "one token", "one continuation", "all special", "a giant word", "no word starts"],
 )
-def test_odd_examples_alone_and_in_company(kind, text, most):
+def test_unusual_examples_alone_and_in_a_batch(kind, text, most):
     odd, plain = np.array(text), np.array([CLS, 10, 11, 12, 13, SEP])
     for texts in ([odd], [plain, odd, plain]):
         ragged = of(texts, np.arange(len(texts)))
@@ -237,7 +237,7 @@ def test_odd_examples_alone_and_in_company(kind, text, most):
             assert not masked.chosen[ragged.special].any()
 
 
-def test_a_word_longer_than_the_share_is_met_as_often_as_any_token():
+def test_a_word_longer_than_the_share_is_chosen_as_often_as_any_token():
     ragged = of([np.array([CLS, 10, *[310] * 97, SEP])] * 4000, np.arange(4000))
     counts = np.bincount(ragged.token_examples, mask(one_a_row(ragged), first_epoch(ragged), WordMasking()).chosen)
     assert (counts == 98).mean() == pytest.approx(15 / 98, abs=5 * np.sqrt(0.15 * 0.85 / 4000))

@@ -40,7 +40,7 @@ def answers(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_sentences_files_and_streams_say_what_python_says(folder, predictor, tmp_path, capsys, monkeypatch):
+def test_sentences_files_and_streams_give_the_results_of_python(folder, predictor, tmp_path, capsys, monkeypatch):
     expected = predictor.fill(TEXTS, top=2)
     (tmp_path / "texts.txt").write_text("\ufeff" + LINES.replace("\n", "\r\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
@@ -67,12 +67,12 @@ def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, c
     np.testing.assert_array_equal(found.astype(np.float32), expected)
 
 
-def test_what_was_cut_is_said_at_the_end(folder, capsys):
+def test_the_number_of_cut_texts_is_printed_at_the_end(folder, capsys):
     assert call(folder, "[MASK] " + "abc " * LONGEST, TEXTS[0]) == 0
     assert capsys.readouterr().err == f"1 of 2 texts were cut to {LONGEST} tokens\n"
 
 
-def test_a_process_of_its_own_whose_reader_has_enough(folder):
+def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     command = [sys.executable, "-m", "bertjax.predict", folder, "--platform=cpu", "--do=embed"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
@@ -85,7 +85,7 @@ def test_a_process_of_its_own_whose_reader_has_enough(folder):
     assert process.wait(timeout=300) == 0 and process.stderr.read() == b""
 
 
-def test_a_run_is_used_as_its_export_is(undisturbed, capsys):
+def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
     said = []
     for name in (undisturbed, f"{undisturbed}@100", undisturbed / "export"):
         assert call(str(name), "Bad cafe [MASK].") == 0
@@ -102,7 +102,7 @@ def test_a_run_is_used_as_its_export_is(undisturbed, capsys):
         ("", "nothing to predict"),
     ],
 )
-def test_a_bad_line(folder, tmp_path, capsys, content, complaint):
+def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):
     path = tmp_path / "texts.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     _refused(capsys, complaint, folder, f"--file={path}", f"--out={tmp_path / 'out'}")
@@ -119,7 +119,7 @@ def test_a_bad_line(folder, tmp_path, capsys, content, complaint):
         ("[1]\n", "records.jsonl:1 is no JSON object"),
     ],
 )
-def test_a_bad_record(folder, tmp_path, capsys, content, complaint):
+def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):
     (tmp_path / "records.jsonl").write_text(content)
     _refused(capsys, complaint, folder, f"--file={tmp_path / 'records.jsonl'}")
 
@@ -140,12 +140,12 @@ def test_a_bad_record(folder, tmp_path, capsys, content, complaint):
         ([" "], "text 1 is blank"),
     ],
 )
-def test_a_bad_flag(folder, capsys, monkeypatch, tmp_path, flags, complaint):
+def test_a_bad_flag_is_refused(folder, capsys, monkeypatch, tmp_path, flags, complaint):
     monkeypatch.chdir(tmp_path)
     _refused(capsys, complaint, folder, *flags)
 
 
-def test_a_model_that_is_not_there_or_has_no_head(bare, capsys):
+def test_a_model_that_does_not_exist_or_has_no_head_is_refused(bare, capsys):
     _refused(capsys, "does not exist", "nowhere", "a [MASK]")
     _refused(capsys, "no masked-LM head", bare, "a [MASK]", "--do=fill")
 
@@ -168,7 +168,7 @@ def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsy
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]
 
 
-def test_bad_minimal_pairs(folder, bare, tmp_path, capsys):
+def test_bad_minimal_pairs_are_refused(folder, bare, tmp_path, capsys):
     fine, path = _pairs(tmp_path / "fine.jsonl", ("abc", "abf")), tmp_path / "pairs.jsonl"
     flag = f"--minimal-pairs={path}"
     _refused(capsys, "cannot be read", folder, flag, main=evaluate.main)

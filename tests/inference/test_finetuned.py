@@ -43,7 +43,7 @@ def logits(model, ids: list[int], term: str) -> np.ndarray:
     return reference.dense(pooled_D, params["heads"][term])
 
 
-def test_classes_are_those_of_encoder_and_head(classifier):
+def test_probabilities_equal_those_of_encoder_and_head(classifier):
     texts, predictor = sentences(12, most_words=40), Predictor(classifier)
     assert predictor.default == "task"
     for text, answer in zip(texts, predictor.predict(texts), strict=True):
@@ -72,12 +72,12 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     "records, complaint",
     [([{"text": "a"}], "text 1 has no field 'one'"), (["abc", " "], "text 2 is blank"), ([], "at least one")],
 )
-def test_bad_records(classifier, records, complaint):
+def test_bad_records_are_refused(classifier, records, complaint):
     with pytest.raises(UserError, match=complaint):
         Predictor(classifier).predict(records)
 
 
-def test_a_fine_tuned_model_embeds_and_fills_nothing(classifier, predictor):
+def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
     texts = sentences(3, most_words=6)
     np.testing.assert_array_equal(Predictor(classifier).embed(texts), predictor.embed(texts))
     with pytest.raises(UserError, match="no masked-LM head"):
@@ -107,7 +107,7 @@ def test_choices_are_compared_with_each_other(model):
         assert answer["prediction"] == int(np.argmax(scores)) and answer["a"] == record["a"]
 
 
-def test_cosines_are_those_of_the_embeddings(model):
+def test_cosines_equal_those_of_the_embeddings(model):
     examples = {"kind": "siamese_pairs", "text": "one", "pair": "two"}
     similar = fine_tuned(model, {"kind": "embedding_regression"}, examples=examples)
     predictor = Predictor(similar)

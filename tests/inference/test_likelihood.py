@@ -20,7 +20,7 @@ def direct(model, text: str, hide: bool = True) -> float:
     return total
 
 
-def test_it_is_the_sum_over_tokens_each_masked_alone(model, predictor):
+def test_the_score_is_the_sum_over_tokens_each_masked_alone(model, predictor):
     texts = sentences(8, most_words=12, seed=3)
     found = predictor.pseudo_log_likelihoods(texts)
     np.testing.assert_allclose(found, [direct(model, text) for text in texts], atol=1e-4)
@@ -34,7 +34,7 @@ def test_sentences_do_not_change_each_other(predictor):
     np.testing.assert_allclose(predictor.pseudo_log_likelihoods(texts[::-1])[::-1], alone, atol=1e-4)
 
 
-def test_what_stands_for_a_mask_in_a_sentence_is_text(model, predictor):
+def test_a_mask_symbol_in_a_sentence_is_text(model, predictor):
     text = f"{WORDS[0]} [MASK] {WORDS[1]}"
     np.testing.assert_allclose(predictor.pseudo_log_likelihoods([text]), direct(model, text), atol=1e-4)
 
@@ -57,7 +57,7 @@ def score(predictor, path):
     return minimal_pairs.score(predictor, pairs, minimal_pairs.request(predictor, pairs))
 
 
-def test_a_pair_is_right_where_the_good_sentence_scores_higher(model, predictor, pairs):
+def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, pairs):
     records = [json.loads(line) for line in pairs.read_text().splitlines()]
     right = [direct(model, r["sentence_good"]) > direct(model, r["sentence_bad"]) for r in records]
     found = score(predictor, pairs)
@@ -68,14 +68,14 @@ def test_a_pair_is_right_where_the_good_sentence_scores_higher(model, predictor,
         assert of == {"accuracy": np.mean(chosen), "pairs": len(chosen)}
 
 
-def test_the_other_way_round_the_others_are_right(predictor, pairs, tmp_path):
+def test_swapped_pairs_have_the_complementary_accuracy(predictor, pairs, tmp_path):
     swapped = tmp_path / "swapped.jsonl"
     text = pairs.read_text().replace("sentence_good", "_").replace("sentence_bad", "sentence_good")
     swapped.write_text(text.replace('"_"', '"sentence_bad"'))
     assert score(predictor, swapped)["accuracy"] == pytest.approx(1 - score(predictor, pairs)["accuracy"])
 
 
-def test_the_same_sentence_twice_is_no_success(predictor, tmp_path):
+def test_a_tie_counts_as_wrong(predictor, tmp_path):
     path = tmp_path / "same.jsonl"
     path.write_text(json.dumps({"sentence_good": WORDS[0], "sentence_bad": WORDS[0]}) + "\n")
     assert score(predictor, path) == {"accuracy": 0.0, "pairs": 1, "UID": {}}
@@ -88,7 +88,7 @@ def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
     assert list(minimal_pairs.request(predictor, pairs).notes.values()) == [1]
 
 
-def test_a_table_says_each_kind_and_all():
+def test_a_table_has_each_kind_and_the_total():
     figures = {"accuracy": 0.75, "pairs": 2000, "UID": {"agreement": {"accuracy": 0.5, "pairs": 1000}}}
     assert minimal_pairs.table(figures).splitlines() == [
         "           accuracy    pairs",

@@ -20,7 +20,7 @@ OBJECTIVES = {"span_boundary": SpanBoundary(), "structbert": StructBERT(), "elec
 
 
 @pytest.mark.parametrize("kind", [*OBJECTIVES, "distillation"])
-def test_masks_are_filled(model, kind):
+def test_every_masked_lm_objective_fills_masks(model, kind):
     objective = OBJECTIVES.get(kind) or Distillation(teacher="a/folder/that/is/gone")
     examples = "sentence_structure" if kind == "structbert" else "full_sentences"
     task = Task(objective, FORMATS.class_of(examples)())
@@ -35,7 +35,7 @@ def test_masks_are_filled(model, kind):
     assert len(best) > 1 and best[0]["probability"] >= best[1]["probability"] > 0.0
 
 
-def test_a_mixture_fills_by_the_head_that_its_tasks_share(model):
+def test_a_mixture_fills_with_the_head_that_its_tasks_share(model):
     """Though the first task alone would not do."""
     tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
     config = dataclasses.replace(from_dict(model.settings), tasks=tasks)

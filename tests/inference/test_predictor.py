@@ -47,7 +47,7 @@ def framed(model, ids: list[int]) -> list[int]:
     return [model.tokenizer.cls_id, *ids, model.tokenizer.sep_id]
 
 
-def test_fill_is_what_encoder_and_head_compute(model, predictor):
+def test_fill_equals_what_encoder_and_head_compute(model, predictor):
     texts = masked(12)
     tokens, most = model.tokenizer, 0
     for text, answer in zip(texts, predictor.fill(texts, top=3), strict=True):
@@ -66,7 +66,7 @@ def test_fill_is_what_encoder_and_head_compute(model, predictor):
     assert most > 4, "no text was read twice"
 
 
-def test_probabilities_of_the_whole_vocabulary_add_up(model, predictor):
+def test_probabilities_of_the_whole_vocabulary_sum_to_one(model, predictor):
     [answer] = predictor.fill([f"{WORDS[0]} [MASK]"], top=model.encoder.vocab_size)
     assert sum(guess["probability"] for guess in answer["masks"][0]) == pytest.approx(1.0, abs=1e-5)
     assert len({guess["piece"] for guess in answer["masks"][0]}) == model.encoder.vocab_size
@@ -78,13 +78,13 @@ def test_embeddings_are_means_of_the_hidden_states(model, predictor):
         np.testing.assert_allclose(vector, hidden(model, ids).mean(axis=0), atol=1e-5)
 
 
-def test_normalized_embeddings_have_the_length_one(predictor):
+def test_normalized_embeddings_have_length_one(predictor):
     raw, unit = predictor.embed(TEXTS[:6]), predictor.embed(TEXTS[:6], normalize=True)
     np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
     assert raw.dtype == unit.dtype == np.float32 and raw.shape == (6, 16)
 
 
-def test_neither_batches_nor_parts_nor_order_change_a_result(predictor, monkeypatch):
+def test_batches_parts_and_order_do_not_change_a_result(predictor, monkeypatch):
     alone = np.concatenate([predictor.embed([text]) for text in TEXTS[:10]])
     order = np.random.default_rng(2).permutation(len(TEXTS))
     monkeypatch.setattr(buckets, "POSITIONS", 256)
@@ -107,7 +107,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     np.testing.assert_allclose(outputs["embedding_BND"][2], expected, atol=1e-5)
 
 
-def test_what_was_compiled_is_kept(model):
+def test_a_pipeline_is_compiled_once(model):
     predictor = Predictor(model)
     assert predictor.pipeline(predictor_module.Fill, top=2) is predictor.pipeline(predictor_module.Fill, top=2)
     assert predictor.pipeline(predictor_module.Fill, top=2) is not predictor.pipeline(predictor_module.Fill, top=3)
@@ -127,13 +127,13 @@ def test_what_was_compiled_is_kept(model):
         (lambda p: p.embed(["a\ud800"]), "lone surrogate"),
     ],
 )
-def test_bad_input_is_one_line(predictor, ask, complaint):
+def test_bad_input_gives_one_line(predictor, ask, complaint):
     with pytest.raises(UserError) as said:
         ask(predictor)
     assert complaint in str(said.value) and "\n" not in str(said.value)
 
 
-def test_a_model_without_a_head_embeds_and_fills_nothing(model, predictor, encoder_alone):
+def test_a_model_without_a_head_embeds_but_cannot_fill(model, predictor, encoder_alone):
     assert (predictor.default, encoder_alone.default) == ("fill", "embed")
     np.testing.assert_array_equal(encoder_alone.embed(TEXTS[:3]), predictor.embed(TEXTS[:3]))
     for ask in (encoder_alone.fill, encoder_alone.pseudo_log_likelihoods):
@@ -141,7 +141,7 @@ def test_a_model_without_a_head_embeds_and_fills_nothing(model, predictor, encod
             ask(["[MASK]"])
 
 
-def test_three_lines_of_python_and_nothing_heavy(model, tmp_path):
+def test_prediction_in_python_imports_no_data_library(model, tmp_path):
     export.write(tmp_path / "export", model)
     code = (
         "import sys, bertjax; assert 'jax' not in sys.modules\n"

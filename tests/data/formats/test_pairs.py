@@ -39,7 +39,7 @@ def with_two_sentences(documents: list[list[int]]) -> list[list[int]]:
     st.sampled_from(["random_end", "outer_ends"]),
 )
 @settings(max_examples=100, deadline=None)
-def test_pairs_are_what_their_label_says_and_every_token_is_accounted_for(
+def test_pairs_match_their_label_and_every_token_is_accounted_for(
     examples_class: type[PairFormat], documents, seq_len, seed, trim
 ):
     split, examples = split_of(documents), examples_class(trim=trim)
@@ -85,7 +85,7 @@ def test_the_size_of_blocks_changes_nothing(examples_class, documents, seq_len, 
 
 
 @every_format
-def test_a_restricted_split_keeps_to_its_documents(examples_class, large):
+def test_a_restricted_split_uses_only_its_documents(examples_class, large):
     split = splits.restricted(large, 100, 150)
     begin, end = split.sentences[split.documents[[0, -1]]]
     block = made(examples_class(), split, 64)
@@ -158,7 +158,7 @@ def test_segments_fill_rows():
         assert np.mean(lengths >= 126) == pytest.approx(0.9, abs=0.02)
 
 
-def test_formats_that_a_corpus_cannot_serve():
+def test_a_corpus_without_pairs_is_refused():
     alone = split_of([[5], [6], [7]])
     with pytest.raises(
         UserError, match="^examples.kind=sentence_order pairs consecutive sentences and no document has"
@@ -174,7 +174,7 @@ def test_formats_that_a_corpus_cannot_serve():
 
 
 @every_format
-def test_bad_choices(examples_class):
+def test_bad_settings_are_refused(examples_class):
     with pytest.raises(UserError, match="seq_len=4 cannot hold a sentence pair; use at least 5"):
         made(examples_class(), split_of([[5], [5, 5]]), 4)
     with pytest.raises(UserError, match="^examples.trim='front' is unknown; choose one of random_end, outer_ends$"):
@@ -214,7 +214,7 @@ def test_labels_are_counted(examples):
     np.testing.assert_array_equal(examples.label_counts(), np.bincount(ragged.labels[examples.label]))
 
 
-def test_nothing_taken_is_no_error(examples):
+def test_taking_no_examples_is_not_an_error(examples):
     ragged = examples.take(np.array([], np.int64))
     assert ragged.tokens.shape == ragged.ids.shape == (0,) and ragged.offsets.tolist() == [0]
 

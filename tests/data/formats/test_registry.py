@@ -20,7 +20,7 @@ class Nameless(TextFormat):
     """A format that does not say its kind."""
 
 
-def test_every_kind_finds_the_class_that_bears_it():
+def test_every_kind_finds_its_class():
     assert {kind: FORMATS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
     assert FORMATS.class_of(None) is SegmentPairs
     assert FORMATS.class_of(Elsewhere().kind) is Elsewhere
@@ -47,12 +47,12 @@ def test_formats_are_found_by_their_labels():
         (f"{__name__}:Nameless", "names a class whose own kind is None; make them the same$"),
     ],
 )
-def test_names_that_stand_for_no_format(kind, message):
+def test_unknown_formats_are_refused(kind, message):
     with pytest.raises(UserError, match=message):
         FORMATS.class_of(kind)
 
 
-def test_what_a_format_must_have_is_named():
+def test_a_missing_method_of_a_format_is_named():
     with pytest.raises(TypeError, match=r"^Elsewhere has no blocks\(\)$"):
         Elsewhere().blocks(None, 128, 0)
     with pytest.raises(TypeError, match=r"^Elsewhere has no open\(\)$"):

@@ -64,7 +64,7 @@ def expected(examples, split, room: int) -> list[list[int]]:
 @every_format
 @given(splits.documents, st.integers(3, 70))
 @settings(max_examples=100, deadline=None)
-def test_an_epoch_is_the_text_once_over(examples, tmp_path_factory, documents, seq_len):
+def test_an_epoch_has_every_token_once(examples, tmp_path_factory, documents, seq_len):
     split = split_of(documents)
     block = made(examples, split, seq_len)
     assert block.ranges.dtype == np.int64 and block.lost_tokens == block.repeated_tokens == 0
@@ -86,7 +86,7 @@ def test_the_size_of_blocks_changes_nothing(examples, documents, seq_len, at_onc
 
 
 @every_format
-def test_a_restricted_split_keeps_to_its_documents_and_is_read_from_the_whole(examples, tmp_path):
+def test_a_restricted_split_uses_only_its_documents_and_is_read_from_the_whole(examples, tmp_path):
     whole = splits.large()
     split = splits.restricted(whole, 100, 150)
     begin, end = split.sentences[split.documents[[0, -1]]]
@@ -116,7 +116,7 @@ def test_whole_sentences_stay_whole():
 
 
 @every_format
-def test_bad_choices(examples):
+def test_bad_settings_are_refused(examples):
     with pytest.raises(UserError, match="^seq_len=2 cannot hold a sentence; use at least 3$"):
         made(examples, split_of([[5], [5]]), 2)
     with pytest.raises(UserError, match="^examples.cut='words' is unknown; choose one of tokens, sentences$"):
@@ -124,7 +124,7 @@ def test_bad_choices(examples):
 
 
 @every_format
-def test_every_token_of_a_store_is_taken_once(examples, store, tmp_path):
+def test_every_token_of_a_store_is_in_one_example(examples, store, tmp_path):
     np.save(tmp_path / "ranges.npy", made(examples, store.split("train"), 48).ranges)
     opened = examples.open(store, "train", tmp_path / "ranges.npy")
     vocabulary = Vocabulary.of(store.tokenizer)

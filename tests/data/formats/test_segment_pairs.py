@@ -20,7 +20,7 @@ def large():
     return splits.large()
 
 
-def test_trimming_at_random_ends_leaves_b_in_what_follows_a(large):
+def test_trimming_at_random_ends_leaves_b_in_the_text_after_a(large):
     """Without trimming A and B adjoin; a trim of r tokens moves them apart by at most r."""
     ranges = ranges_of(SegmentPairs(trim="random_end"), large, 128, 0)
     follows = ranges[ranges[:, IS_RANDOM] == 0]
@@ -49,13 +49,13 @@ def test_both_trims_keep_the_same_lengths_and_coins_are_fair(large):
     [((3, 4), (3, 4)), ((3, 20), (3, 7)), ((20, 3), (7, 3)), ((9, 8), (5, 5)), ((5, 6), (5, 5)), ((6, 5), (5, 5))],
 )
 @pytest.mark.parametrize("trim", ["random_end", "outer_ends"])
-def test_the_longer_segment_gives_way(lengths, kept, trim):
+def test_the_longer_segment_loses_tokens(lengths, kept, trim):
     split = split_of([list(lengths)] * 2)
     first = ranges_of(SegmentPairs(short_seq_prob=0, random_next=0, trim=trim), split, 13, 0)[0]
     assert (first[A_STOP] - first[A_START], first[B_STOP] - first[B_START]) == kept
 
 
-def test_labels_are_even_where_chunks_have_two_sentences():
+def test_labels_are_even_if_chunks_have_two_sentences():
     split = split_of([[10] * 400] * 50)
     ranges = ranges_of(SegmentPairs(), split, 128, 0)
     assert ranges[:, IS_RANDOM].mean() == pytest.approx(0.5, abs=0.03)
@@ -114,7 +114,7 @@ def test_golden_ranges(large, choices, seq_len, seed, digest):
     assert hashlib.sha256(ranges.tobytes()).hexdigest()[:16] == digest
 
 
-def test_fewer_than_two_documents():
+def test_fewer_than_two_documents_are_refused():
     with pytest.raises(UserError, match="at least two documents and there is 1"):
         ranges_of(SegmentPairs(), split_of([[5, 5]]), 32, 0)
 
@@ -125,6 +125,6 @@ def test_bad_values_name_their_field(bad):
         SegmentPairs(**bad)
 
 
-def test_rows_too_short_for_a_pair():
+def test_rows_too_short_for_a_pair_are_refused():
     with pytest.raises(UserError, match="seq_len=4 cannot hold a sentence pair; use at least 5"):
         ranges_of(SegmentPairs(), split_of([[5], [5]]), 4, 0)

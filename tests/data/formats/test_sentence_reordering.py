@@ -11,14 +11,14 @@ from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, document_of, made, split_of
 
 
-def test_the_orders_are_those_of_one_two_and_three_segments():
+def test_the_orders_are_all_of_one_two_and_three_segments():
     assert ORDERS == [(0,), *itertools.permutations(range(2)), *itertools.permutations(range(3))]
     assert len(ORDERS) == 1 + 2 + 6
 
 
 @given(splits.documents, st.integers(5, 70), st.integers(0, 2**40))
 @settings(max_examples=100, deadline=None)
-def test_the_label_restores_the_text_and_every_token_is_there_once(documents, seq_len, seed):
+def test_the_label_restores_the_text_and_every_token_occurs_once(documents, seq_len, seed):
     split = split_of(documents)
     block = made(SentenceReordering(), split, seq_len, seed)
     times = np.zeros(len(split.tokens), int)
@@ -71,6 +71,6 @@ def test_examples_have_a_separator_after_each_segment(tmp_path):
     assert {len(ORDERS[label]) for label in ragged.labels["permutation"]} == {1, 2, 3}
 
 
-def test_a_row_that_holds_no_token_is_refused():
+def test_a_row_without_room_for_a_token_is_refused():
     with pytest.raises(UserError, match="^seq_len=4 cannot hold three segments; use at least 5$"):
         made(SentenceReordering(), split_of([[3], [4]]), 4)

@@ -13,7 +13,7 @@ from tests.data.formats.splits import FIRST_TOKEN, made, split_of
 
 @given(splits.documents, st.integers(4, 20), st.integers(1, 40), st.integers(1, 12), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_token_is_elsewhere_where_its_document_has_it_within_reach(
+def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
     tmp_path_factory, documents, seq_len, reach, words, at_tokens
 ):
     split = split_of(documents)
@@ -32,6 +32,6 @@ def test_a_token_is_elsewhere_where_its_document_has_it_within_reach(
         assert labels.tolist() == [-1, *(int(token in outside) for token in tokens[start:stop]), -1]
 
 
-def test_reach_must_be_a_token_at_least():
+def test_reach_must_be_at_least_one_token():
     with pytest.raises(UserError, match="^examples.reach=0 must be at least 1 token$"):
         dataclasses.replace(TokenDocument(), reach=0)

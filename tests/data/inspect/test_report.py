@@ -53,19 +53,19 @@ def reported(tmp_path):
     return of
 
 
-def test_what_a_store_holds_is_said(reported):
+def test_the_report_counts_what_a_store_has(reported):
     said = reported({"corpus": counts()})
     assert "longest documents: file:7 99" in said and "duplicates dropped: 2 documents\n" in said
     assert "1.30" in said and "warning" not in said
 
 
-def test_several_sources_are_told_apart(reported):
+def test_sources_are_reported_separately(reported):
     said = reported({"a": counts(), "b": counts(tokens=250)})
     assert "duplicates dropped: 4 documents (a 2, b 2)" in said and "a/file:7 99" in said
     assert [line.split()[-2] for line in said.splitlines() if line.startswith("  ")][1:3] == ["1.30", "2.50"]
 
 
-def test_a_tokenizer_that_does_not_fit_is_warned_of(reported):
+def test_a_tokenizer_that_does_not_fit_gets_a_warning(reported):
     said = reported({"a": counts(unk=2), "b": counts(tokens=301)})
     warnings = [line for line in said.splitlines() if line.startswith("warning")]
     assert ["1.5% of the tokens of train a are [UNK]" in warnings[0], "train b takes 3.0 tokens" in warnings[1]] == [

@@ -36,7 +36,7 @@ def test_every_example_segment_and_prediction_is_shown(store, feed):
         assert text.count("‹=›") == (kept & (batch["mlm_weights_BK"][row] > 0)).sum()
 
 
-def test_with_the_answers_filled_in_the_text_is_that_of_the_corpus(store, feed):
+def test_with_the_labels_filled_in_the_text_equals_the_corpus(store, feed):
     """Whole words of the first row, its guesses replaced by what they were, stand in the store as they do here."""
     shown = show(feed, store.tokenizer, 1)
     line = re.search(r"^    A  (.*)$", shown, re.M)[1]

@@ -103,7 +103,7 @@ GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
         ({"context": "abc", "label": 1}, "dev.jsonl:2 has no field 'choices'"),
     ],
 )
-def test_bad_records_are_named(files, store, tmp_path, record, complaint):
+def test_bad_records_are_refused(files, store, tmp_path, record, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(GOOD) + "\n" + json.dumps(record) + "\n")
     opened = source((files[0], broken), store)

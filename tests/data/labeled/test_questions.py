@@ -83,7 +83,7 @@ def test_an_example_is_the_question_and_its_context(spelling):
     stride=st.integers(1, 40),
     form=st.sampled_from(["NFC", "NFD"]),
 )
-def test_windows_hold_the_answer_or_point_to_nothing(spelling, before, answer, after, seq_len, stride, form):
+def test_windows_contain_the_answer_or_point_to_cls(spelling, before, answer, after, seq_len, stride, form):
     context = unicodedata.normalize(form, f"{before} {answer} {after}")
     examples = Questions(stride=stride, max_question=5).encode(
         [question(context, answer)], spelling, seq_len, (ANSWER,)
@@ -104,7 +104,7 @@ def test_windows_hold_the_answer_or_point_to_nothing(spelling, before, answer, a
     assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
 
 
-def test_without_answers_there_are_questions_to_predict(spelling):
+def test_questions_without_known_answers_can_be_predicted(spelling):
     record = question("of bo", "bo")
     del record["answers"]
     labels = Questions(max_question=4).encode([record], spelling, 32, (ANSWER,)).ragged.labels
@@ -135,7 +135,7 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
         skipping.encode(examples.records[1:], spelling, 32, (ANSWER,))
 
 
-def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):
+def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
     records = [question("a" * 30, "a"), question("a" * 30, "a", asked="a" * 9), question("a", "a")]
     examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
     assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
@@ -155,7 +155,7 @@ def test_long_questions_are_cut_and_long_contexts_come_in_windows(spelling):
         (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),
     ],
 )
-def test_files_that_are_refused(tmp_path, content, message):
+def test_bad_files_are_refused(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
         Questions().read(write(tmp_path, content))
 
@@ -168,12 +168,12 @@ def test_files_that_are_refused(tmp_path, content, message):
         ({"on_bad_answer": "ask"}, "examples.on_bad_answer='ask' is unknown; choose one of stop, skip"),
     ],
 )
-def test_settings_that_make_no_sense(choices, message):
+def test_bad_settings_are_refused(choices, message):
     with pytest.raises(UserError, match=message):
         Questions(**choices)
 
 
-def test_a_row_without_room_for_a_context(spelling):
+def test_a_row_without_room_for_a_context_is_refused(spelling):
     with pytest.raises(
         UserError, match="a row of 67 tokens has no room for a context after a question of examples.max_question=64"
     ):

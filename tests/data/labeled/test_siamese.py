@@ -72,7 +72,7 @@ def test_pairs_need_no_label(files, store):
         Task(EmbeddingRegression(), opened.format)
 
 
-def test_a_cross_encoder_takes_no_such_pairs():
+def test_a_cross_encoder_refuses_siamese_pairs():
     with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not give; use examples.kind=labeled_"):
         Task(Classification(), SiamesePairs())
 
@@ -90,13 +90,13 @@ def test_a_cross_encoder_takes_no_such_pairs():
         ),
     ],
 )
-def test_bad_records(files, store, tmp_path, record, choices, complaint):
+def test_bad_records_are_refused(files, store, tmp_path, record, choices, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(record) + "\n")
     with pytest.raises(UserError, match=complaint):
         source((files[0], broken), store, **choices).examples("heldout", T, ())
 
 
-def test_both_texts_have_a_column():
+def test_a_missing_column_is_refused():
     with pytest.raises(UserError, match="examples.pair is empty; name the column of the second text"):
         SiamesePairs(pair="")

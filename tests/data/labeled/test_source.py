@@ -42,7 +42,7 @@ def test_numbers_stay_numbers(files, store):
     assert ragged.segments.max() == 1
 
 
-def test_every_example_has_one_place_and_rows_are_full(files, store):
+def test_every_example_is_in_one_row_and_rows_are_full(files, store):
     opened = source(files, store)
     plan = opened.plan(Spec("train", opened.format, T, seed=0, row_examples=4), opened.classes)
     placed = plan.rows_RN[plan.rows_RN >= 0]
@@ -66,7 +66,7 @@ def test_groups_share_a_row(files, store):
         opened.plan(Spec("train", opened.format, T, seed=0), opened.classes)
 
 
-def test_the_fingerprint_is_of_the_content(files, store, tmp_path):
+def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
     elsewhere = [tmp_path / path.name for path in files]
     for path, copy in zip(files, elsewhere):
         shutil.copy(path, copy)
@@ -92,7 +92,7 @@ def test_the_fingerprint_is_of_the_content(files, store, tmp_path):
         ({"sentence": 3, "label": "yes"}, {}, "dev.jsonl:1 has no text in 'sentence'"),
     ],
 )
-def test_bad_records(files, store, tmp_path, record, choices, complaint):
+def test_bad_records_are_refused(files, store, tmp_path, record, choices, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(record) + "\n")
     opened = source((files[0], broken), store)

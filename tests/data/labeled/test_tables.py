@@ -21,14 +21,14 @@ def columns_of(records: list[dict]) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
-def test_columns_of_a_tsv_go_by_name_and_quotes_are_text(tmp_path, name):
+def test_tsv_columns_have_names_and_quotes_are_text(tmp_path, name):
     path = write(tmp_path, name, '\ufeffid\ttext\tlabel\r\n1\t" Yes , he said .\t1\r\n2\tNo\t0\tmore\r\n')
     records = tables.read(path, ["text", "label"])
     assert columns_of(records) == [{"text": '" Yes , he said .', "label": "1"}, {"text": "No", "label": "0"}]
     assert [record[WHERE] for record in records] == [f"{path}:2", f"{path}:3"]
 
 
-def test_columns_without_a_header_go_by_number(tmp_path):
+def test_columns_without_a_header_have_numbers(tmp_path):
     path = write(tmp_path, "cola.tsv", "gj04\t1\t\tThey sing.\ngj04\t0\t*\tThey singing.\n")
     assert columns_of(tables.read(path, ["3", "1"])) == [
         {"3": "They sing.", "1": "1"},
@@ -36,7 +36,7 @@ def test_columns_without_a_header_go_by_number(tmp_path):
     ]
 
 
-def test_a_csv_has_quotes_over_several_lines(tmp_path):
+def test_a_quoted_csv_field_may_span_lines(tmp_path):
     path = write(tmp_path, "a.csv", 'text,label\n"one, ""two""\nthree",x\nfour,y\n')
     records = tables.read(path, ["text", "label"])
     assert columns_of(records) == [{"text": 'one, "two"\nthree', "label": "x"}, {"text": "four", "label": "y"}]
@@ -62,19 +62,19 @@ def test_json_lines(tmp_path):
         ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv or .jsonl"),
     ],
 )
-def test_bad_input(tmp_path, name, text, complaint):
+def test_bad_tables_are_refused(tmp_path, name, text, complaint):
     with pytest.raises(UserError, match=complaint.replace("(", r"\(")):
         tables.read(write(tmp_path, name, text), ["other"])
 
 
-def test_a_missing_file_and_none(tmp_path):
+def test_a_missing_file_and_an_empty_path_are_refused(tmp_path):
     with pytest.raises(UserError, match="nowhere.tsv cannot be read: No such file"):
         tables.read(str(tmp_path / "nowhere.tsv"), ["text"])
     with pytest.raises(UserError, match="examples.train or examples.heldout is empty"):
         tables.read("", ["text"])
 
 
-def test_a_file_that_is_cut_short(tmp_path):
+def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress(b"text\n" + b"words\n" * 1000)[:-10])
     with pytest.raises(UserError, match="a.tsv.gz is cut short, damaged or no gz file"):

@@ -48,7 +48,7 @@ def test_columns_and_sentences(tmp_path, name):
     assert Tagged(word=1, tag=0).read(path)[1]["words"] == ["TO", "NNP"]
 
 
-def test_between_tabs_a_word_may_hold_a_space_and_lines_may_end_as_windows_does(tmp_path):
+def test_with_tabs_a_word_may_have_a_space_and_line_ends_may_be_crlf(tmp_path):
     path = write(tmp_path, "\ufeffnew york\tB-LOC\r\n\r\n \tO\r\n")
     assert [record["words"] for record in Tagged().read(path)] == [["new york"], [" "]]
 
@@ -65,7 +65,7 @@ def test_the_first_piece_of_a_word_has_its_tag(spelling):
 
 
 @pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
-def test_without_tags_there_are_words_to_predict(spelling, record):
+def test_words_without_tags_can_be_predicted(spelling, record):
     ragged = Tagged().encode([record], spelling, 16, CLASSES).ragged
     assert set(ragged.token_labels["tag"]) == {-1}
     assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
@@ -77,7 +77,7 @@ def test_without_tags_there_are_words_to_predict(spelling, record):
     seq_len=st.integers(3, 24),
     stride=st.integers(1, 24),
 )
-def test_windows_have_every_word_once(spelling, words, seq_len, stride):
+def test_every_word_has_a_tag_in_one_window(spelling, words, seq_len, stride):
     tags = [CLASSES[len(word) % 4] for word in words]
     examples = encoded(spelling, words, seq_len, tags, stride=stride)
     ragged = examples.ragged
@@ -101,14 +101,14 @@ def test_windows_have_every_word_once(spelling, words, seq_len, stride):
         ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8 \(invalid start byte\); convert the file$"),
     ],
 )
-def test_files_that_are_refused(tmp_path, text, choices, message):
+def test_bad_files_are_refused(tmp_path, text, choices, message):
     path = tmp_path / "train.txt"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=message):
         Tagged(**choices).read(str(path))
 
 
-def test_a_tag_that_the_training_file_lacks(tmp_path, spelling):
+def test_a_tag_that_the_training_file_lacks_is_refused(tmp_path, spelling):
     path = write(tmp_path, CONLL)
     with pytest.raises(
         UserError,
@@ -117,7 +117,7 @@ def test_a_tag_that_the_training_file_lacks(tmp_path, spelling):
         Tagged().encode(Tagged().read(path), spelling, 16, ("B-PER", "I-PER", "O"))
 
 
-def test_settings_that_make_no_sense(spelling):
+def test_bad_settings_are_refused(spelling):
     with pytest.raises(UserError, match="examples.stride=0 must be at least 1 token"):
         Tagged(stride=0)
     with pytest.raises(UserError, match="examples.train or examples.heldout is empty; name a file of words and tags"):

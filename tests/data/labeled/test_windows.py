@@ -35,5 +35,5 @@ def test_every_token_is_in_a_window_and_belongs_to_one(length, room, stride):
         assert min(token - bounds[owner, 0], bounds[owner, 1] - 1 - token) == max(context)
 
 
-def test_a_token_belongs_where_its_lesser_side_is_longest():
+def test_a_token_belongs_to_the_window_with_the_longest_shorter_side():
     assert most_context(np.array([[0, 6], [3, 9]])).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]

@@ -28,7 +28,7 @@ def split(tmp_path) -> Split:
     return write(tmp_path, tokens, 20)
 
 
-def test_a_phrase_is_found_whole_and_no_chance_is(split):
+def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
     """The frequent phrase is two words, of two tokens and of one; the rare one is below the least count."""
     found = collocations.collocations(split, VOCABULARY)
     assert [tuple(phrase.tolist()) for phrase in found] == [FREQUENT]
@@ -55,7 +55,7 @@ def test_no_phrase_crosses_a_sentence(tmp_path):
     assert collocations.collocations(write(tmp_path, tokens, 10), VOCABULARY) == []
 
 
-def test_a_large_corpus_is_sampled_all_over(split, monkeypatch):
+def test_a_large_corpus_is_sampled_everywhere(split, monkeypatch):
     monkeypatch.setattr(collocations, "SAMPLE_TOKENS", 20_000)
     tokens, boundary = collocations._sample(split)
     assert 18_000 < len(tokens) <= 20_000 and boundary[0]

@@ -84,7 +84,7 @@ def planted(corpus) -> TokenStore:
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
-def test_what_comes_together_is_mined_whatever_the_tokenizer(corpus, kind):
+def test_words_that_occur_together_are_mined_with_any_tokenizer(corpus, kind):
     store = prepared(corpus, kind)
     found = lexicon.open_lexicon(store, "mine", 1000)
     (file,) = (store.path / "lexicons").iterdir()
@@ -92,7 +92,7 @@ def test_what_comes_together_is_mined_whatever_the_tokenizer(corpus, kind):
     file.unlink()
 
 
-def test_a_store_is_mined_once_and_the_file_is_one_like_any_other(planted):
+def test_a_store_is_mined_once_and_its_file_is_an_ordinary_lexicon(planted):
     first = lexicon.open_lexicon(planted, "mine", 1000)
     (file,) = (planted.path / "lexicons").iterdir()
     written = file.stat().st_mtime_ns
@@ -110,7 +110,7 @@ def test_the_size_keeps_the_best(planted):
     assert few == many[:1]
 
 
-def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
+def test_phrases_of_a_file_are_masked_as_units(planted, tmp_path):
     """Through the configuration and its batches, as in training."""
     (tmp_path / "phrases.txt").write_bytes(f"\ufeff{PLANTED[0]}\r\nab cd ef\r\n".encode())
     choices = {"kind": "phrases", "lexicon": str(tmp_path / "phrases.txt"), "rate": 0.3, "mask": 1.0, "random": 0.0}
@@ -154,21 +154,21 @@ def test_phrases_of_a_file_are_masked_as_wholes(planted, tmp_path):
         (None, "cannot be read as UTF-8 text: .*No such file"),
     ],
 )
-def test_bad_files(planted, tmp_path, content, complaint):
+def test_bad_lexicons_are_refused(planted, tmp_path, content, complaint):
     if content is not None:
         (tmp_path / "phrases.txt").write_bytes(content)
     with pytest.raises(UserError, match=complaint):
         lexicon.open_lexicon(planted, str(tmp_path / "phrases.txt"), 10)
 
 
-def test_an_entry_with_an_unknown_character(tmp_path):
+def test_an_entry_with_an_unknown_character_is_refused(tmp_path):
     plain = tokenizer.train(["ab cd ef"] * 50, TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False))
     (tmp_path / "phrases.txt").write_text("ab cd\nab 한\n")
     with pytest.raises(UserError, match="line 2 of the lexicon .* holds a character that the tokenizer does not know"):
         lexicon.read(tmp_path / "phrases.txt", plain)
 
 
-def test_nothing_to_mine(store):
+def test_a_store_without_phrases_is_refused(store):
     with pytest.raises(UserError, match="masking.lexicon='mine' finds no phrase in .*; name a file, or mask words"):
         lexicon.open_lexicon(store, "mine", 10)
 
@@ -179,7 +179,7 @@ def test_bad_values_name_their_field(bad):
         PhraseMasking(**bad)
 
 
-def test_one_decision_a_phrase():
+def test_a_phrase_is_replaced_as_a_whole():
     phrases = [(10, 11, 12), (13, 14)]
     ragged = of([np.array([5, 10, 11, 12, 20, 13, 14, 21, 4])] * 4000, np.arange(4000))
     opened = BoundPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))

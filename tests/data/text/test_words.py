@@ -32,7 +32,7 @@ def test_a_text_without_words():
 
 @given(st.lists(st.sampled_from([10, 11, CONTINUES, CONTINUES + 1, SEP]), min_size=1, max_size=60), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
-def test_runs_have_equal_hashes_where_their_words_are_equal_and_only_there(tokens, longest):
+def test_runs_have_equal_hashes_exactly_if_their_words_are_equal(tokens, longest):
     words, text = words_of(tokens), np.array(tokens)
     for n, hashes in enumerate(words.hashes(text, VOCABULARY.size, longest), start=1):
         fits = np.flatnonzero(words.room >= n)
