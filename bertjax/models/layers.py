@@ -28,11 +28,12 @@ class Dense(nn.Module):
     config: EncoderConfig
     features: int
     use_bias: bool = True
+    dtype: str = ""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[..., in] to [..., features], in the compute dtype."""
-        dtype = jnp.dtype(self.config.execution.dtype)
+        """Return [..., features] of [..., in], computed in `dtype`, by default that of the encoder."""
+        dtype = jnp.dtype(self.dtype or self.config.execution.dtype)
         kernel = self.param(
             "kernel", nn.initializers.truncated_normal(self.config.init_stddev), (x.shape[-1], self.features)
         )
