@@ -29,7 +29,7 @@ from bertjax.data.masking import MASKINGS
 from bertjax.data.packing import assign, pack
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Spec, open_or_make
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.family_config import ROWS, STEPS, STUDENT, TEACHER
 from bertjax import cli, config_file
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.random import uniform
 from bertjax.errors import RunFailed, UserError
 

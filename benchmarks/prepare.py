@@ -20,8 +20,8 @@ from pathlib import Path
 from bertjax.cli import exit_code_of
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.steps import digest
 from bertjax.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ def train(path: Path, folder: Path) -> None:
     config = TokenizerConfig()
     sample = Sample(config.sample_characters)
     for index, document in enumerate(sources.documents(str(path), "text")):
-        sample.add(index, digest_of(document.text), document.text)
+        sample.add(index, digest(document.text), document.text)
     folder.mkdir()
     tokenizer.train(sample.sentences("punctuation"), config).save(folder)
 

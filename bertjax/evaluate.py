@@ -12,7 +12,7 @@ from bertjax.config import Config
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.data.preparation import open_or_prepare
+from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform

@@ -9,8 +9,8 @@ from pathlib import Path
 from bertjax import cli, export
 from bertjax.cli import command
 from bertjax.data import sources
-from bertjax.data.preparation import duplicates
 from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.steps import digest
 from bertjax.data.tokenizer import new_pieces
 from bertjax.data.tokenizer.new_pieces import Extension
 from bertjax.errors import UserError
@@ -139,7 +139,7 @@ def _extension(
 def _sample(corpus: str, text_field: str) -> list[str]:
     sample = Sample(SAMPLE_CHARACTERS)
     for number, document in enumerate(sources.documents(corpus, text_field)):
-        sample.add(number, duplicates.digest_of(document.text), document.text)
+        sample.add(number, digest(document.text), document.text)
     return sample.sentences("line")
 
 

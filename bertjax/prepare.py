@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from bertjax import config, config_file
 from bertjax.cli import ArgumentParser, exit_code_of
 from bertjax.data.inspect import show
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds

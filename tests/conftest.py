@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from tests import runs
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.preparation import prepare
 from bertjax.data.preparation.encoding import BATCH_CHARACTERS
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.text.sentences import split
 
 

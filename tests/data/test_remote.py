@@ -8,7 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.preparation import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from tests import runs

@@ -9,7 +9,7 @@ import pytest
 
 import bertjax
 from bertjax.config import from_dict
-from bertjax.data.preparation import open_or_prepare
+from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.opening import SavedModel
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program

@@ -10,7 +10,7 @@ from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.formats.stored import StoredExamples
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds
 from bertjax.training.stages import StepSpec

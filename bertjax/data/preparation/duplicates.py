@@ -1,75 +1,94 @@
 """Exact duplicates of documents, found with bounded memory among the digests of all documents on disk."""
 
-import hashlib
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-# One document on disk: the two halves of its digest and the index of its group.
-DOCUMENT = np.dtype([("high", ">u8"), ("low", ">u8"), ("group", "<u2")])
+from bertjax.data.preparation.steps import Key
+
+# numpy compares strings of bytes as packed keys compare.
+PACKED_KEY = np.dtype("S16")
+# A document on disk: the two halves of its digest, its packed key, and the index of its group.
+DOCUMENT = np.dtype([("high", ">u8"), ("low", ">u8"), ("key", PACKED_KEY), ("group", "<u2")])
 BUCKET_DOCUMENTS = 1 << 22
-READ_AT_ONCE = 1 << 18
+DOCUMENTS_PER_READ = 1 << 18
 
 
-def digest_of(text: str) -> bytes:
-    """16 bytes for the content of a document: the first half of the SHA-256 of its NFC form in UTF-8."""
-    return hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16]
+def path(folder: Path) -> Path:
+    """Return the path of the keys of the duplicates of the unfinished preparation in `folder`."""
+    return folder / "duplicates.bin"
 
 
-def record(digest: bytes, group: int) -> bytes:
-    """A document as `DOCUMENT`."""
-    return digest + group.to_bytes(2, "little")
+def record(digest: bytes, key: Key, group: int) -> bytes:
+    """Return a document as `DOCUMENT`."""
+    return digest + key.packed() + group.to_bytes(2, "little")
 
 
-def drop(documents: Path, dropped: Path, groups: int) -> tuple[np.ndarray, tuple[int, ...], tuple[int, ...]]:
-    """Marks each document that equals an earlier one; the first in order stays.
+def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Write the keys of all documents that equal an earlier one; the document with the lowest key is kept.
 
-    Buckets of digests with the same leading bits are sorted one after the other, so memory does not follow their
-    number.
+    Buckets of digests with the same leading bits are sorted one after the other, so memory does not grow with the
+    number of documents.
 
     Args:
-      documents: a file of `DOCUMENT`.
-      dropped: where the marks go as .npy: bool [documents].
-      groups: how many groups there are.
+      documents: a file of `DOCUMENT`, in any order.
+      duplicates: the file to write; `Duplicates` reads it.
+      groups: number of groups.
 
     Returns:
-      The marks, how many documents of each group stay, and how many are dropped.
+      Documents of each group that are kept, and that are duplicates.
     """
     total = documents.stat().st_size // DOCUMENT.itemsize
-    marks = np.lib.format.open_memmap(dropped, "w+", bool, (total,))
     bits = (max(0, total - 1) // BUCKET_DOCUMENTS).bit_length()
-    for bucket in range(1 << bits):
-        ordinals, high, low = _bucket(documents, bucket, bits)
-        order = np.lexsort((low, high))  # stable: copies stay in the order of the corpus
-        high, low = high[order], low[order]
-        marks[ordinals[order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]]] = True
-    marks.flush()
-    kept_G, dropped_G = np.zeros((2, groups), np.int64)
-    for start, found in _read(documents):
-        is_dropped = marks[start : start + len(found)]
-        kept_G += np.bincount(found["group"][~is_dropped], minlength=groups)
-        dropped_G += np.bincount(found["group"][is_dropped], minlength=groups)
-    return marks, tuple(kept_G.tolist()), tuple(dropped_G.tolist())
+    kept_G, duplicates_G = np.zeros((2, groups), np.int64)
+    with open(duplicates, "wb") as file:
+        for bucket in range(1 << bits):
+            entries = _bucket(documents, bucket, bits)
+            entries = entries[np.lexsort([entries[name] for name in ("key", "low", "high")])]
+            is_duplicate = np.zeros(len(entries), bool)
+            is_duplicate[1:] = (entries["high"][1:] == entries["high"][:-1]) & (
+                entries["low"][1:] == entries["low"][:-1]
+            )
+            kept_G += np.bincount(entries["group"][~is_duplicate], minlength=groups)
+            duplicates_G += np.bincount(entries["group"][is_duplicate], minlength=groups)
+            file.write(entries["key"][is_duplicate].tobytes())
+    if duplicates_G.any():
+        keys = np.memmap(duplicates, PACKED_KEY, mode="r+")
+        keys.sort()
+        keys.flush()
+    return tuple(kept_G.tolist()), tuple(duplicates_G.tolist())
 
 
-def _bucket(documents: Path, bucket: int, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ordinals and digests of the documents whose digests begin with the `bits` bits of `bucket`."""
-    ordinals, high, low = [np.zeros(0, np.int64)], [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
-    for start, found in _read(documents):
-        inside = np.arange(len(found))
-        if bits:
-            inside = np.flatnonzero(found["high"] >> np.uint64(64 - bits) == bucket)
-        ordinals.append(start + inside)
-        high.append(found["high"][inside].astype(np.uint64))
-        low.append(found["low"][inside].astype(np.uint64))
-    return np.concatenate(ordinals), np.concatenate(high), np.concatenate(low)
+class Duplicates:
+    """The keys that `find` wrote, as a memory map."""
+
+    def __init__(self, path: Path):
+        self._keys = np.zeros(0, PACKED_KEY)
+        if path.stat().st_size:
+            self._keys = np.memmap(path, PACKED_KEY, mode="r")
+
+    def __contains__(self, key: Key) -> bool:
+        return bool(self.contain([key])[0])
+
+    def contain(self, keys: Sequence[Key]) -> np.ndarray:
+        """Return whether each document is a duplicate: bool [keys]."""
+        packed = np.array([key.packed() for key in keys], PACKED_KEY)
+        if not len(self._keys):
+            return np.zeros(len(packed), bool)
+        places = np.minimum(np.searchsorted(self._keys, packed), len(self._keys) - 1)
+        return self._keys[places] == packed
 
 
-def _read(documents: Path) -> Iterator[tuple[int, np.ndarray]]:
-    start = 0
+def _bucket(documents: Path, bucket: int, bits: int) -> np.ndarray:
+    """Return the documents whose digests start with the `bits` bits of `bucket`, as `DOCUMENT`."""
+    blocks = [np.zeros(0, DOCUMENT)]
+    for block in _blocks(documents):
+        blocks.append(block[block["high"] >> np.uint64(64 - bits) == bucket] if bits else block)
+    return np.concatenate(blocks)
+
+
+def _blocks(documents: Path) -> Iterator[np.ndarray]:
     with open(documents, "rb") as file:
-        while len(found := np.fromfile(file, DOCUMENT, READ_AT_ONCE)):
-            yield start, found
-            start += len(found)
+        while len(block := np.fromfile(file, DOCUMENT, DOCUMENTS_PER_READ)):
+            yield block

@@ -1,146 +1,197 @@
-"""First pass: all documents in order, once, to shards of text on disk, with a digest of each."""
+"""First pass: every document once, in order, to shards of text on disk, with a digest of each.
+
+A document runs through a pipe of generators: read, grouped, sampled, recorded, written.
+"""
 
 import dataclasses
+import functools
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from tqdm import tqdm
 
 from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import duplicates, shards
+from bertjax.data.preparation import duplicates, shards, steps
+from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.sample import Sample
-from bertjax.data.sources import Part
+from bertjax.data.preparation.steps import Key, ShardDocument
+from bertjax.data.sources import Document, OnRead, Part
 from bertjax.data.store import SPLITS
 from bertjax.errors import UserError
 
 HELDOUT_FILE = "heldout file"
-NAMED_AT_MOST = 5
+LISTED_BAD_DOCUMENTS = 5
+FORMAT_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What the first pass found; with it on disk, the corpus is not read again.
+    """The result of the first pass; when it is on disk, the corpus is not read again.
 
     Attributes:
       groups: (split, source) of each group of documents.
       kept: documents of each group without duplicates.
-      dropped: duplicates of each group.
+      duplicates: duplicates of each group.
       skipped: bad documents of each source.
-      shard_bytes: text of each shard.
+      shard_bytes: bytes of text in each shard.
     """
 
     groups: tuple[tuple[str, str], ...]
     kept: tuple[int, ...]
-    dropped: tuple[int, ...]
+    duplicates: tuple[int, ...]
     skipped: dict[str, int]
     shard_bytes: tuple[int, ...]
 
     @classmethod
-    def of_json(cls, fields: dict) -> "Reading":
-        """The inverse of `dataclasses.asdict` through JSON."""
-        tuples = {key: tuple(fields[key]) for key in ("kept", "dropped", "shard_bytes")}
+    def from_json(cls, fields: dict) -> "Reading":
+        """Return the inverse of `dataclasses.asdict` after a round trip through JSON."""
+        tuples = {key: tuple(fields[key]) for key in ("kept", "duplicates", "shard_bytes")}
         return cls(groups=tuple(map(tuple, fields["groups"])), skipped=fields["skipped"], **tuples)
 
     def documents(self, split: str) -> int:
-        """How many documents a split has."""
+        """Return the number of documents of a split."""
         return sum(kept for (name, _), kept in zip(self.groups, self.kept, strict=True) if name == split)
 
 
 @dataclasses.dataclass
-class Bad:
-    """What happens to bad documents: the first one stops, or all are counted and the first ones named.
+class BadDocuments:
+    """Bad documents: the first one is an error, or all are counted and the first ones listed.
 
     Attributes:
-      reaction: `stop` or `skip`.
-      skipped: how many were left out, by source.
+      on_bad_document: `stop` or `skip`.
+      skipped: documents left out, by source.
     """
 
-    reaction: str
+    on_bad_document: str
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, source: str, message: str) -> None:
-        """Hears of one.
+    def add(self, source: str, error: UserError) -> None:
+        """Count a bad document.
 
         Raises:
-          UserError: it stops.
+          UserError: bad documents stop the preparation.
         """
-        if self.reaction == "stop":
-            raise UserError(message)
+        if self.on_bad_document == "stop":
+            raise error
         self.skipped[source] = self.skipped.get(source, 0) + 1
         number = sum(self.skipped.values())
-        if number <= NAMED_AT_MOST:
-            tqdm.write(f"skipped: {message}", file=sys.stderr)
-        if number == NAMED_AT_MOST:
-            tqdm.write("more of them are counted without a word", file=sys.stderr)
+        if number <= LISTED_BAD_DOCUMENTS:
+            tqdm.write(f"skipped: {error}", file=sys.stderr)
+        if number == LISTED_BAD_DOCUMENTS:
+            tqdm.write("further bad documents are counted but not listed", file=sys.stderr)
+
+
+class _Source(NamedTuple):
+    """A source: its name, its parts, the splits that its documents may be in and the index of the first one's group."""
+
+    name: str
+    parts: list[Part]
+    splits: tuple[str, ...]
+    first_group: int
+
+
+class _Grouped(NamedTuple):
+    """A document with its digest and the index of its group."""
+
+    key: Key
+    document: Document
+    digest: bytes
+    group: int
 
 
 def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Reading, list[str]]:
-    """Reads every document, finds duplicates and gives the sentences to train a tokenizer on.
+    """Read every document, find duplicates and return the sentences that the tokenizer trains on.
 
-    Held-out files come first, so that a training document that equals a held-out one is the one that goes.
+    Held-out files come first, so a training document that equals a held-out one is the duplicate.
 
     Args:
-      folder: where the shards of text and `dropped.npy` go.
-      sample: what draws the sentences; None where no tokenizer is trained.
+      folder: receives the shards of text and the keys of the duplicates.
+      sample: draws the sentences; None if no tokenizer is trained.
 
     Raises:
-      UserError: a bad document, where that stops, or a source that cannot be read.
+      UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
     """
-    corpora = _corpora(config)
-    groups, bad = [], Bad(config.on_bad_document)
-    writer = shards.TextWriter(folder)
-    total = sum(part.size for _, parts in corpora.values() for part in parts)
+    all_sources = _sources(config)
+    groups = tuple((split, source.name) for source in all_sources for split in source.splits)
+    bad, size = BadDocuments(config.on_bad_document), sum(part.size for source in all_sources for part in source.parts)
     with (
-        open(folder / "documents.bin", "wb") as documents,
-        tqdm(total=total, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
+        open(folder / "documents.bin", "wb") as records,
+        tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
     ):
-        for source, (splits, parts) in corpora.items():
-            group_of = {split: len(groups) + i for i, split in enumerate(splits)}
-            groups += [(split, source) for split in splits]
-            for part in parts:
-                for document in part.documents(bar.update, lambda error, source=source: bad(source, str(error))):
-                    digest = duplicates.digest_of(document.text)
-                    split = splits[0]
-                    if len(splits) > 1:
-                        split = "heldout" if is_heldout(digest, config.heldout_share) else "train"
-                    if sample and split == "train":
-                        sample.add(writer.documents, digest, document.text)
-                    documents.write(duplicates.record(digest, group_of[split]))
-                    writer.append(document.id, group_of[split], document.text.encode())
-    writer.close()
-    marks, kept, dropped = duplicates.drop(folder / "documents.bin", shards.dropped_path(folder), len(groups))
-    sentences = sample.sentences(config.splitter, marks.__getitem__) if sample else []
-    return Reading(tuple(groups), kept, dropped, bad.skipped, tuple(writer.sizes)), sentences
+        documents = _read(all_sources, bar.update, bad)
+        documents = _grouped(documents, all_sources, config.heldout_share)
+        if sample:
+            documents = _sampled(documents, sample, lambda group: groups[group][0] == "train")
+        documents = _recorded(documents, records)
+        shard_bytes = shards.write_texts(folder, map(_to_shard, documents))
+    kept, dropped = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
+    is_duplicate = Duplicates(duplicates.path(folder)).__contains__
+    sentences = sample.sentences(config.splitter, is_duplicate) if sample else []
+    return Reading(groups, kept, dropped, bad.skipped, shard_bytes), sentences
 
 
-def is_heldout(digest: bytes, share: float) -> bool:
-    """Whether a document is held out: decided by its content alone, so equal documents stay on one side."""
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+def _sources(config: DataConfig) -> list[_Source]:
+    """Return the sources in the order of the corpus."""
+    named = [(name, sources.parts(source.corpus, source.text_field)) for name, source in config.named_sources.items()]
+    if not config.heldout:
+        return [_Source(name, parts, SPLITS, index * len(SPLITS)) for index, (name, parts) in enumerate(named)]
+    heldout = _Source(HELDOUT_FILE, sources.parts(config.heldout, config.text_field), ("heldout",), 0)
+    return [heldout, *(_Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
-def _corpora(config: DataConfig) -> dict[str, tuple[tuple[str, ...], list[Part]]]:
-    """Parts of each source, and the splits that its documents go to."""
-    splits = ("train",) if config.heldout else SPLITS
-    corpora = {}
-    if config.heldout:
-        corpora[HELDOUT_FILE] = (("heldout",), sources.parts(config.heldout, config.text_field))
-    for name, source in config.named_sources.items():
-        corpora[name] = (splits, sources.parts(source.corpus, source.text_field))
-    return corpora
+def _read(all_sources: list[_Source], on_read: OnRead, bad: BadDocuments) -> Iterator[tuple[Key, Document]]:
+    for index, source in enumerate(all_sources):
+        on_bad = functools.partial(bad.add, source.name)
+        for part_index, part in enumerate(source.parts):
+            for document in part.documents(on_read, on_bad):
+                yield Key(index, part_index, document.number), document
+
+
+def _grouped(
+    documents: Iterable[tuple[Key, Document]], all_sources: list[_Source], heldout_share: float
+) -> Iterator[_Grouped]:
+    for key, document in documents:
+        digest, source = steps.digest(document.text), all_sources[key.source]
+        split = source.splits[0] if len(source.splits) == 1 else steps.split_of(digest, heldout_share)
+        yield _Grouped(key, document, digest, source.first_group + source.splits.index(split))
+
+
+def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
+    """Offer the training documents to the sample on their way."""
+    for entry in documents:
+        if is_train(entry.group):
+            sample.add(entry.key, entry.digest, entry.document.text)
+        yield entry
+
+
+def _recorded(documents: Iterable[_Grouped], records: IO[bytes]) -> Iterator[_Grouped]:
+    """Write what is compared to find duplicates."""
+    for entry in documents:
+        records.write(duplicates.record(entry.digest, entry.key, entry.group))
+        yield entry
+
+
+def _to_shard(entry: _Grouped) -> ShardDocument:
+    return ShardDocument(entry.key, entry.document.id, entry.group, entry.document.text.encode())
 
 
 def save(reading: Reading, spec: dict, path: Path) -> None:
-    """Writes what the first pass found, all of it or nothing."""
-    storage.write_text(path, json.dumps({"spec": spec, "reading": dataclasses.asdict(reading)}))
+    """Write the result of the first pass for `load`."""
+    content = {"format_version": FORMAT_VERSION, "spec": spec, "reading": dataclasses.asdict(reading)}
+    storage.write_text(path, json.dumps(content))
 
 
 def load(path: Path, spec: dict) -> Reading | None:
-    """What `save` wrote for the same spec, else None."""
+    """Return what `save` wrote for the same spec, or None."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Reading.of_json(found["reading"]) if found["spec"] == spec else None
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format_version"] != FORMAT_VERSION or content["spec"] != spec:
+            return None
+        return Reading.from_json(content["reading"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

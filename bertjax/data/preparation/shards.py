@@ -1,91 +1,130 @@
-"""Shards: what lies on disk between the passes, each a file that is there as a whole or not at all.
+"""Shards: the files between the two passes, each complete or absent.
 
-A shard of text holds a run of documents, and a shard of tokens what became of it. A run closes at `SHARD_BYTES` of text
-or at the end of a longer document, whoever encodes it.
+A shard of text holds consecutive documents, and a shard of tokens the same documents encoded. A shard ends at
+`SHARD_BYTES` of text or at the end of a longer document, whichever process encodes it.
 """
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from bertjax import storage
+from bertjax.data.preparation.steps import LENGTH, EncodedShard, Key, ShardDocument
+from bertjax.data.store import SPLITS
 from bertjax.errors import RunFailed
 
 SHARD_BYTES = 8 << 20
 
 
-class Damaged(RunFailed):
-    """A file of an unfinished preparation is not as it was written."""
+class DamagedShard(RunFailed):
+    """A file of an unfinished preparation differs from what was written."""
 
 
 def text_path(folder: Path, index: int) -> Path:
-    """Where the text of a shard lies."""
+    """Return the path of a shard of text of the unfinished preparation in `folder`."""
     return folder / "text" / f"{index:06}"
 
 
 def tokens_path(folder: Path, index: int) -> Path:
-    """Where the tokens of a shard lie."""
+    """Return the path of a shard of tokens of the unfinished preparation in `folder`."""
     return folder / "tokens" / f"{index:06}"
 
 
-def dropped_path(folder: Path) -> Path:
-    """Where it stands which documents are duplicates: bool [documents] as .npy."""
-    return folder / "dropped.npy"
+def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, ...]:
+    """Write documents as shards of text and return the bytes of text in each shard."""
+    sizes = []
+    for index, run in enumerate(_runs(documents)):
+        texts = [document.text for document in run]
+        header = {"documents": [[*document.key, document.id, document.group, len(document.text)] for document in run]}
+        _write(text_path(folder, index), header, texts)
+        sizes.append(sum(map(len, texts)))
+    return tuple(sizes)
 
 
-def write(path: Path, header: dict, payload: Sequence[bytes]) -> None:
-    """Writes a checksum, a header and bytes; a file under the name `path` is whole."""
+def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
+    """Yield the documents of each shard."""
+    run, size = [], 0
+    for document in documents:
+        run.append(document)
+        size += len(document.text)
+        if size >= SHARD_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def read_text(folder: Path, index: int) -> list[ShardDocument]:
+    """Return the documents of a shard of text.
+
+    Raises:
+      DamagedShard: the file is cut short or altered.
+    """
+    header, payload = _read(text_path(folder, index))
+    documents, start = [], 0
+    for source, part, number, name, group, size in header["documents"]:
+        documents.append(ShardDocument(Key(source, part, number), name, group, payload[start : start + size]))
+        start += size
+    return documents
+
+
+def write_tokens(folder: Path, index: int, shard: EncodedShard) -> None:
+    """Write a shard of tokens: a header with counts and sizes, then the arrays, split by split."""
+    header = {
+        "counts": shard.counts,
+        "longest": shard.longest,
+        "skipped": shard.skipped,
+        "sizes": {split: [len(array) for array in arrays] for split, arrays in shard.arrays.items()},
+    }
+    arrays = [array for arrays in shard.arrays.values() for array in arrays]
+    _write(tokens_path(folder, index), header, [memoryview(array).cast("B") for array in arrays if len(array)])
+
+
+def read_tokens(folder: Path, index: int, token_dtype: np.dtype) -> EncodedShard:
+    """Return a shard of tokens.
+
+    Raises:
+      DamagedShard: the file is cut short or altered.
+    """
+    header, payload = _read(tokens_path(folder, index))
+    splits = {}
+    for split in SPLITS:
+        arrays = []
+        for size, dtype in zip(header["sizes"][split], (token_dtype, LENGTH, LENGTH), strict=True):
+            arrays.append(np.frombuffer(payload[: size * dtype.itemsize], dtype))
+            payload = payload[size * dtype.itemsize :]
+        splits[split] = tuple(arrays)
+    return EncodedShard(
+        counts={int(group): counts for group, counts in header["counts"].items()},
+        longest=[tuple(entry) for entry in header["longest"]],
+        skipped=[tuple(entry) for entry in header["skipped"]],
+        arrays=splits,
+    )
+
+
+def check_tokens(folder: Path, index: int) -> None:
+    """Raise `DamagedShard` if a shard of tokens is cut short or altered."""
+    _read(tokens_path(folder, index))
+
+
+def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:
+    """Write a checksum, a header and bytes."""
     head = json.dumps(header, ensure_ascii=False).encode() + b"\n"
     checksum = zlib.crc32(head)
     for block in payload:
         checksum = zlib.crc32(block, checksum)
-    with storage.whole_file(path) as file:  # the worker of a killed preparation may still write the same shard
+    with storage.whole_file(path) as file:  # a worker of a killed preparation may still write the same shard
         file.write(b"%08x\n" % checksum + head)
         file.writelines(payload)
 
 
-def read(path: Path) -> tuple[dict, memoryview]:
-    """Header and bytes of a shard.
-
-    Raises:
-      Damaged: the file is cut short or altered.
-    """
+def _read(path: Path) -> tuple[dict, memoryview]:
     content = path.read_bytes()
     view = memoryview(content)
     if view[:9] != b"%08x\n" % zlib.crc32(view[9:]):
-        raise Damaged(f"{path} is not as it was written; check the disk")
+        raise DamagedShard(f"{path} differs from what was written; check the disk")
     end = content.index(b"\n", 9)
     return json.loads(content[9:end]), view[end + 1 :]
-
-
-class TextWriter:
-    """Writes documents as shards of text.
-
-    Attributes:
-      documents: how many were appended.
-      sizes: bytes of text in each shard.
-    """
-
-    def __init__(self, folder: Path):
-        """Starts with shard 0 under `folder`."""
-        self._folder = folder
-        self._waiting, self._texts, self._bytes = [], [], 0
-        self.documents, self.sizes = 0, []
-
-    def append(self, name: str, group: int, text: bytes) -> None:
-        """Appends a document: its id, the index of its group, and its text in UTF-8."""
-        self._waiting.append((name, group, len(text)))
-        self._texts.append(text)
-        self._bytes += len(text)
-        self.documents += 1
-        if self._bytes >= SHARD_BYTES:
-            self.close()
-
-    def close(self) -> None:
-        """Writes what no shard holds yet."""
-        if self._waiting:
-            header = {"first": self.documents - len(self._waiting), "documents": self._waiting}
-            write(text_path(self._folder, len(self.sizes)), header, self._texts)
-            self.sizes.append(self._bytes)
-            self._waiting, self._texts, self._bytes = [], [], 0

@@ -25,12 +25,19 @@ class Document:
     """One document.
 
     Attributes:
-      id: `<name of the part>:<number>`, the number that of its first line, or of its record, from 1.
+      part: name of its part.
+      number: number of its first line, or of its record, within the part, from 1.
       text: never blank; newlines separate its paragraphs; control characters, NUL too, stay as they are.
     """
 
-    id: str
+    part: str
+    number: int
     text: str
+
+    @property
+    def id(self) -> str:
+        """The name that messages and manifests use: `<part>:<number>`."""
+        return f"{self.part}:{self.number}"
 
 
 class Format(Protocol):

@@ -29,7 +29,7 @@ class Text:
             except UserError as error:
                 on_bad(error)
             else:
-                yield Document(f"{part.name}:{first}", text)
+                yield Document(part.name, first, text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class JsonLines:
             except UserError as error:
                 on_bad(error)
             else:
-                yield Document(f"{part.name}:{number}", text)
+                yield Document(part.name, number, text)
 
     def _text(self, line: bytes, where: str) -> str:
         record = object_of(line, where, self.text_field)

@@ -89,7 +89,7 @@ def _documents(column: "pyarrow.Array", seen: int, part: Part, field: str, on_ba
         except UserError as error:
             on_bad(error)
         else:
-            yield Document(f"{part.name}:{number}", text)
+            yield Document(part.name, number, text)
 
 
 def _damaged(part: Part, kind: str, error: Exception) -> Damaged:

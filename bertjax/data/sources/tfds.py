@@ -49,7 +49,7 @@ class ArrayRecords:
                 except UserError as error:
                     on_bad(error)
                 else:
-                    yield Document(f"{part.name}:{number}", text)
+                    yield Document(part.name, number, text)
             progress(part.size * stop // self.count)
 
 

@@ -23,7 +23,8 @@ def content(folder):
 
 def in_a_process(config, afterward="", shard_bytes=shards.SHARD_BYTES):
     code = (
-        "import re\nfrom bertjax.data.preparation import *\nfrom bertjax.data.config import *\n"
+        "import re\nfrom bertjax.data.preparation import shards\nfrom bertjax.data.preparation.prepare import prepare\n"
+        "from bertjax.data.config import *\n"
         f"shards.SHARD_BYTES = {shard_bytes}\nprepare({config})\n{afterward}"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

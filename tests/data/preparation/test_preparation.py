@@ -9,9 +9,9 @@ import pytest
 
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.preparation import encoding, open_or_prepare, prepare, shards, store_path
-from bertjax.data.preparation.duplicates import digest_of
-from bertjax.data.preparation.reading import is_heldout
+from bertjax.data.preparation import encoding, shards
+from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.steps import digest, split_of
 from bertjax.data.store import SPLITS, TokenStore
 from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
@@ -22,7 +22,7 @@ def test_the_store_holds_the_corpus(config, capsys):
     store = prepare(config)
     kept = {side: [] for side in SPLITS}
     for document in sources.documents(config.corpus, "text"):
-        kept["heldout" if is_heldout(digest_of(document.text), config.heldout_share) else "train"].append(document.text)
+        kept[split_of(digest(document.text), config.heldout_share)].append(document.text)
     for side in SPLITS:
         part = store.split(side)
         decoded = [
@@ -62,9 +62,9 @@ def test_held_out_documents_from_a_file(config, tmp_path):
 
 
 def test_share_of_held_out_documents():
-    heldout = sum(is_heldout(digest_of(f"document {i}"), 0.05) for i in range(20_000))
+    heldout = sum(split_of(digest(f"document {i}"), 0.05) == "heldout" for i in range(20_000))
     assert abs(heldout - 1000) < 4 * np.sqrt(20_000 * 0.05 * 0.95)
-    assert digest_of("\u1112\u1161\u11ab") == digest_of("\ud55c") != digest_of("\ud55d")
+    assert digest("\u1112\u1161\u11ab") == digest("\ud55c") != digest("\ud55d")
 
 
 def test_an_existing_model_is_taken_and_named_by_its_content(config, tmp_path):
@@ -123,7 +123,7 @@ def test_each_source_has_its_range(sources_config, capsys):
                 [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(*ends)]
                 for ends in zip(part.documents[:-1], part.documents[1:], strict=True)
             ]
-            kept = [text for text in documents if is_heldout(digest_of(text), 0.3) == (side == "heldout")]
+            kept = [text for text in documents if split_of(digest(text), 0.3) == side]
             assert decoded == [split(text, "punctuation") for text in kept]
             assert store.manifest["counts"][side][name]["bytes"] == sum(len(text.encode()) for text in kept)
     assert "\n  b " in capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_a_document_much_longer_than_a_shard_is_kept_whole(config, tmp_path, mon
     (tmp_path / "corpus.txt").write_text(f"{text}{long}\n{text[:600]}\n\n")
     store = prepare(config)
     assert store.manifest["longest"][0][0] > 30_000
-    part = store.split("heldout" if is_heldout(digest_of(long[:-1]), config.heldout_share) else "train")
+    part = store.split(split_of(digest(long[:-1]), config.heldout_share))
     ends = np.diff(part.documents)
     assert ends.max() == len(split(long, "punctuation"))
 
@@ -203,7 +203,7 @@ def error_of(config):
 @pytest.mark.parametrize("documents", [1, 2, 3])
 def test_fewer_than_two_documents_on_a_side(config, tmp_path, documents):
     write_corpus(tmp_path / "corpus.txt", documents)
-    assert "but it takes two of each: add documents" in error_of(config)
+    assert "but two of each are needed: add documents" in error_of(config)
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
 
 

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from bertjax.data.preparation import prepare, shards, store_path
+from bertjax.data.preparation import shards
+from bertjax.data.preparation.prepare import prepare, store_path
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
@@ -92,7 +93,7 @@ def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
     harmed.write_bytes(harmed.read_bytes()[:-1] + b"\xff")
     capfd.readouterr()
     assert content(prepare(config).path) == expected
-    assert capfd.readouterr().err.count("is not as it was written; check the disk; starting anew") == 1
+    assert capfd.readouterr().err.count("differs from what was written; check the disk; starting from scratch") == 1
 
 
 def test_leftovers_of_another_preparation_are_discarded(many_shards, capsys):
@@ -101,7 +102,7 @@ def test_leftovers_of_another_preparation_are_discarded(many_shards, capsys):
     partial.mkdir(parents=True)
     (partial / "reading.json").write_text('{"spec": {"format_version": 0}, "reading": {}}')
     assert content(prepare(config).path) == expected
-    assert capsys.readouterr().err.count("starting anew") == 1
+    assert capsys.readouterr().err.count("starting from scratch") == 1
 
 
 def test_a_killed_worker_is_named_and_the_work_goes_on(many_shards, tmp_path):

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from bertjax.data.config import SPLITTERS
 from bertjax.data.preparation import sample
-from bertjax.data.preparation.duplicates import digest_of
 from bertjax.data.preparation.sample import STRETCH, Sample
+from bertjax.data.preparation.steps import digest
 from bertjax.data.text.sentences import split
 
 
 def drawn(texts, characters, dropped=()):
     result = Sample(characters)
     for index, text in enumerate(texts):
-        result.add(index, digest_of(text), text)
+        result.add(index, digest(text), text)
     return result.sentences("line", lambda document: document in dropped)
 
 
@@ -66,5 +66,5 @@ def test_a_corpus_that_fits_is_the_sample(splitter, texts):
         patch.setattr(sample, "LONGEST_STRETCH", 16)
         whole = Sample(10_000)
         for index, text in enumerate(texts):
-            whole.add(index, digest_of(text), text)
+            whole.add(index, digest(text), text)
         assert whole.sentences(splitter) == [sentence for text in texts for sentence in split(text, splitter)]

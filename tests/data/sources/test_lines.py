@@ -35,13 +35,13 @@ def write(request, tmp_path):
 
 def test_blank_lines_end_the_documents_of_a_text_file(write):
     path = write(".txt", "\ufeff\r\nOne.\r\nTwo.\r\n \r\n\u3000\r\nThree é.".encode())
-    assert read(path) == [Document(f"{path.name}:2", "One.\nTwo."), Document(f"{path.name}:6", "Three é.")]
+    assert read(path) == [Document(path.name, 2, "One.\nTwo."), Document(path.name, 6, "Three é.")]
 
 
 def test_json_lines(write):
     lines = "".join(json.dumps({"body": text}) + "\r\n" for text in ("One.\nTwo.", "셋"))
     path = write(".jsonl", b"\xef\xbb\xbf" + lines.replace("\r\n", "\r\n\r\n").encode())
-    assert read(path, "body") == [Document(f"{path.name}:1", "One.\nTwo."), Document(f"{path.name}:3", "셋")]
+    assert read(path, "body") == [Document(path.name, 1, "One.\nTwo."), Document(path.name, 3, "셋")]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip), min_size=1))

@@ -58,7 +58,7 @@ def test_a_split_is_one_part_a_shard(folder):
     assert sorted(document.text for document in found) == sorted(f"Text {number} é." for number in range(150))
     assert found[0].id == f"{names[0]}:1" and found[-1].id.startswith(f"{names[2]}:")
     assert read("tfds:bertjax_letters/good:test", "body") == [
-        Document(f"bertjax_letters-test.array_record-0000{shard}-of-00003:1", "Test.") for shard in range(3)
+        Document(f"bertjax_letters-test.array_record-0000{shard}-of-00003", 1, "Test.") for shard in range(3)
     ]
 
 

@@ -12,7 +12,7 @@ from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.masking import PhraseMasking, mask
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Lexicon

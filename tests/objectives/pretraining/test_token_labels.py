@@ -11,7 +11,7 @@ from bertjax.config import Config, Task
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS
-from bertjax.data.preparation import prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.capitals import BoundCapitalPrediction, CapitalPrediction, cases
 from bertjax.objectives.pretraining.token_document import TokenDocumentRelation
