@@ -1,4 +1,4 @@
-"""From ragged examples to the rows of a batch: where every token and every example sits, and the core arrays."""
+"""Rows of a batch: the place of every token and every example of ragged examples, and the core arrays."""
 
 import dataclasses
 import functools
@@ -10,11 +10,11 @@ from bertjax.data.examples import Ragged, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """What randomness on the host depends on besides the examples.
+    """The seed and the epochs, which with the examples determine all randomness on the host.
 
     Attributes:
-      seed: of the run.
-      epochs: int64 [M], how often the plan was run through before, for each example: one batch may span two epochs.
+      seed: seed of the run.
+      epochs: int64 [M], the epoch of each example; one batch may span two epochs.
     """
 
     seed: int
@@ -26,12 +26,11 @@ class PlacedExamples:
     """M ragged examples and their places in B rows of T tokens with N slots each.
 
     Attributes:
-      ragged: the examples themselves.
-      vocabulary: of their tokens.
+      ragged: the examples.
       shape: (B, T, N).
       rows: int64 [M], the row of each example.
-      slots: int64 [M], its slot in that row.
-      starts: int64 [M], the column of its first token.
+      slots: int64 [M], the slot of each example in its row.
+      starts: int64 [M], the column of the first token of each example.
     """
 
     ragged: Ragged
@@ -43,23 +42,23 @@ class PlacedExamples:
 
     @property
     def seq_len(self) -> int:
-        """T."""
+        """Return T."""
         return self.shape[1]
 
     @functools.cached_property
     def token_cells(self) -> np.ndarray:
-        """Where every token sits in the flattened [B, T]; int64 [n]."""
+        """Return the index of every token in the flattened [B, T]; int64 [n]."""
         return self.ragged.spread(self.rows * self.seq_len + self.starts) + self.ragged.token_index
 
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Values of tokens [n] laid out as [B, T], with `fill` where no token is; dtype of `flat`."""
+        """Return values of tokens [n] as [B, T], with `fill` at positions without a token; dtype of `flat`."""
         rows, seq_len, _ = self.shape
         values = np.full(rows * seq_len, fill, flat.dtype)
         values[self.token_cells] = flat
         return values.reshape(rows, seq_len)
 
     def examples_to_rows(self, values: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Values of examples [M] laid out as [B, N], with `fill` in empty slots; dtype of `values`."""
+        """Return values of examples [M] as [B, N], with `fill` in empty slots; dtype of `values`."""
         rows, _, slots = self.shape
         values_BN = np.full((rows, slots), fill, values.dtype)
         values_BN[self.rows, self.slots] = values
@@ -67,13 +66,12 @@ class PlacedExamples:
 
 
 def place(ragged: Ragged, rows_BN: np.ndarray, seq_len: int, vocabulary: Vocabulary) -> PlacedExamples:
-    """Lays examples out one after the other, each row in the order of its slots.
+    """Return the places of examples in rows, where they follow each other in the order of the slots.
 
     Args:
       ragged: M examples.
-      rows_BN: which of the M examples (0..M-1, each exactly once) sits in each slot, -1 for none.
+      rows_BN: the example (0..M-1, each exactly once) in each slot, -1 for an empty slot.
       seq_len: T.
-      vocabulary: of the tokens.
 
     Raises:
       ValueError: the examples of a row have more than T tokens.
@@ -92,11 +90,11 @@ def place(ragged: Ragged, rows_BN: np.ndarray, seq_len: int, vocabulary: Vocabul
 
 
 def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
-    """The part of a batch that every objective shares, all int32.
+    """Return the arrays that every objective has in its batches, all int32.
 
-    `tokens_BT` ([PAD] where no token is), `segments_BT`, `positions_BT` (restart in each example), `examples_BT`
-    (0 = padding, 1.. = slot of the row + 1), `example_ids_BN` (-1 = none), `summary_positions_BN` (the column of
-    [CLS]; 0 in an empty slot).
+    `tokens_BT` ([PAD] at positions without a token), `segments_BT`, `positions_BT` (restart in each example),
+    `examples_BT` (0 = padding, else slot + 1), `example_ids_BN` (-1 = empty slot), `summary_positions_BN` (the column
+    of [CLS]; 0 in an empty slot).
     """
     ragged = placed.ragged
     return {

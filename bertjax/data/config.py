@@ -1,4 +1,4 @@
-"""What the user says about data: plain frozen dataclasses, no behavior but their own checks."""
+"""Settings of the data: frozen dataclasses that check themselves."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
 NORMALIZERS = ("nfc", "nfkc")
 SPLITTERS = ("punctuation", "line")
-# Fields of a tokenizer that only some kinds read.
+# Fields of a tokenizer that have an effect with some kinds only.
 ONLY_FOR = {
     "lowercase": ("wordpiece",),
     "byte_fallback": SENTENCEPIECE_KINDS,
@@ -20,18 +20,19 @@ ON_BAD_DOCUMENT = ("stop", "skip")
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """A tokenizer to train on the corpus, or an existing `model` to take.
+    """A tokenizer to train on the corpus, or an existing `model`.
 
     Attributes:
       kind: `unigram`, `bpe` or `char` (SentencePiece), `wordpiece` or `byte_bpe` (Hugging Face tokenizers).
-      vocab_size: number of pieces, special symbols and byte pieces included; the most of them for `char`.
-      normalizer: `nfc` (NFC, then identity: what is written stays) or `nfkc` (which turns U+2460 into 1).
-      lowercase: WordPiece alone: lower case, and no accents.
-      byte_fallback: SentencePiece alone: characters outside the vocabulary become bytes instead of [UNK].
+      vocab_size: number of pieces, special symbols and byte pieces included; for `char` the largest number.
+      normalizer: `nfc` (NFC and nothing else) or `nfkc` (NFKC, which turns U+2460 into 1).
+      lowercase: lower case, without accents (WordPiece only).
+      byte_fallback: characters outside the vocabulary become bytes instead of [UNK] (SentencePiece only).
       character_coverage: share of the characters of the sample that the vocabulary covers; `byte_bpe` covers all.
-      sample_characters: how much text the tokenizer trains on at most (seeded sample of sentences).
+      sample_characters: characters that the tokenizer trains on at most, a fixed sample of the training split.
       model: path of an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or of
-        the `tokenizer` folder of a run or export; of the other fields, `lowercase` is then read for a `vocab.txt`.
+        the `tokenizer` folder of a run or export. The other fields then have no effect, except `lowercase` for a
+        `vocab.txt`.
     """
 
     kind: str = "unigram"
@@ -60,8 +61,8 @@ class TokenizerConfig:
         for field in dataclasses.fields(self):
             kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)
             if not self.model and self.kind not in kinds and value != field.default:
-                remedy = f"leave it out, or choose one of {', '.join(kinds)}"
-                raise UserError(f"data.tokenizer.{field.name}={value} says nothing to kind={self.kind}; {remedy}")
+                remedy = f"remove it, or choose one of {', '.join(kinds)}"
+                raise UserError(f"data.tokenizer.{field.name}={value} has no effect with kind={self.kind}; {remedy}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class SourceConfig:
     Attributes:
       corpus: see `bertjax.data.sources.parts`.
       text_field: the field, column or feature that holds a document.
-      weight: rows of this corpus are drawn so much more often than their number would have it.
+      weight: factor by which rows of this corpus are drawn more often than in proportion to their number.
     """
 
     corpus: str = ""
@@ -89,15 +90,14 @@ class DataConfig:
         `hf:FOLDER[:SPLIT]`.
       text_field: the field, column or feature that holds a document; .txt has none.
       sources: several corpora by name, in place of `corpus` and `text_field`.
-      on_bad_document: `stop` at a document that cannot be read or holds no token, or `skip` and count it.
-      heldout: a file of held-out documents; empty holds out a share of the corpus instead.
-      heldout_share: share of the documents held out, by a threshold on the hash of their content.
+      on_bad_document: `stop` at a document that cannot be read or holds no token, or `skip` it and count it.
+      heldout: a file of held-out documents; if empty, a share of the corpus is held out.
+      heldout_share: share of the documents that are held out, by a threshold on the hash of their content.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
-      tokenizer: see `TokenizerConfig`.
-      store: folder or URL (`gs://...`) under which token stores live, shared by all runs.
-      cache_dir: local folder for copies of the stores under a URL, one copy a host.
-      workers: processes that prepare the corpus; 0 works in this process, None takes one process a core.
-      overfit: 1 repeats the first batch for ever (is the model able to learn at all?).
+      store: folder or URL (`gs://...`) of the token stores, shared by all runs.
+      cache_dir: local folder for copies of stores under a URL, one copy per host.
+      workers: processes that prepare the corpus; 0 works in the calling process, None starts one per core.
+      overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
     corpus: str = "embedded:en"
@@ -120,17 +120,15 @@ class DataConfig:
             known = ", ".join(ON_BAD_DOCUMENT)
             raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
         if not 0.0 < self.heldout_share < 1.0:
-            raise UserError(f"data.heldout_share={self.heldout_share} must lie between 0 and 1")
+            raise UserError(f"data.heldout_share={self.heldout_share} must be between 0 and 1")
         if self.workers is not None and self.workers < 0:
-            raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process a core")
+            raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
-            raise UserError(
-                f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; leave one of them out"
-            )
+            raise UserError(f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; remove one of them")
         for name, source in self.sources.items():
             if not re.fullmatch(r"[\w-]+", name):
-                raise UserError(f"data.sources has the name {name!r}; use letters, digits, - and _")
+                raise UserError(f"data.sources has the name {name!r}; use only letters, digits, - and _")
             if not source.corpus:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
             if not 0 < source.weight < float("inf"):

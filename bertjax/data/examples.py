@@ -1,4 +1,4 @@
-"""The one thing that every source of examples gives: ragged `[CLS] ... [SEP]` sequences, by index."""
+"""Examples: ragged `[CLS] ... [SEP]` sequences by index, the same for every source of examples."""
 
 import dataclasses
 import functools
@@ -14,13 +14,13 @@ from bertjax.data.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """What batches need to know of a tokenizer.
+    """The part of a tokenizer that batches need.
 
     Attributes:
       size: number of ids.
       pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
-      special_ids: all ids that stand for no text, those four among them.
-      continuation_ids: ids that go on with the word of the token before.
+      special_ids: all ids without text, including these four.
+      continuation_ids: ids that continue the word of the token before.
     """
 
     size: int
@@ -45,32 +45,32 @@ class Vocabulary:
 
     @functools.cached_property
     def is_special(self) -> np.ndarray:
-        """For every id, whether it is special; bool [size]."""
+        """Return whether each id is special; bool [size]."""
         is_special = np.zeros(self.size, bool)
         is_special[list(self.special_ids)] = True
         return is_special
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
-        """For every id, whether it goes on with the word of the token before; bool [size]."""
+        """Return whether each id continues the word of the token before; bool [size]."""
         continues_word = np.zeros(self.size, bool)
         continues_word[list(self.continuation_ids)] = True
         return continues_word
 
     @functools.cached_property
     def ordinary(self) -> np.ndarray:
-        """The ids that stand for text, ascending; int32."""
+        """Return the ids with text, ascending; int32."""
         return np.flatnonzero(~self.is_special).astype(np.int32)
 
     @functools.cached_property
     def ordinary_before(self) -> np.ndarray:
-        """For every id, how many ordinary ids are lower; int64 [size]."""
+        """Return the number of lower ordinary ids for each id; int64 [size]."""
         return np.cumsum(~self.is_special) - ~self.is_special
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """M examples of n tokens in all, laid end to end.
+    """M examples with n tokens in total, one after the other.
 
     Attributes:
       tokens: int32 [n], [CLS] and [SEP] included.
@@ -79,7 +79,7 @@ class Ragged:
       offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
       labels: name -> array [M].
       token_labels: name -> array [n].
-      ids: int64 [M], the same for the same example in every run with this store, format, T and seed.
+      ids: int64 [M]; an example has the same id in every run with the same store, format, T and seed.
     """
 
     tokens: np.ndarray
@@ -106,7 +106,7 @@ class Ragged:
 
     @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The examples of several (at least one, all with the same labels), one part after the other."""
+        """Return the examples of all parts, one part after the other; parts (at least one) have the same labels."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
@@ -127,7 +127,7 @@ class Ragged:
         return np.split(self.tokens, self.offsets[1:-1])
 
     def take(self, indices: np.ndarray) -> "Ragged":
-        """The examples at `indices` (int64 [M]), in that order."""
+        """Return the examples at `indices` (int64 [M]), in that order."""
         lengths = self.lengths[indices]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][indices] - offsets[:-1], lengths)
@@ -143,34 +143,34 @@ class Ragged:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example; int64 [M]."""
+        """Return the number of tokens of each example; int64 [M]."""
         return np.diff(self.offsets)
 
     @functools.cached_property
     def token_examples(self) -> np.ndarray:
-        """Which example each token belongs to; int64 [n]."""
+        """Return the example of each token; int64 [n]."""
         return self.spread(np.arange(len(self.ids)))
 
     @functools.cached_property
     def token_index(self) -> np.ndarray:
-        """Place of each token within its example; int64 [n]."""
+        """Return the index of each token within its example; int64 [n]."""
         return np.arange(len(self.tokens)) - self.spread(self.offsets[:-1])
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Values of examples [M], each given to all of its tokens [n]."""
+        """Return values of examples [M] repeated for each of their tokens [n]."""
         return np.repeat(values, self.lengths)
 
 
 class Examples(Protocol):
-    """Indexed examples, never longer than a row. Picklable, so that workers can open them again."""
+    """Indexed examples, never longer than a row; picklable, so that worker processes can open them."""
 
     def __len__(self) -> int: ...
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Tokens of the examples from `start` to `stop` (the end); int32."""
+        """Return the number of tokens of the examples from `start` to `stop` (default: the end); int32."""
 
     def take(self, indices: np.ndarray) -> Ragged:
-        """The examples at `indices` (int64 [M]), in that order."""
+        """Return the examples at `indices` (int64 [M]), in that order."""
 
 
 def add_special_tokens(

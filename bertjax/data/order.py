@@ -1,9 +1,7 @@
-"""From an ordinal to a row of a plan: which source, which epoch of it, which plan, which place in its order.
+"""The order of rows: from an ordinal to its source, epoch, plan and row.
 
-The tasks of a mixture take turns by the same table as weighted sources.
-
-An ordinal is a row's place in the endless sequence of rows that a task trains on. Nothing here has a state: any
-ordinal costs the same.
+An ordinal is the position of a row in the infinite sequence of rows that a task trains on. Nothing here has a state,
+and every ordinal costs the same. The tasks of a mixture take turns by the same table as weighted sources.
 """
 
 import dataclasses
@@ -14,23 +12,23 @@ import numpy as np
 from bertjax.data.plan import Plan
 from bertjax.data.random import permuted
 
-# Slots of the table by which weighted sources take turns: their shares are exact to half a slot.
+# Turns in the table of weighted sources: the share of a source is exact to half a turn.
 PERIOD = 4096
 SMALLEST_SHARE = 0.5 / PERIOD
-# Places whose rows are computed together, and kept for the batches that follow: 2,048 cost hardly more than 256.
+# Rows that are computed together and kept for the next batches: 2,048 cost hardly more than 256.
 BLOCK = 2048
 BLOCKS_KEPT = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The rows of one source, epoch after epoch: epoch e runs through plan e mod P in an order of its own.
+    """The rows of one source, epoch after epoch. Epoch e has the rows of plan e mod P, in its own order.
 
     Attributes:
       plans: P plans of the same split, format and row length.
-      stream: names the random order among others.
-      seed: of the run.
-      shuffle: a new order of the rows in every epoch; otherwise they come as planned.
+      stream: name of the random stream of the order.
+      seed: seed of the run.
+      shuffle: whether each epoch has a new order of the rows; otherwise it is the order of the plan.
     """
 
     plans: tuple[Plan, ...]
@@ -40,11 +38,11 @@ class Epochs:
 
     @functools.cached_property
     def _first_rows(self) -> np.ndarray:
-        """Where each plan starts in a round through all of them, then the length of the round; int64 [P + 1]."""
+        """Return the start of each plan in a round through all plans, then the rows of a round; int64 [P + 1]."""
         return np.concatenate([[0], np.cumsum([plan.counts.rows for plan in self.plans])])
 
     def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Epoch, plan and row of each ordinal (int64 [B], from 0 on); int64 [B] each."""
+        """Return epoch, plan and row of each ordinal (int64 [B], from 0); int64 [B] each."""
         rounds, within = np.divmod(ordinals, self._first_rows[-1])
         plans = np.searchsorted(self._first_rows, within, side="right") - 1
         epochs, rows = rounds * len(self.plans) + plans, within - self._first_rows[plans]
@@ -55,7 +53,7 @@ class Epochs:
         return epochs, plans, rows
 
     def _shuffled(self, epochs: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-        """The rows of a plan of `size` at these places of these epochs; int64 [n] each."""
+        """Return the rows of a plan of `size` rows at these places of these epochs; int64 [n] each."""
         blocks_an_epoch = -(-size // BLOCK)
         rows, blocks = np.empty_like(places), epochs * blocks_an_epoch + places // BLOCK
         for block in np.unique(blocks):
@@ -67,49 +65,49 @@ class Epochs:
 
 @functools.lru_cache(BLOCKS_KEPT)
 def _block(seed: int, stream: str, epoch: int, number: int, size: int) -> np.ndarray:
-    """The rows at one block of the places of an epoch; int64."""
+    """Return the rows of one block of places of an epoch; int64."""
     return permuted(seed, stream, epoch, np.arange(number * BLOCK, min((number + 1) * BLOCK, size)), size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """How sources take turns: in fixed proportions, spread evenly, by a table of `PERIOD` slots that repeats.
+    """How sources take turns: in fixed proportions, spread evenly, by a repeated table of `PERIOD` turns.
 
     Attributes:
-      shares: of the rows, one for each source, none below SMALLEST_SHARE; they sum to 1.
+      shares: share of each source in the rows, none below SMALLEST_SHARE; they sum to 1.
     """
 
     shares: tuple[float, ...]
 
     @functools.cached_property
     def _sources(self) -> np.ndarray:
-        """The source of each slot; int64 [PERIOD]. Every source has a slot, however small its share."""
-        wanted = np.array(self.shares) * PERIOD
-        slots = np.maximum(np.floor(wanted).astype(np.int64), 1)
-        while (missing := PERIOD - slots.sum()) > 0:
-            slots[np.argsort(slots - wanted, kind="stable")[:missing]] += 1
-        while slots.sum() > PERIOD:
-            slots[np.argmax(slots)] -= 1
-        owners = np.repeat(np.arange(len(slots)), slots)
-        nth = np.arange(PERIOD) - np.repeat(np.cumsum(slots) - slots, slots)
-        return owners[np.argsort((nth + 0.5) / slots[owners], kind="stable")]
+        """Return the source of each turn; int64 [PERIOD]. Every source has a turn, however small its share."""
+        exact = np.array(self.shares) * PERIOD
+        turns = np.maximum(np.floor(exact).astype(np.int64), 1)
+        while (missing := PERIOD - turns.sum()) > 0:
+            turns[np.argsort(turns - exact, kind="stable")[:missing]] += 1
+        while turns.sum() > PERIOD:
+            turns[np.argmax(turns)] -= 1
+        owners = np.repeat(np.arange(len(turns)), turns)
+        nth = np.arange(PERIOD) - np.repeat(np.cumsum(turns) - turns, turns)
+        return owners[np.argsort((nth + 0.5) / turns[owners], kind="stable")]
 
     @functools.cached_property
     def _ranks(self) -> np.ndarray:
-        """How many slots of the same source come before each slot; int64 [PERIOD]."""
+        """Return the number of turns of the same source before each turn; int64 [PERIOD]."""
         one_hot = self._sources[:, None] == np.arange(len(self.shares))
         return (np.cumsum(one_hot, axis=0) - 1)[np.arange(PERIOD), self._sources]
 
     def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The source of each ordinal (int64 [B]) and its ordinal among the rows of that source; int64 [B] each."""
+        """Return the source of each ordinal (int64 [B]) and its ordinal within that source; int64 [B] each."""
         if len(self.shares) == 1:
             return np.zeros_like(ordinals), ordinals
-        rounds, slots = np.divmod(ordinals, PERIOD)
-        sources = self._sources[slots]
-        return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[slots]
+        rounds, turns = np.divmod(ordinals, PERIOD)
+        sources = self._sources[turns]
+        return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[turns]
 
     def taken(self, ordinals: int) -> np.ndarray:
-        """How many of the first so many ordinals are each source's; int64 [sources]."""
+        """Return how many of the ordinals below `ordinals` each source has; int64 [sources]."""
         rounds, rest = divmod(ordinals, PERIOD)
         count = functools.partial(np.bincount, minlength=len(self.shares))
         return rounds * count(self._sources) + count(self._sources[:rest])

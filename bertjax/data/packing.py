@@ -1,9 +1,9 @@
-"""Packing: which short examples share a row, so that hardly a position is padding.
+"""Packing: short examples share rows, so that few positions are padding.
 
 Histogram packing (Krell, Kosec, Perez and Fitzgibbon, "Efficient sequence packing without cross-contamination",
-arXiv 2107.02027, section 3.1) packs lengths, not examples: how many examples have a length is all that matters, so its
-work does not grow with their number. Lengths are taken from the longest to the shortest; each goes into the rows whose
-room it fills best.
+arXiv 2107.02027, section 3.1) packs lengths, not examples. Only the number of examples of each length matters, so the
+work does not grow with the number of examples. Lengths are packed from the longest to the shortest, each into the rows
+with the least sufficient room.
 """
 
 import bisect
@@ -18,8 +18,8 @@ class Pattern:
     """Rows that hold examples of the same lengths.
 
     Attributes:
-      rows: how many there are.
-      lengths: of their examples, longest first, as (length, how many of it).
+      rows: number of rows.
+      lengths: (length, number of examples of this length in each row), longest first.
     """
 
     rows: int
@@ -27,49 +27,49 @@ class Pattern:
 
     @property
     def examples(self) -> int:
-        """Examples in each of the rows."""
+        """The number of examples in each row."""
         return sum(count for _, count in self.lengths)
 
 
-def pack(histogram: np.ndarray, most: int) -> list[Pattern]:
-    """Best-fit decreasing over a histogram of lengths.
+def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
+    """Return the patterns that best-fit decreasing gives for a histogram of lengths.
 
     Args:
       histogram: number of examples of each length 0..T, int [T + 1]; none has length 0.
-      most: examples that may share a row.
+      max_row_examples: largest number of examples in a row.
 
     Returns:
-      The patterns, in an order that follows from the arguments alone; together they hold every example once.
+      The patterns, which together hold every example once. Their order follows from the arguments alone.
     """
-    opened = _OpenRows(most)
+    open_rows = _OpenRows(max_row_examples)
     seq_len = len(histogram) - 1
     for length in range(seq_len, 0, -1):
         left = int(histogram[length])
         while left:
-            room, pattern = opened.take_best(length) or (seq_len, Pattern(left, ()))
-            each = min(room // length, most - pattern.examples)
-            filled, rest = min(pattern.rows, left // each), 0
-            if filled < pattern.rows and filled * each < left:
-                rest = left - filled * each  # one more row takes what is left
+            room, pattern = open_rows.take_best(length) or (seq_len, Pattern(left, ()))
+            per_row = min(room // length, max_row_examples - pattern.examples)
+            filled, rest = min(pattern.rows, left // per_row), 0
+            if filled < pattern.rows and filled * per_row < left:
+                rest = left - filled * per_row  # one more row gets the rest
             used = filled + (rest > 0)
-            opened.put(room - each * length, filled, (*pattern.lengths, (length, each)))
-            opened.put(room - rest * length, used - filled, (*pattern.lengths, (length, rest)))
+            open_rows.put(room - per_row * length, filled, (*pattern.lengths, (length, per_row)))
+            open_rows.put(room - rest * length, used - filled, (*pattern.lengths, (length, rest)))
             if pattern.lengths:
-                opened.put(room, pattern.rows - used, pattern.lengths)
-            left -= filled * each + rest
-    return opened.patterns
+                open_rows.put(room, pattern.rows - used, pattern.lengths)
+            left -= filled * per_row + rest
+    return open_rows.patterns
 
 
 def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarray:
-    """Gives the places of the patterns to examples; those of one length are used in their order.
+    """Return the rows of patterns, filled with examples; examples of one length are used in their order.
 
     Args:
-      lengths: tokens of each example, int [E], with the histogram that the patterns were made for.
-      patterns: what `pack` gave.
+      lengths: tokens of each example, int [E]; their histogram is the one that `patterns` were made of.
+      patterns: the result of `pack`.
       slots: N, at least as many as any pattern has examples.
 
     Returns:
-      rows_RN, int32: the examples of each row, longest first, -1 for none.
+      rows_RN, int32: the examples of each row, longest first, -1 for an empty slot.
     """
     # numpy sorts 16-bit numbers by radix, in time linear in their number.
     by_length = np.argsort(lengths.astype(np.uint16) if lengths.max() < 1 << 16 else lengths, kind="stable")
@@ -88,16 +88,16 @@ def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarr
 
 
 class _OpenRows:
-    """Patterns by the room that they leave. Those that can take no more example are kept, but never found again."""
+    """Patterns by the room that they leave. Patterns that cannot hold another example are only kept for the result."""
 
-    def __init__(self, most: int):
-        self._most = most
-        self._rooms: list[int] = []  # ascending, those with a pattern that takes more
+    def __init__(self, max_row_examples: int):
+        self._max_row_examples = max_row_examples
+        self._rooms: list[int] = []  # ascending, of the patterns that can hold another example
         self._open: dict[int, list[Pattern]] = defaultdict(list)
         self._full: list[Pattern] = []
 
     def take_best(self, length: int) -> tuple[int, Pattern] | None:
-        """Removes and returns a pattern with the least room that holds `length`, and that room."""
+        """Remove and return a pattern with the least room that holds `length`, and that room."""
         at = bisect.bisect_left(self._rooms, length)
         if at == len(self._rooms):
             return None
@@ -108,11 +108,11 @@ class _OpenRows:
         return room, pattern
 
     def put(self, room: int, rows: int, lengths: tuple[tuple[int, int], ...]) -> None:
-        """Adds rows that leave `room`, if any."""
+        """Add rows that leave `room`, if there are any."""
         if not rows:
             return
         pattern = Pattern(rows, lengths)
-        if room == 0 or pattern.examples == self._most:
+        if room == 0 or pattern.examples == self._max_row_examples:
             self._full.append(pattern)
             return
         if not self._open[room]:
@@ -121,5 +121,5 @@ class _OpenRows:
 
     @property
     def patterns(self) -> list[Pattern]:
-        """All of them: the full ones, then the others by ascending room."""
+        """All patterns: the full ones, then the others by ascending room."""
         return self._full + [pattern for room in self._rooms for pattern in self._open[room]]

@@ -1,4 +1,4 @@
-"""From a step to a batch, with Grain around it. A batch depends on its step alone, so there is no iterator state."""
+"""From a step to a batch, prepared ahead by Grain. A batch depends only on its step, so there is no iterator state."""
 
 import dataclasses
 import functools
@@ -24,10 +24,9 @@ class Feed:
     """Batches of one task at one row length.
 
     Attributes:
-      sources: where rows come from.
-      turns: how the sources share them.
-      features: what the objective adds to the core batch or replaces in it.
-      vocabulary: of the tokens.
+      sources: the rows of each source.
+      turns: the order in which sources take turns.
+      features: the arrays that the objective adds to the core batch or replaces in it.
       seq_len: T.
     """
 
@@ -39,28 +38,28 @@ class Feed:
 
     @functools.cached_property
     def plans(self) -> list[Plan]:
-        """All plans of all sources."""
+        """Return all plans of all sources."""
         return [plan for source in self.sources for plan in source.plans]
 
     @functools.cached_property
     def slots(self) -> int:
-        """N, examples that a row may hold."""
+        """Return N, the largest number of examples in a row."""
         return max(plan.counts.slots for plan in self.plans)
 
     @functools.cached_property
     def _first_ids(self) -> np.ndarray:
-        """Where the ids of each plan's examples start: none is used twice, so no two examples are masked alike."""
+        """Return the first example id of each plan. Ids are unique, so no two examples have the same masking."""
         counts = [plan.counts.examples for plan in self.plans]
         return np.cumsum(counts) - counts
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Of all that the rows follow from."""
+        """Return the hash of all that the rows follow from."""
         parts = [*(plan.fingerprint for plan in self.plans), str(self.turns.shares)]
         return hashlib.sha256(",".join(parts).encode()).hexdigest()
 
     def batch(self, ordinals: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows with these ordinals (int64 [B]), -1 giving a row of padding; arrays with B as first dimension."""
+        """Return the rows with these ordinals (int64 [B]) as arrays [B, ...]; an ordinal of -1 is a row of padding."""
         epochs_B, plans_B, rows_B = self.locate(np.maximum(ordinals, 0))
         plans_B = np.where(ordinals < 0, -1, plans_B)
         taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
@@ -78,7 +77,7 @@ class Feed:
         return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows]))
 
     def locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
+        """Return epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
         sources_B, ordinals_B = self.turns.at(ordinals)
         located_3B, first_plan = np.zeros((3, len(ordinals)), np.int64), 0
         for index, source in enumerate(self.sources):
@@ -90,12 +89,12 @@ class Feed:
 
     @property
     def seed(self) -> int:
-        """Of the run."""
+        """Return the seed of the run."""
         return self.sources[0].seed
 
 
 class StepSpec(Protocol):
-    """What one step trains on: a task, and `rows` rows of `seq_len` tokens from ordinal `first` on."""
+    """The data of one step: a task, and `rows` rows of `seq_len` tokens from ordinal `first`."""
 
     task: str
     seq_len: int
@@ -105,39 +104,45 @@ class StepSpec(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class LocalBatches:
-    """A host's share of the global batch of every step: shard s of S holds rows s * B / S to (s + 1) * B / S.
+    """This host's part of the global batch of a step: shard s of S has rows s * B / S to (s + 1) * B / S.
 
     Attributes:
       at: a function from a step to its spec; it can be pickled.
-      feeds: one for each (task, seq_len) that occurs.
-      shards: those that this host takes, in order.
-      of: S.
+      feeds: one feed for each pair of task and seq_len.
+      shards: the shards of this host, in order.
+      shard_count: S, the number of shards of all hosts.
     """
 
     at: Callable[[int], StepSpec]
     feeds: Mapping[tuple[str, int], Feed]
     shards: tuple[int, ...]
-    of: int
+    shard_count: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """Raises UserError where the rows do not divide into the shards."""
+        """Return the batch of a step.
+
+        Raises:
+          UserError: the number of rows is not a multiple of the number of shards.
+        """
         spec = self.at(step)
-        rows, rest = divmod(spec.rows, self.of)
+        rows, rest = divmod(spec.rows, self.shard_count)
         if rest:
-            raise UserError(f"a batch of {spec.rows} rows does not divide into {self.of} shards; use a multiple")
-        ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.of, rows)
+            raise UserError(
+                f"a batch of {spec.rows} rows does not divide into {self.shard_count} shards; "
+                f"use a multiple of {self.shard_count}"
+            )
+        ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.shard_count, rows)
         return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel())
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields make(start), ..., make(stop - 1), prepared ahead; what `make` raises is raised here.
+    """Yield make(start), ..., make(stop - 1), prepared ahead. Errors of `make` are raised here.
 
     Args:
-      make: picklable where there are workers.
-      start, stop: the steps.
-      workers: processes that prepare batches; 0 uses one thread of this process, which suffices as long as a step
-        takes longer than its batch.
-      prefetch: batches that wait ready, for each worker.
+      make: from a step to its batch; it is pickled if there are workers.
+      workers: processes that prepare batches; 0 uses one thread of this process, which is enough if a step takes
+        longer than its batch.
+      prefetch: batches that each worker prepares ahead.
     """
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags, and not every program has parsed any

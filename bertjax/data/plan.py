@@ -1,4 +1,7 @@
-"""How a split of a token store becomes rows: made once, written beside the store, opened as memory maps."""
+"""The plan of a split: the examples and rows that its tokens become.
+
+A plan is computed once, written into the folder of the store and opened as memory maps.
+"""
 
 import dataclasses
 import functools
@@ -20,7 +23,7 @@ from bertjax.errors import UserError
 
 FORMAT_VERSION = 2
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
-# Examples packed together: memory stays that of one such block however many blocks there are.
+# Examples that are packed together; memory is that of one such block.
 PACKED_AT_ONCE = 1 << 24
 _TOKENS_PER_EXAMPLE = 16
 
@@ -29,16 +32,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a plan is made for.
+    """All settings that a plan follows from.
 
     Attributes:
       split: `train` or `heldout`.
-      source: the one source whose documents are used; empty for all of them.
-      examples: how text becomes examples.
+      examples: the format that makes examples of text.
       seq_len: T.
-      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
-      seed: of the run.
-      number: plans of one run differ by it.
+      seed: seed of the run.
+      row_examples: largest number of examples in a row; 0 allows one for each 16 tokens of the row.
+      source: the source whose documents are used; empty for all sources.
+      number: index of the plan among those of the run for the same split.
     """
 
     split: str
@@ -50,31 +53,31 @@ class Spec:
     number: int = 0
 
     @property
-    def most(self) -> int:
-        """Examples that may share a row, at least 1."""
+    def max_row_examples(self) -> int:
+        """The largest number of examples in a row, at least 1."""
         return self.row_examples or max(1, self.seq_len // _TOKENS_PER_EXAMPLE)
 
     @property
     def plan_seed(self) -> int:
-        """The seed of this plan among those of the run; that of the first is the run's."""
+        """The seed of this plan; the seed of the first plan is the seed of the run."""
         return self.seed + (self.number << 32)
 
     def identity(self, store: TokenStore) -> dict:
-        """All that the plan follows from."""
+        """Return all that the plan follows from as plain JSON values."""
         identity = dataclasses.asdict(self) | {"format_version": FORMAT_VERSION, "store": store.fingerprint}
-        return json.loads(json.dumps(identity))  # as it is read again: a tuple is a list there
+        return json.loads(json.dumps(identity))  # as it is read again: with lists in place of tuples
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What is in a plan.
+    """Numbers of a plan.
 
     Attributes:
       rows: R.
-      slots: N, the most examples of any row.
+      slots: N, the largest number of examples in a row.
       examples: E.
-      tokens: of all examples, [CLS] and [SEP] included.
-      split_tokens: of the documents that the examples are made of.
+      tokens: tokens of all examples, [CLS] and [SEP] included.
+      split_tokens: tokens of the documents that the examples are made of.
       lost_tokens: tokens of the split that are in no example.
       repeated_tokens: tokens that are in an example a second time.
     """
@@ -88,19 +91,18 @@ class Counts:
     repeated_tokens: int
 
     def real_share(self, seq_len: int) -> float:
-        """Share of the positions of the rows that hold tokens."""
+        """Return the share of the positions of all rows that hold tokens."""
         return self.tokens / (self.rows * seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The rows of one split; pickled as its path, so that the maps open again where it lands.
+    """The rows of one split. Pickled as its path, so another process opens the memory maps again.
 
     Attributes:
       path: folder of the plan.
-      fingerprint: hex, of all that the plan follows from.
-      examples: what the rows hold.
-      counts: of them.
+      fingerprint: hex hash of all that the plan follows from.
+      examples: the examples of the rows.
     """
 
     path: Path
@@ -113,17 +115,17 @@ class Plan:
 
     @functools.cached_property
     def rows_RN(self) -> np.ndarray:
-        """The examples of each row, -1 for none; int32, a memory map."""
+        """Return the examples of each row, -1 for an empty slot; int32, a memory map."""
         return np.load(self.path / _ROWS, mmap_mode="r").view(np.ndarray)
 
 
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
-    """The plan of a split, from `<store>/plans/` if it is there and unharmed, else made and written there.
+    """Return the plan of a split, from `<store>/plans/` if it is there and undamaged, else after writing it there.
 
-    Of processes that want the same plan at the same time one makes it and the others wait.
+    Of the processes that need the same plan at the same time one makes it, and the others wait.
 
     Raises:
-      UserError: the split gives no row, or the plan cannot be written.
+      UserError: the split is too small for a row, or the plan cannot be written.
     """
     identity = spec.identity(store)
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -140,19 +142,19 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
 
 
 def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Counts:
-    """Makes a plan, or waits for the process that makes it: none takes away what another has just made."""
+    """Make a plan, or wait for the process that makes it."""
     with storage.lock_or_wait(path.with_name(f".{path.name}.lock")):
         if (counts := _read(path, identity)) is not None:
             return counts
         if path.exists():
-            log.warning("the plan in %s is damaged and is made again", path)
+            log.warning("the plan in %s is damaged; making it again", path)
             shutil.rmtree(path)
         _make(store, spec, path, identity)
         return _read(path, identity)
 
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
-    """Writes a folder beside `path` and renames it, so that `path` is never half a plan."""
+    """Write the folder of a plan."""
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
         blocks = spec.examples.blocks(split, spec.seq_len, spec.plan_seed)
@@ -171,7 +173,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
 
 
 def _write_ranges(path: Path, blocks: Iterator[Block]) -> tuple[int, int, int]:
-    """Writes the ranges of all blocks; returns how many examples there are, tokens lost and tokens repeated."""
+    """Write the ranges of all blocks and return the numbers of examples, lost tokens and repeated tokens."""
     lost = repeated = 0
     with _GrowingArray(path) as array:
         for block in blocks:
@@ -182,12 +184,12 @@ def _write_ranges(path: Path, blocks: Iterator[Block]) -> tuple[int, int, int]:
 
 
 def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
-    """Packs block by block and writes the rows; returns `rows`, `slots` and `tokens`."""
+    """Pack block by block, write the rows and return `rows`, `slots` and `tokens`."""
     starts = range(0, len(examples), PACKED_AT_ONCE)
     patterns, tokens = [], 0
     for start in starts:
         histogram = np.bincount(examples.lengths(start, start + PACKED_AT_ONCE), minlength=spec.seq_len + 1)
-        patterns.append(pack(histogram, spec.most))
+        patterns.append(pack(histogram, spec.max_row_examples))
         tokens += int(histogram @ np.arange(len(histogram)))
     slots = max(pattern.examples for block in patterns for pattern in block)
     with _GrowingArray(path) as array:
@@ -198,7 +200,7 @@ def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
 
 
 class _GrowingArray:
-    """Writes an .npy file whose first axis grows: numpy leaves room in the header for the length to come."""
+    """Writes an .npy file with a growing first axis; numpy pads the header, so the final length fits."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -212,7 +214,7 @@ class _GrowingArray:
         if not len(values):
             return
         if not self.length:
-            self._of_one = values[:0]
+            self._empty = values[:0]
             self._write_header()
         self._file.write(np.ascontiguousarray(values).tobytes())
         self.length += len(values)
@@ -224,13 +226,13 @@ class _GrowingArray:
         self._file.close()
 
     def _write_header(self) -> None:
-        header = np.lib.format.header_data_from_array_1_0(self._of_one)
-        header["shape"] = (self.length, *self._of_one.shape[1:])
+        header = np.lib.format.header_data_from_array_1_0(self._empty)
+        header["shape"] = (self.length, *self._empty.shape[1:])
         np.lib.format.write_array_header_1_0(self._file, header)
 
 
 def _read(path: Path, identity: dict) -> Counts | None:
-    """What is in a plan, None where it is not there or not as it was written."""
+    """Return the numbers of a plan, or None if it is missing or damaged."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         whole = manifest["identity"] == identity and manifest["files"] == _files(path)
@@ -240,5 +242,5 @@ def _read(path: Path, identity: dict) -> Counts | None:
 
 
 def _files(path: Path) -> dict[str, dict]:
-    """Size, and hash of head and tail, of the arrays: all of a plan of billions would take minutes to hash."""
+    """Return size and `edges` of the arrays. A hash of all of a plan of billions of rows would take minutes."""
     return {name: {"bytes": (path / name).stat().st_size, "edges": edges(path / name)} for name in (_RANGES, _ROWS)}

@@ -1,7 +1,7 @@
-"""Randomness as a pure function: a hash of (seed, stream, epoch, example, token). No generator objects, no state.
+"""Randomness as a pure function: a hash of (seed, stream, epoch, example, token), without generators and state.
 
-Each use has a named stream of its own, so a new use never shifts the numbers of another one. All inputs broadcast
-against each other as numpy arrays do.
+Each use has its own named stream, so a new use never changes the numbers of another. All inputs broadcast against each
+other as numpy arrays do.
 """
 
 import functools
@@ -12,45 +12,44 @@ from numpy.typing import ArrayLike
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FEISTEL_ROUNDS = 6
-_SMALLEST_HALF = 3  # bits; a smaller network gives some orders of few rows more often than others
+_SMALLEST_HALF = 3  # bits; with a smaller network some orders of few rows are more frequent than others
 
 
 def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
-    """32 random bits for every (epoch, example, token), uint32 in the broadcast shape.
+    """Return 32 random bits for every (epoch, example, token), uint32 in the broadcast shape.
 
     The words are absorbed one after the other, each by one step of SplitMix64 (Steele, Lea and Flood, "Fast
-    splittable pseudorandom number generators", OOPSLA 2014, fig. 17): one changed bit anywhere changes half of the
-    result.
+    splittable pseudorandom number generators", OOPSLA 2014, fig. 17). One changed bit changes half of the result.
     """
     return bits_after(states(seed, stream, epoch, example_ids), token_index)
 
 
 def states(seed: int, stream: str, *words: ArrayLike) -> np.ndarray:
-    """What is left to keep of the words that come first, uint64: `bits_after` turns it and the last word into bits.
+    """Return the state after the first words, uint64; `bits_after` turns it and the last word into bits.
 
-    Tokens of one example share it, so it need be computed once for each example.
+    The tokens of an example share it, so it is computed once for each example.
     """
-    with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant; numpy warns of it where no array is
+    with np.errstate(over="ignore"):  # arithmetic is modulo 2**64 on purpose; numpy warns about it for scalars
         return functools.reduce(_absorb, words, _start(seed % 2**64, stream))
 
 
 def bits_after(states: np.ndarray, words: ArrayLike) -> np.ndarray:
-    """The bits that follow from `states` and the last words, uint32 in the broadcast shape."""
+    """Return the bits of `states` and the last words, uint32 in the broadcast shape."""
     with np.errstate(over="ignore"):
         return _high(_absorb(states, words))
 
 
 def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
-    """Multiples of 2**-32 in [0, 1), float64, from `bits` of the same arguments."""
+    """Return multiples of 2**-32 in [0, 1), float64, from `bits` of the same arguments."""
     return bits(seed, stream, epoch, example_ids, token_index) * 2.0**-32
 
 
 def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, size: int) -> np.ndarray:
-    """Where a random permutation of range(size), one for each epoch, sends `positions`; int64.
+    """Return the images of `positions` under a random permutation of range(size), one for each epoch; int64.
 
-    A Feistel network permutes the smallest power of four (64 or more) that holds `size`, and whatever falls outside is
-    permuted again until it falls inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002). So no table is held, and one position costs the same wherever it is.
+    A Feistel network permutes the smallest power of four (64 or more) that holds `size`. Values outside the range are
+    permuted again until they are inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
+    CT-RSA 2002). So there is no table, and every position costs the same.
     """
     epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions).astype(np.uint64)))
     half = np.uint64(max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2))
@@ -62,7 +61,11 @@ def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, siz
 
 
 def _feistel(rounds: np.ndarray, places: np.ndarray, half: np.uint64) -> np.ndarray:
-    """A bijection of range(4**half), uint64 [n], for each state of the rounds (uint64 [rounds, n])."""
+    """Return the images of places under a bijection of range(4**half), uint64 [n].
+
+    Args:
+      rounds: states of the rounds, uint64 [rounds, n].
+    """
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = places >> half, places & mask
     for state in rounds:
@@ -77,7 +80,7 @@ def _start(seed: int, stream: str) -> np.uint64:
 
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
-    """One step of SplitMix64; it works in place on the sum, which is its own."""
+    """Return the state after one step of SplitMix64, which works in place on a new array."""
     state = state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1))
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
@@ -88,5 +91,5 @@ def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
 
 
 def _high(state: np.ndarray) -> np.ndarray:
-    """The upper half of 64 bits."""
+    """Return the upper half of 64 bits."""
     return (state >> np.uint64(32)).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Folders under a URL (`gs://...`): copied whole, never half there, since a memory map needs a local file."""
+"""Folders under a URL (`gs://...`), copied as a whole, because a memory map needs a local file."""
 
 import contextlib
 import shutil
@@ -12,12 +12,12 @@ from bertjax import storage
 from bertjax.errors import UserError
 from bertjax.storage import is_remote, reason_of
 
-# Written last and read first: where it is, all of the folder is.
+# Written last and read first: if it is there, the folder is complete.
 SEAL = "manifest.json"
 
 
 def exists(folder: epath.Path) -> bool:
-    """Whether a local folder, or a sealed remote one, is there."""
+    """Return whether a local folder, or a complete remote folder, exists."""
     if not is_remote(folder):
         return folder.exists()
     with _reported(f"cannot look into {folder}"):
@@ -25,20 +25,20 @@ def exists(folder: epath.Path) -> bool:
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
-    """Where the local copy of a remote folder lies."""
+    """Return the path of the local copy of a remote folder."""
     return Path(cache_dir).expanduser().absolute() / folder.name
 
 
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:
-    """Copies a remote folder unless the same one is there already, and returns the copy.
+    """Return the local copy of a remote folder, after copying it unless the same one is there already.
 
-    Processes of one host take turns, so one of them copies.
+    Of the processes of one host one copies, and the others wait.
 
     Args:
-      check: raises UserError where a copy is not what its manifest says; called before it takes its place.
+      check: raises UserError if a copy differs from its manifest; called before the copy gets its name.
 
     Raises:
-      UserError: nothing is there, it cannot be read or written, or what `check` raises.
+      UserError: there is no such folder, it cannot be read or written, or `check` raised.
     """
     copy = cached(folder, cache_dir)
     with _reported(f"cannot copy {folder} to {copy}"):
@@ -58,7 +58,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
 
 
 def upload(folder: Path, target: epath.Path) -> None:
-    """Copies a local folder to a URL, its manifest last.
+    """Copy a local folder to a URL, its manifest last.
 
     Raises:
       UserError: the target cannot be written.
@@ -78,7 +78,7 @@ def _copy(source: epath.Path, target: epath.Path) -> None:
 
 @contextlib.contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Whatever a file system of another library raises becomes one line."""
+    """Turn whatever a file system raises into a `UserError` of one line."""
     try:
         yield
     except UserError:

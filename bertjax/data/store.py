@@ -1,6 +1,6 @@
 """The token store: a corpus as flat memory-mapped token ids with sentence and document offsets.
 
-A folder with `{train,heldout}.{tokens,sentences,documents}.bin`, `tokenizer/` and, written last, `manifest.json`.
+It is a folder with `{train,heldout}.{tokens,sentences,documents}.bin`, `tokenizer/` and, written last, `manifest.json`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.storage import is_remote
 FORMAT_VERSION = 2
 SPLITS = ("train", "heldout")
 PARTS = ("tokens", "sentences", "documents")
-# What is counted of a split, and of each source in it; bytes are those of the text in UTF-8.
+# Numbers that the manifest has for each split and each source in it; bytes are those of the text in UTF-8.
 COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes")
 OFFSET_DTYPE = np.dtype("<i8")
 MIB = 1 << 20
@@ -30,15 +30,15 @@ COUNTED_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The training or the held-out side of a store, or what one source gave to it.
+    """The training or the held-out split of a store, or the documents of one source in it.
 
-    Pickled as its path, so the maps open again where it lands.
+    Pickled as its path, so another process opens the memory maps again.
 
     Attributes:
-      folder: of the store.
+      folder: folder of the store.
       name: `train` or `heldout`.
-      token_dtype: as numpy spells it.
-      range: first document and the one after the last; None for all.
+      token_dtype: dtype of the token ids as a numpy string.
+      range: first document and the one after the last; None for all documents.
     """
 
     folder: Path
@@ -51,19 +51,19 @@ class Split:
 
     @functools.cached_property
     def tokens(self) -> np.memmap:
-        """Token ids of all documents of all sources, without special symbols: uint16 or uint32 [tokens]."""
+        """Return the token ids of all documents of all sources, without special symbols: uint16 or uint32 [tokens]."""
         return self._map("tokens", self.token_dtype)
 
     @functools.cached_property
     def sentences(self) -> np.memmap:
-        """Where each sentence of all sources starts in `tokens`, then their number: int64 [S+1]."""
+        """Return the start in `tokens` of each sentence of all sources, then the number of tokens: int64 [S+1]."""
         return self._map("sentences", OFFSET_DTYPE)
 
     @functools.cached_property
     def documents(self) -> np.memmap:
-        """Where each document starts in `sentences`, then where the last one ends: int64 [D+1].
+        """Return the start in `sentences` of each document, then the end of the last one: int64 [D+1].
 
-        Of a source, the documents of this source alone: then the first entry need not be 0.
+        With a `range`, only its documents; the first entry is then not always 0.
         """
         documents = self._map("documents", OFFSET_DTYPE)
         return documents if self.range is None else documents[self.range[0] : self.range[1] + 1]
@@ -74,7 +74,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """A prepared corpus, checked when it was opened; cheap to pickle."""
+    """A prepared corpus. `open` checks it; it is cheap to pickle."""
 
     path: Path
     manifest: dict
@@ -84,15 +84,15 @@ class TokenStore:
 
     @classmethod
     def open(cls, path: epath.PathLike, verify: bool = False, cache_dir: str = "") -> "TokenStore":
-        """Opens a store after checking version, sizes, the first and last MiB of each file, and the tokenizer.
+        """Open a store after checking its version, sizes, the first and last MiB of each file, and the tokenizer.
 
         Args:
-          path: a folder, or a URL; then the store is copied once a host and the copy verified as a whole.
-          verify: also hash every file as a whole.
-          cache_dir: local folder for such copies.
+          path: a folder or a URL. A store under a URL is copied once per host, and the copy is verified completely.
+          verify: also hash all of every file.
+          cache_dir: local folder for copies of remote stores.
 
         Raises:
-          UserError: there is no store, a newer bertjax wrote it, or it was cut short or altered.
+          UserError: there is no store, it has another format version, or it was cut short or altered.
         """
         if is_remote(path):
             path = remote.fetch(epath.Path(path), cache_dir, lambda copy: cls.open(copy, verify=True))
@@ -101,12 +101,12 @@ class TokenStore:
         for name, recorded in store.manifest["files"].items():
             _check_file(path / name, recorded, verify)
         if store.tokenizer.fingerprint != store.manifest["tokenizer"]:
-            raise _damaged(path, "its tokenizer is not the one that it was made with")
+            raise _damaged(path, "its tokenizer was replaced")
         return store
 
     @property
     def fingerprint(self) -> str:
-        """Names what is in the store: content, tokenizer and the choices that made it."""
+        """Return the hash of content, tokenizer and the settings that the store was made with."""
         return self.manifest["fingerprint"]
 
     @functools.cached_property
@@ -114,10 +114,10 @@ class TokenStore:
         return tokenizer.load(self.path / "tokenizer")
 
     def split(self, name: str, source: str = "") -> Split:
-        """The `train` or the `heldout` side, or what one source gave to it.
+        """Return the `train` or the `heldout` split, or the documents of one source in it.
 
         Raises:
-          UserError: no such source.
+          UserError: there is no such source.
         """
         if not source:
             return Split(self.path, name, self.manifest["token_dtype"])
@@ -127,10 +127,10 @@ class TokenStore:
         return Split(self.path, name, self.manifest["token_dtype"], tuple(ranges[source]))
 
     def unigram_counts(self, name: str) -> np.ndarray:
-        """How often each id occurs in a split: int64 [V]."""
+        """Return how often each token id occurs in a split: int64 [V]."""
         vocab_size, dtype = self.manifest["vocab_size"], self.manifest["token_dtype"]
         counts_V = np.zeros(vocab_size, np.int64)
-        # Read rather than mapped: pages of a map that was walked through count as this process's memory.
+        # Read and not mapped: the pages of a memory map count as memory of this process once they were read.
         with open(self.path / f"{name}.tokens.bin", "rb") as file:
             while len(tokens := np.fromfile(file, dtype, COUNTED_AT_ONCE)):
                 counts_V += np.bincount(tokens, minlength=vocab_size)
@@ -138,16 +138,22 @@ class TokenStore:
 
 
 class SplitWriter:
-    """Writes one split of a store, run of documents by run of documents, in constant memory."""
+    """Writes one split of a store in constant memory, some documents at a time."""
 
     def __init__(self, folder: Path, name: str):
         self._files = [open(folder / f"{name}.{part}.bin", "wb") for part in PARTS]
-        self._ends = [0, 0]  # where the next sentence starts in the tokens, and the next document in the sentences
+        self._ends = [0, 0]  # start of the next sentence in the tokens, and of the next document in the sentences
         for file in self._files[1:]:
             file.write(OFFSET_DTYPE.type(0).tobytes())
 
     def append(self, tokens: np.ndarray, sentence_lengths: np.ndarray, document_lengths: np.ndarray) -> None:
-        """Appends documents: their tokens, tokens in each sentence and sentences in each document, none of them 0."""
+        """Append documents.
+
+        Args:
+          tokens: token ids of all of them.
+          sentence_lengths: tokens of each sentence, none of them 0.
+          document_lengths: sentences of each document, none of them 0.
+        """
         self._files[0].write(np.ascontiguousarray(tokens).data)
         for i, lengths in enumerate((sentence_lengths, document_lengths)):
             if len(lengths):
@@ -161,14 +167,15 @@ class SplitWriter:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """uint16 where every id fits, else uint32."""
+    """Return uint16 if every token id fits, else uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dict) -> None:
-    """Seals a folder whose splits and tokenizer are written: what it is, what made it, and how to tell damage.
+    """Write the manifest of a folder that holds the splits and the tokenizer; it makes the folder a store.
 
     Args:
+      spec: the settings that decide the content.
       contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
         documents}, and `longest` [[tokens, source, document id]].
     """
@@ -206,7 +213,7 @@ def _record(path: Path) -> dict:
 
 
 def edges(path: Path) -> str:
-    """SHA-256 of the first and the last MiB, which overlap in a short file: tells most damage at once."""
+    """Return the SHA-256 of the first and the last MiB, which overlap in a short file; it detects most damage fast."""
     with open(path, "rb") as file:
         head = file.read(MIB)
         file.seek(max(0, path.stat().st_size - MIB))

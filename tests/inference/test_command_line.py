@@ -115,8 +115,8 @@ def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):
         ('{"text": "a [MASK]"}\n{"body": "x"}\n', "records.jsonl:2 has no field 'text' (it has 'body')"),
         ('{"text": 3}\n', "records.jsonl:1: 'text' is '3', not a string"),
         ('{"text": " "}\n', "records.jsonl:1 is blank"),
-        ('{"text": \n', "records.jsonl:1 is no JSON"),
-        ("[1]\n", "records.jsonl:1 is no JSON object"),
+        ('{"text": \n', "records.jsonl:1 is not JSON"),
+        ("[1]\n", "records.jsonl:1 is not a JSON object"),
     ],
 )
 def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):

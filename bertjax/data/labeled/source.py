@@ -95,7 +95,7 @@ class LabeledSource:
                 f"{group} texts that belong together have {lengths.max()} tokens and a row has {spec.seq_len}; "
                 "raise stages.0.seq_len"
             )
-        patterns = pack(np.bincount(lengths, minlength=spec.seq_len + 1), max(1, spec.most // group))
+        patterns = pack(np.bincount(lengths, minlength=spec.seq_len + 1), max(1, spec.max_row_examples // group))
         groups_RN = assign(lengths, patterns, max(pattern.examples for pattern in patterns))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
@@ -103,7 +103,7 @@ class LabeledSource:
         counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
         choices = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
         choices["kind"] = _HASHED_KINDS.get(choices["kind"], choices["kind"])
-        identity = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.most]
+        identity = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN)
 

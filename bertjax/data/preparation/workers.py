@@ -1,7 +1,7 @@
 """Processes that encode shards.
 
-They are started as a module of their own and not through `multiprocessing`: so they import neither the program that
-prepares nor JAX, a script needs no `if __name__ == "__main__"`, and they end with the process that started them.
+They start from this module and not through `multiprocessing`. So they import neither JAX nor the program that prepares,
+a script needs no `if __name__ == "__main__"`, and they end with the process that started them.
 """
 
 import os
@@ -17,11 +17,11 @@ from bertjax.errors import RunFailed
 
 
 def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:
-    """Each task with what `work` gives for it, as they come; a single process is this one.
+    """Yield each task with the result of `work`, in the order of completion; one process is the calling one.
 
     Raises:
       RunFailed: a process was killed.
-      Exception: whatever `work` raised.
+      Exception: `work` raised it.
     """
     if min(processes, len(tasks)) <= 1:
         yield from ((task, work(task)) for task in tasks)
@@ -50,7 +50,7 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
 def _start(work: Callable[[int], Any]) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "TOKENIZERS_PARALLELISM": "false",  # a process is a core already
+        "TOKENIZERS_PARALLELISM": "false",  # one process per core is enough
     }
     worker = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import serve; serve()"],
@@ -82,13 +82,13 @@ def _receive(worker: subprocess.Popen) -> Any:
 
 def _died(worker: subprocess.Popen) -> RunFailed:
     return RunFailed(
-        f"a process that encodes ended with code {worker.wait()}, perhaps for want of memory; "
-        "the same command goes on where it ended, with data.workers set lower if need be"
+        f"a process that encodes ended with code {worker.wait()}, perhaps because memory ran out; "
+        "run the same command again to resume, if needed with a lower data.workers"
     )
 
 
 def serve() -> None:
-    """Answers tasks on stdin until the other side is gone."""
+    """Answer tasks from stdin until the starting process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the starter ends this process
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
@@ -102,4 +102,4 @@ def serve() -> None:
             pickle.dump(answer, answers)
             answers.flush()
     except (EOFError, BrokenPipeError):
-        os._exit(0)  # without another attempt to flush what nobody reads
+        os._exit(0)  # without flushing output that nobody reads

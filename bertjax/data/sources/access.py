@@ -1,4 +1,4 @@
-"""Reaching files and libraries, where every failure becomes one line."""
+"""Access to files and to libraries of the extra `data`; every failure becomes an error of one line."""
 
 import contextlib
 import io
@@ -13,12 +13,12 @@ MIB = 1 << 20
 
 
 def open_file(path: epath.Path) -> io.BufferedReader:
-    """Opens a local or remote file for reading, every failure of which is a UserError."""
+    """Open a local or remote file for reading; its failures are `UserError`s."""
     return io.BufferedReader(_File(path), MIB)
 
 
 class _File(io.RawIOBase):
-    """A binary file that says in one line what is wrong, whatever file system is below."""
+    """A binary file whose errors are one line on every file system."""
 
     def __init__(self, path: epath.Path):
         self._path = path
@@ -50,13 +50,13 @@ class _File(io.RawIOBase):
 
 @contextlib.contextmanager
 def foreign(what: str, remedy: str = "") -> Iterator[None]:
-    """Turns whatever another library raises (network, rights, its own checks) into one line that begins with `what`."""
+    """Turn what another library raises (network, rights, its own checks) into a `UserError` that starts with `what`."""
     try:
         yield
     except UserError:
         raise
     except ImportError as error:
-        remedy = "install it, or all that corpora of every kind need with pip install '.[data,gcs]'"
+        remedy = "install it, or everything that corpora need with pip install '.[data,gcs]'"
         raise UserError(f"{what}: {reason_of(error)}; {remedy}") from error
     except Exception as error:
         raise UserError(f"{what}: {reason_of(error)}" + (f"; {remedy}" if remedy else "")) from error
@@ -64,7 +64,7 @@ def foreign(what: str, remedy: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def extra(what: str) -> Iterator[None]:
-    """Around the import of a library of the extra `data`: where it is missing, says how `what` is to be had."""
+    """Wrap the import of a library of the extra `data`; if it is missing, the error names the command to install it."""
     try:
         yield
     except ImportError as error:

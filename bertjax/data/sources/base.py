@@ -1,4 +1,4 @@
-"""What every source is made of: documents, the parts of a corpus that hold them, and the formats that read a part."""
+"""Documents, the parts of a corpus that hold them, and the protocol of the formats that read a part."""
 
 import dataclasses
 import hashlib
@@ -41,36 +41,34 @@ class Document:
 
 
 class Format(Protocol):
-    """How a part holds its documents; all that reading needs to know, so that it travels to another process."""
+    """Reads the documents of a part; picklable, so that another process can read it."""
 
     def documents(self, part: "Part", progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        """Streams the documents of a part.
+        """Yield the documents of a part.
 
         Args:
-          progress: called now and then with how many of the `part.size` bytes are used up so far.
-          on_bad: called with the error of each bad document, which is left out where the call returns.
+          progress: called from time to time with the number of bytes read so far, of `part.size`.
+          on_bad: called with the error of each bad document; if the call returns, the document is left out.
 
         Raises:
-          Damaged: from here on, nothing can be read.
-          UserError: nothing of this part can be read for a reason outside of it (rights, network, a wrong setting).
+          Damaged: nothing after this point can be read.
+          UserError: the part cannot be read for a reason outside of it (rights, network, a wrong setting).
         """
         ...
 
 
 def stop(error: UserError) -> NoReturn:
-    """Lets no bad document pass: the default `on_bad`."""
+    """Raise the error of a bad document: the default `on_bad`."""
     raise error
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One file of a corpus: what a preparation that starts again can skip over.
+    """One file of a corpus.
 
     Attributes:
-      path: where it lies.
-      name: unique in the corpus, the same wherever the corpus lies; parts are ordered by it.
+      name: unique in the corpus, and independent of the folder of the corpus; parts are sorted by it.
       size: bytes on disk.
-      format: how it is read.
     """
 
     path: epath.Path
@@ -79,15 +77,15 @@ class Part:
     format: Format
 
     def documents(self, on_read: OnRead = lambda size: None, on_bad: OnBad = stop) -> Iterator[Document]:
-        """Streams the documents in constant memory (that of the largest one).
+        """Yield the documents. Memory is that of the largest document.
 
         Args:
-          on_read: called with the number of bytes used up since the last call; the sum is `size`.
-          on_bad: called with the error of each document that is no text, of a part that is cut short, which ends there,
-            and of a part without any document. Where the call returns, reading goes on without.
+          on_read: called with the number of bytes read since the last call; the sum is `size`.
+          on_bad: called with the error of each document that is not text, of a part that is cut short (it ends there),
+            and of a part without documents. If the call returns, reading continues without them.
 
         Raises:
-          UserError: what `on_bad` raises, or the part cannot be read at all.
+          UserError: `on_bad` raised it, or the part cannot be read at all.
         """
         used, empty = 0, True
 
@@ -112,7 +110,7 @@ class Part:
         progress(self.size)
 
     def fingerprint(self) -> str:
-        """SHA-256 over name, size and content: whole up to 64 MiB, else 64 evenly spaced blocks of 1 MiB.
+        """Return the SHA-256 of name, size and content: all of it up to 64 MiB, else 64 evenly spaced blocks of 1 MiB.
 
         Raises:
           UserError: the file cannot be read.
@@ -130,15 +128,15 @@ class Part:
 
 
 def text_of(value: Any, where: str, field: str = "") -> str:
-    """The text that a document holds.
+    """Return the text of a document.
 
     Args:
-      value: what was found; bytes are UTF-8.
-      where: file and line or record.
-      field: name of the field that `value` is from.
+      value: the content that was read; bytes are UTF-8.
+      where: file and line or record, for the error message.
+      field: name of the field that holds `value`.
 
     Raises:
-      UserError: `value` is no text, is blank, is not UTF-8 or holds a lone surrogate.
+      UserError: `value` is not text, is blank, is not UTF-8 or holds a lone surrogate.
     """
     what = f"{where}: field {field!r}" if field else where
     if isinstance(value, bytes):
@@ -150,40 +148,40 @@ def text_of(value: Any, where: str, field: str = "") -> str:
                 "convert it, e.g. with iconv -t UTF-8"
             ) from None
     elif not isinstance(value, str):
-        raise UserError(f"{what} is {str(value)[:40]!r}, no string; set data.text_field")
+        raise UserError(f"{what} is {str(value)[:40]!r}, not a string; set data.text_field")
     else:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError:
-            raise UserError(f"{what} holds a lone surrogate, which is no text; remove it") from None
+            raise UserError(f"{what} holds a lone surrogate, which is not text; remove it") from None
     if not value.strip():
         raise UserError(f"{what} is blank; remove it")
     return value
 
 
 def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
-    """The JSON object that a line of a .jsonl file holds.
+    """Return the JSON object of a line of a .jsonl file.
 
     Args:
-      line: without its end.
-      where: file and line.
-      field: one that it should have, for what is said where it is none.
+      line: the line without its line end.
+      where: file and line, for the error message.
+      field: a field that the object should have, for the error message.
 
     Raises:
-      UserError: the line is no JSON object.
+      UserError: the line is not a JSON object.
     """
     try:
         record = json.loads(text_of(line, where))
     except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{where} is no JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
+            f"{where} is not JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
         ) from None
     if not isinstance(record, dict):
-        raise UserError(f"{where} is no JSON object but {str(record)[:40]!r}; write {{{field!r}: ...}}")
+        raise UserError(f"{where} is not a JSON object but {str(record)[:40]!r}; write {{{field!r}: ...}}")
     return record
 
 
 def no_field(where: str, field: str, fields: list[str]) -> UserError:
-    """The error where a record or a table has no field of the name that was asked for."""
-    found = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
-    return UserError(f"{where} has no field {field!r} (it has {found}); set data.text_field")
+    """Return the error of a record or a table without the field `field`."""
+    names = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
+    return UserError(f"{where} has no field {field!r} (it has {names}); set data.text_field")

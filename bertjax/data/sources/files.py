@@ -19,17 +19,17 @@ KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:
-    """The readable files of a file, folder or glob; names are relative to the deepest folder that holds them all.
+    """Return the readable files of a file, folder or glob; names are relative to their deepest common folder.
 
     Raises:
-      UserError: nothing is there, nothing of a known kind, or a folder cannot be read.
+      UserError: there is no file, or none of a known kind, or a folder cannot be read.
     """
-    found = [(path, format) for path in _paths(corpus) if (format := _format(path.name, text_field))]
-    if not found:
+    readable = [(path, format) for path in _paths(corpus) if (format := _format(path.name, text_field))]
+    if not readable:
         raise UserError(f"corpus {corpus!r} holds no {KINDS} file; name one that does")
-    root = os.path.commonpath([PurePosixPath(path).parent for path, _ in found])
+    root = os.path.commonpath([PurePosixPath(path).parent for path, _ in readable])
     parts = []
-    for path, format in found:
+    for path, format in readable:
         with foreign(f"{path} cannot be read"):
             size = path.stat().length
         parts.append(Part(path, PurePosixPath(path).relative_to(root).as_posix(), size, format))
@@ -37,18 +37,18 @@ def parts(corpus: str, text_field: str) -> list[Part]:
 
 
 def embedded(name: str, text_field: str) -> list[Part]:
-    """A corpus that comes with bertjax.
+    """Return the part of a corpus that comes with bertjax.
 
     Raises:
-      UserError: there is none of that name.
+      UserError: there is no such corpus.
     """
     if name not in EMBEDDED:
-        raise UserError(f"corpus 'embedded:{name}' is unknown; embedded are {', '.join(EMBEDDED)}")
+        raise UserError(f"corpus 'embedded:{name}' is unknown; choose one of {', '.join(EMBEDDED)}")
     return parts(str(importlib.resources.files("bertjax.data") / "embedded" / f"{name}.jsonl.gz"), text_field)
 
 
 def _format(name: str, text_field: str) -> Format | None:
-    """How a file of that name is read; None for a file of another kind."""
+    """Return the format of a file with this name, or None if it is of another kind."""
     stem, suffix = os.path.splitext(name)
     if suffix == ".parquet":
         return Parquet(text_field)
@@ -91,7 +91,7 @@ def _remote(corpus: str) -> Iterator[epath.Path]:
 
 
 def _members(folder: epath.Path) -> Iterator[epath.Path]:
-    """All files below a folder of an object store, where a folder may list itself."""
+    """Yield all files below a folder of an object store. Such a folder may list itself."""
     for path in folder.iterdir():
         if path.is_dir():
             if path != folder:

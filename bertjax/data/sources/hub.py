@@ -11,14 +11,14 @@ from bertjax.errors import UserError
 
 
 def parts(name: str, text_field: str) -> list[Part]:
-    """The files of a split as `datasets` keeps them in its cache, downloaded where they are not there yet.
+    """Return the files of a split in the cache of `datasets`, which downloads them first if needed.
 
     Args:
-      name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the split is `train` where none is
-        named.
+      name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the default split is
+        `train`.
 
     Raises:
-      UserError: no such data set, configuration, split or field.
+      UserError: there is no such data set, configuration, split or field.
     """
     corpus = f"corpus 'hf:{name}'"
     name, _, split = name.partition(":")
@@ -38,7 +38,7 @@ def parts(name: str, text_field: str) -> list[Part]:
 
 
 def _path_and_config(name: str) -> tuple[str, str | None]:
-    """What `datasets` calls path and name."""
+    """Return what `datasets.load_dataset` calls path and name."""
     if name.startswith(("/", "~", ".")) or os.path.isdir(name):
         return os.path.expanduser(name), None
     owner_and_name, config = name.split("/")[:2], name.split("/")[2:]

@@ -57,7 +57,7 @@ class JsonLines:
 
 
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]]]:
-    """The runs of lines between blank ones, each with the number of its first line."""
+    """Yield the runs of lines between blank lines, each with the number of its first line."""
     first, paragraphs = 0, []
     for number, line in numbered_lines(part.path, progress):
         if line.decode("utf-8", "replace").strip():
@@ -71,34 +71,34 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
 
 
 def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> Iterator[tuple[int, bytes]]:
-    """Numbers from 1 and lines without their ends (Windows' too) and without a byte-order mark at the beginning.
+    """Yield numbers from 1, and lines without line ends (also those of Windows) and without a byte-order mark.
 
     Args:
       path: a plain or compressed file.
-      progress: called now and then with how many of its bytes are used up so far.
+      progress: called from time to time with the number of bytes read so far.
 
     Raises:
-      Damaged: it cannot be read to its end.
-      UserError: it cannot be opened.
+      Damaged: the file cannot be read to its end.
+      UserError: the file cannot be opened.
     """
     with open_file(path) as file:
         try:
-            unsaid = 0
+            unreported = 0
             for number, line in enumerate(_decompressed(file, path.suffix), start=1):
                 yield number, (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
-                unsaid += len(line)
-                if unsaid >= MIB:
+                unreported += len(line)
+                if unreported >= MIB:
                     progress(file.tell())
-                    unsaid = 0
+                    unreported = 0
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             kind = path.suffix[1:]
             raise Damaged(
-                f"{path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again"
+                f"{path} is cut short, damaged or not in the {kind} format ({reason_of(error)}); fetch it again"
             ) from None
 
 
 def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
-    """A buffered stream that raises where the file ends before its content does."""
+    """Return a buffered stream that raises if the file ends before its content does."""
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=file), MIB)
     if suffix == ".xz":
@@ -106,6 +106,6 @@ def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
     if suffix == ".zst":
         with extra("a .zst file"):
             import pyarrow
-        # The reader of the zstandard library ends in silence where a frame is cut short; this one does not.
+        # The reader of the zstandard library stops silently if a frame is cut short; this one raises.
         return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"), MIB)
     return file

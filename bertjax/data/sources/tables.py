@@ -1,4 +1,4 @@
-"""Arrow tables: Parquet, and the memory-mapped stream files that the `datasets` library keeps."""
+"""Arrow tables: Parquet, and the memory-mapped stream files in the cache of the `datasets` library."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PARQUET_ROWS = 256  # read at once; documents may be long
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """A Parquet file, of which the column `text_field` alone is read; a row is a document."""
+    """A Parquet file. Only the column `text_field` is read; a row is a document."""
 
     text_field: str
 
@@ -63,7 +63,7 @@ class ArrowStream:
 
 
 def _require_text(schema: "pyarrow.Schema", part: Part, field: str) -> None:
-    """Raises UserError where there is no column of text or bytes of that name."""
+    """Raise UserError unless there is a column of text or bytes with this name."""
     from pyarrow import types
 
     if field not in schema.names:
@@ -73,11 +73,11 @@ def _require_text(schema: "pyarrow.Schema", part: Part, field: str) -> None:
     if not any(is_kind(value) for is_kind in (types.is_string, types.is_large_string, types.is_string_view)) and not (
         types.is_binary(value) or types.is_large_binary(value)
     ):
-        raise UserError(f"{part.path}: column {field!r} is of type {kind}, not of text; set data.text_field")
+        raise UserError(f"{part.path}: column {field!r} is of type {kind}, not text; set data.text_field")
 
 
 def _documents(column: "pyarrow.Array", seen: int, part: Part, field: str, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a column whose first row has the number `seen` + 1."""
+    """Yield the documents of a column. Its first row has the number `seen` + 1."""
     import pyarrow
 
     if pyarrow.types.is_dictionary(column.type):
@@ -93,4 +93,5 @@ def _documents(column: "pyarrow.Array", seen: int, part: Part, field: str, on_ba
 
 
 def _damaged(part: Part, kind: str, error: Exception) -> Damaged:
-    return Damaged(f"{part.path} is cut short, damaged or no {kind} file ({reason_of(error)}); fetch it again")
+    reason = reason_of(error)
+    return Damaged(f"{part.path} is cut short, damaged or not in the {kind} format ({reason}); fetch it again")

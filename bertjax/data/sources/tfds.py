@@ -15,13 +15,13 @@ RECORDS = 64  # read at once
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRecords:
-    """A run of the records of a split: those that lie in one file; a record is a document.
+    """Consecutive records of a split: those in one file. A record is a document.
 
     Attributes:
       dataset: `NAME/CONFIG`.
-      split: of which this part is a piece.
+      split: name of the split.
       first: number of the first record within the split, from 0.
-      count: how many records.
+      count: number of records.
       text_field: the feature that holds the document.
     """
 
@@ -38,9 +38,9 @@ class ArrayRecords:
             stop = min(start + RECORDS, self.count)
             try:
                 records = source.data_source.__getitems__(list(range(self.first + start, self.first + stop)))
-            except Exception as error:  # of the C++ reader, without a type of its own
+            except Exception as error:  # the C++ reader has no exception type of its own
                 raise _damaged(part, reason_of(error)) from None
-            if b"" in records:  # what that reader gives from a file that was cut between two of its blocks
+            if b"" in records:  # what that reader returns for a file that was cut between two blocks
                 raise _damaged(part, "a record is missing")
             for number, record in enumerate(records, start=start + 1):
                 value = features.deserialize_example_np(record)[self.text_field]
@@ -54,32 +54,32 @@ class ArrayRecords:
 
 
 def parts(name: str, text_field: str) -> list[Part]:
-    """The files of a split under `TFDS_DATA_DIR`, prepared (which may need TensorFlow) where they are not there yet.
+    """Return the files of a split under `TFDS_DATA_DIR`, after preparing them if needed (which may take TensorFlow).
 
     Args:
-      name: `NAME/CONFIG[:SPLIT]`; the split is `train` where none is named, and may be any slice that TFDS knows.
+      name: `NAME/CONFIG[:SPLIT]`; the default split is `train`, and any slice of TFDS is allowed.
 
     Raises:
-      UserError: no such data set, configuration, split or field.
+      UserError: there is no such data set, configuration, split or field.
     """
     dataset, _, split = name.partition(":")
     split = split or "train"
     source = _open(dataset, split)
     if text_field not in source.dataset_info.features:
         raise no_field(f"corpus 'tfds:{name}'", text_field, sorted(source.dataset_info.features))
-    found, first = [], 0
+    parts, first = [], 0
     for piece in source.dataset_info.splits[split].file_instructions:
         path = epath.Path(piece.filename)
         whole = piece.take == piece.examples_in_shard
         label = path.name if whole else f"{path.name}[{piece.skip}:{piece.skip + piece.take}]"
         records = ArrayRecords(dataset, split, first, piece.take, text_field)
-        found.append(Part(path, label, path.stat().length, records))
+        parts.append(Part(path, label, path.stat().length, records))
         first += records.count
-    return found
+    return parts
 
 
 def _open(dataset: str, split: str):
-    """The random-access source of a split."""
+    """Return the random-access source of a split."""
     with extra(f"corpus 'tfds:{dataset}'"):
         import tensorflow_datasets
     remedy = "name tfds:NAME/CONFIG[:SPLIT] and set TFDS_DATA_DIR to the folder that holds it in ArrayRecord files"

@@ -53,8 +53,8 @@ def test_json_lines(tmp_path):
     [
         ("a.tsv", "text\tlabel\na\t1\n", "a.tsv has no column 'other'; it has 'text', 'label'"),
         ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other'; it has 'text'"),
-        ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is no JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl:1 is no JSON object"),
+        ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is not JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1 is not a JSON object"),
         ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give every line all columns"),
         ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
         ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
@@ -77,5 +77,5 @@ def test_a_missing_file_and_an_empty_path_are_refused(tmp_path):
 def test_a_truncated_file_is_refused(tmp_path):
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(gzip.compress(b"text\n" + b"words\n" * 1000)[:-10])
-    with pytest.raises(UserError, match="a.tsv.gz is cut short, damaged or no gz file"):
+    with pytest.raises(UserError, match="a.tsv.gz is cut short, damaged or not in the gz format"):
         tables.read(str(path), ["text"])

@@ -138,12 +138,12 @@ def test_bad_documents_are_skipped_where_that_was_asked_for(config, tmp_path, ca
     config = dataclasses.replace(
         config, corpus=str(tmp_path / "corpus.jsonl"), tokenizer=TokenizerConfig(vocab_size=300)
     )
-    assert "corpus.jsonl:8 is no JSON" in error_of(config)
+    assert "corpus.jsonl:8 is not JSON" in error_of(config)
     store = prepare(dataclasses.replace(config, on_bad_document="skip"))
     assert store.manifest["skipped"] == {"corpus": 2}
     assert sum(counts["documents"] for counts in store.manifest["splits"].values()) == 200
     said = capsys.readouterr()
-    assert "corpus.jsonl:8 is no JSON" in said.err and "corpus.jsonl:9 holds no token" in said.err
+    assert "corpus.jsonl:8 is not JSON" in said.err and "corpus.jsonl:9 holds no token" in said.err
     assert "skipped: 2 documents" in said.out
 
 

@@ -97,7 +97,7 @@ def test_fingerprint_of_a_large_file_reads_blocks(tmp_path, monkeypatch):
 def test_missing_corpus(tmp_path):
     assert "does not exist" in error_of(tmp_path / "none.txt")
     assert "does not exist" in error_of(tmp_path / "*.txt")
-    assert "embedded are en, ko" in error_of("embedded:xx")
+    assert "choose one of en, ko" in error_of("embedded:xx")
 
 
 def test_nothing_of_a_known_suffix(tmp_path):

@@ -93,16 +93,16 @@ def test_utf16_is_not_utf8(tmp_path):
 @pytest.mark.parametrize(
     "line, said",
     [
-        (b"{", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"1" * 5000, "is no JSON"),
+        (b"{", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"1" * 5000, "is not JSON"),
         (b'{"text": "\xff"}', "is not UTF-8: its byte 10 is 0xff"),
-        (b'["text"]', "is no JSON object but \"['text']\""),
+        (b'["text"]', "is not a JSON object but \"['text']\""),
         (b'{"id": 1, "a\\nb": 2}', "has no field 'text' (it has id, a\\nb)"),
         (b"{}", "has no field 'text' (it has none)"),
-        (b'{"text": 7}', "field 'text' is '7', no string"),
-        (b'{"text": null}', "field 'text' is 'None', no string"),
-        (b'{"text": ["One."]}', "no string"),
+        (b'{"text": 7}', "field 'text' is '7', not a string"),
+        (b'{"text": null}', "field 'text' is 'None', not a string"),
+        (b'{"text": ["One."]}', "not a string"),
         (b'{"text": ""}', "field 'text' is blank"),
         (b'{"text": " \\n\\u3000"}', "field 'text' is blank"),
         (b'{"text": "a\\ud800b"}', "holds a lone surrogate"),
@@ -123,7 +123,7 @@ def test_a_damaged_archive_is_named_and_ends_there(tmp_path, suffix, damage):
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(damage(COMPRESS[suffix](words.encode())))
     message = error_of(path)
-    assert f"{path} is cut short, damaged or no {suffix[1:]} file" in message
+    assert f"{path} is cut short, damaged or not in the {suffix[1:]} format" in message
     left, errors = skipping(path)
     assert errors == [message] and left == [f"Sentence {number}." for number in range(len(left))]
 

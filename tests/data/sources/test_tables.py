@@ -37,7 +37,7 @@ def test_a_field_name_with_a_dot(tmp_path):
 def test_a_missing_column_and_one_that_is_no_text(tmp_path):
     write(tmp_path / "a.parquet", TEXTS)
     assert "a.parquet has no field 'text' (it has id, body)" in error_of(tmp_path)
-    assert "column 'id' is of type int64, not of text" in error_of(tmp_path, "id")
+    assert "column 'id' is of type int64, not text" in error_of(tmp_path, "id")
     write(tmp_path / "a.parquet", [["One."], ["Two."]])
     assert "column 'body' is of type list" in error_of(tmp_path, "body")
 
@@ -45,7 +45,7 @@ def test_a_missing_column_and_one_that_is_no_text(tmp_path):
 @pytest.mark.parametrize(
     "row, said",
     [
-        (None, "is 'None', no string"),
+        (None, "is 'None', not a string"),
         (b"", "is blank"),
         (b" \n", "is blank"),
         (b"a\xff", "is not UTF-8: its byte 1 is 0xff"),
@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_short(tmp_path, damage):
     write(path, TEXTS)
     path.write_bytes(damage(path.read_bytes()))
     message = error_of(path, "body")
-    assert f"{path} is cut short, damaged or no Parquet file" in message
+    assert f"{path} is cut short, damaged or not in the Parquet format" in message
     assert skipping(path, "body") == ([], [message])
 
 
