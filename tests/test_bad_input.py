@@ -56,7 +56,7 @@ def test_corpus(refused, tmp_path, name, content, complaints):
     "flag, complaints",
     [
         ("--config.data.corpus=nowhere.txt", ["'nowhere.txt' does not exist"]),
-        ("--config.data.workers=-1", ["data.workers=-1", "one process a core"]),
+        ("--config.data.workers=-1", ["data.workers=-1", "one process per core"]),
         ("--config.data.on_bad_document=ignore", ["data.on_bad_document='ignore'", "stop, skip"]),
         ("--config.data.corpus=embedded:xx", ["embedded:xx", "en, ko"]),
         ("--config.optimizer.learning_rat=1", ["'optimizer.learning_rat'", "did you mean 'learning_rate'?"]),
