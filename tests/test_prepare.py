@@ -1,4 +1,4 @@
-"""The command line of prepare: the real command, as a user types it."""
+"""The command line of `bertjax.prepare`, run as a user runs it."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ def prepare(*arguments):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_prepare_makes_a_store_and_says_what_it_holds(tmp_path):
+def test_prepare_makes_a_store_and_prints_its_contents(tmp_path):
     (tmp_path / "corpus.txt").write_text(CORPUS)
     done = prepare(
         f"--config.data.corpus={tmp_path}/corpus.txt",
@@ -34,6 +34,6 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
     assert done.stderr.startswith("error: corpus") and done.stderr.count("\n") == 1
 
 
-def test_no_rows_to_show_is_a_slip():
+def test_show_needs_at_least_one_row():
     done = prepare("--show=0")
     assert (done.returncode, done.stderr) == (2, "error: --show=0 must be at least 1: so many rows are printed\n")

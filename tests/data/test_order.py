@@ -22,14 +22,14 @@ def test_an_epoch_has_each_row_of_its_plan_once():
     assert (np.diff(epoch) >= 0).all()
 
 
-def test_unshuffled_rows_come_as_planned():
+def test_unshuffled_rows_have_the_order_of_the_plan():
     epoch, plan, row = epochs(5, 3, shuffle=False).at(np.arange(16))
     assert row.tolist() == [0, 1, 2, 3, 4, 0, 1, 2] * 2
     assert plan.tolist() == [0] * 5 + [1] * 3 + [0] * 5 + [1] * 3
     assert epoch.tolist() == [0] * 5 + [1] * 3 + [2] * 5 + [3] * 3
 
 
-def test_any_ordinal_is_reached_alone():
+def test_an_ordinal_needs_no_other_ordinal():
     source = epochs(1000, 1001)
     everything = source.at(np.arange(10_000))
     for ordinal in (0, 999, 1000, 2001, 9_999):
@@ -37,7 +37,7 @@ def test_any_ordinal_is_reached_alone():
     assert source.at(np.array([10**15]))[0] > 10**11
 
 
-def test_blocks_leave_the_permutation_as_it_is():
+def test_blocks_do_not_change_the_permutation():
     size = 2 * BLOCK + 100
     ordinals = np.append(np.arange(size - 200, size + 200), np.arange(BLOCK - 5, BLOCK + 5))
     epoch, _, row = epochs(size).at(ordinals)
@@ -57,7 +57,7 @@ def test_sources_take_turns_in_their_shares(shares):
             assert np.diff(np.flatnonzero(sources == source)).max() <= 1 / share + 2
 
 
-def test_turns_at_any_ordinal_alone():
+def test_the_turn_of_an_ordinal_needs_no_other_ordinal():
     turns = Turns((0.6, 0.3, 0.1))
     sources, ordinals = turns.at(np.arange(3 * PERIOD))
     for ordinal in (0, 5, PERIOD, 3 * PERIOD - 1):

@@ -46,7 +46,7 @@ def test_every_example_has_one_place_within_capacity(lengths, more, most):
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=120), st.integers(1, 6))
 @settings(max_examples=200, deadline=None)
-def test_as_few_rows_as_best_fit_one_by_one(lengths, most):
+def test_there_are_as_few_rows_as_with_best_fit_of_single_examples(lengths, most):
     """Rows that fit equally well may be taken in another order where their number of examples is limited."""
     lengths = np.array(lengths)
     assert len(packed(lengths, 30, 200)) == best_fit_decreasing(lengths, 30, 200)
@@ -70,7 +70,7 @@ def test_lengths_of_real_pairs_leave_no_padding(seq_len, most):
         assert filled(rows_RN, lengths).mean() > 0.99 * seq_len
 
 
-def test_work_follows_the_lengths_there_are_not_the_examples():
+def test_work_grows_with_the_number_of_lengths_and_not_of_examples():
     """A billion examples are packed as quickly as a thousand: only their histogram is looked at."""
     histogram = np.zeros(129, np.int64)
     histogram[[20, 50, 60, 128]] = 10**9

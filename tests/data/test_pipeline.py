@@ -96,7 +96,7 @@ def test_the_stream_starts_anywhere(feed):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_of_the_user_comes_through_as_itself(feed, workers):
+def test_a_user_error_keeps_its_type(feed, workers):
     make = dataclasses.replace(local(feed), at=fails_at_two)
     batches = iterate(make, 0, 5, workers, prefetch=1)
     assert_equal(next(batches), make(0))
@@ -114,7 +114,7 @@ def test_an_abandoned_stream_leaves_no_process(feed):
     assert not multiprocessing.active_children()
 
 
-def test_an_epoch_has_each_example_once_in_an_order_of_its_own(feed):
+def test_an_epoch_has_each_example_once_in_its_own_order(feed):
     counts = feed.plans[0].counts
     epochs = [
         feed.batch(np.arange(epoch * counts.rows, (epoch + 1) * counts.rows))["example_ids_BN"] for epoch in (0, 1)
@@ -124,7 +124,7 @@ def test_an_epoch_has_each_example_once_in_an_order_of_its_own(feed):
     assert (epochs[0] != epochs[1]).any() and (epochs[0] != feed.plans[0].rows_RN).any()
 
 
-def test_an_example_is_masked_anew_in_the_next_epoch_only(planned):
+def test_the_masking_of_an_example_changes_only_with_the_epoch(planned):
     total = planned.plans[0].counts.rows
     first, again, later = (planned.batch(np.arange(start, start + 4)) for start in (0, 0, total))
     assert_equal(again, first)
@@ -139,7 +139,7 @@ def test_a_batch_across_the_edge_of_an_epoch(feed):
     assert_equal(across, {name: np.concatenate([part[name] for part in apart]) for name in across})
 
 
-def test_missing_ordinals_give_rows_of_padding(feed):
+def test_missing_ordinals_become_rows_of_padding(feed):
     batch = feed.batch(np.array([-1, 5, -1]))
     alone = feed.batch(np.array([5]))
     assert_equal({name: array[1:2] for name, array in batch.items()}, alone)
@@ -174,7 +174,7 @@ def test_packed_rows_hold_the_same_masked_examples(store):
 
 
 def test_weighted_sources_take_turns_and_their_examples_differ(store):
-    """Two plans of the same text as two sources: no example shares its id, hence its mask, with another."""
+    """Two plans of the same text are two sources: no two examples have the same id, which decides the masking."""
     one, two = (make_feed(store, number=number).sources[0] for number in (0, 1))
     feed = Feed((one, two), Turns((0.75, 0.25)), features, Vocabulary.of(store.tokenizer), T)
     ids_BN = feed.batch(np.arange(400))["example_ids_BN"]
@@ -195,11 +195,11 @@ def test_an_epoch_of_several_plans_runs_through_each(store):
     assert ids_BN[: rows[0]].max() < plans[0].counts.examples <= ids_BN[rows[0] :, 0].min()
 
 
-def test_the_feed_is_small_to_hand_to_a_worker(feed):
+def test_a_pickled_feed_is_small(feed):
     feed.batch(np.arange(4))
     assert len(pickle.dumps(feed)) < 40_000
 
 
-def test_rows_that_do_not_divide_over_hosts(feed):
+def test_rows_that_do_not_divide_into_shards(feed):
     with pytest.raises(UserError, match="a batch of 8 rows does not divide into 3 shards"):
         local(feed, 0, 3)(0)

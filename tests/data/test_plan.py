@@ -67,13 +67,13 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [flip, cut, Path.unlink, lambda path: path.write_bytes(b"null")])
 @pytest.mark.parametrize("name", ["ranges.npy", "rows.npy", "plan.json"])
-def test_a_damaged_plan_is_made_again_with_a_word(own_store, caplog, name, harm):
+def test_a_damaged_plan_is_made_again_with_a_warning(own_store, caplog, name, harm):
     made = open_or_make(own_store, HELDOUT)
     whole = {file.name: file.read_bytes() for file in made.path.iterdir()}
     harm(made.path / name)
     open_or_make(own_store, HELDOUT)
     assert {file.name: file.read_bytes() for file in made.path.iterdir()} == whole
-    assert caplog.messages == [f"the plan in {made.path} is damaged and is made again"]
+    assert caplog.messages == [f"the plan in {made.path} is damaged; making it again"]
 
 
 def test_processes_that_make_it_at_the_same_time_agree(own_store):
@@ -92,7 +92,7 @@ def test_processes_that_find_it_damaged_make_it_again_once(own_store, caplog):
     assert len(caplog.messages) == 1 and all(len(plan.rows_RN) == len(made.rows_RN) for plan in plans)
 
 
-def test_a_store_that_takes_no_plan(own_store):
+def test_a_store_that_cannot_be_written(own_store):
     (own_store.path / "plans").write_text("in the way")
     with pytest.raises(
         UserError, match="cannot write the plan .*; make the store writable or choose another data.store"
@@ -102,7 +102,7 @@ def test_a_store_that_takes_no_plan(own_store):
 
 @dataclasses.dataclass(frozen=True)
 class WholeRows(TextFormat):
-    """Takes whole rows of text alone, in blocks of a few, so a short split has none."""
+    """Only whole rows of text, in blocks of a few, so a short split has none."""
 
     kind: str = dataclasses.field(default="tests:WholeRows", init=False)
     rows_a_block: int = 3
@@ -145,7 +145,7 @@ def test_blocks_are_joined_and_their_counts_added(own_store):
 
 
 def test_a_block_without_examples_leaves_no_trace(own_store):
-    """Say a million sentences of which none has another one beside it."""
+    """Such as a million documents of one sentence each, for a format of sentence pairs."""
 
     @dataclasses.dataclass(frozen=True)
     class Late(WholeRows):
@@ -173,7 +173,7 @@ def test_packing_in_blocks_keeps_every_example(own_store, monkeypatch):
     assert lengths.sum(axis=1).max() <= 32
 
 
-def test_plans_of_one_run_differ_and_the_first_is_that_of_the_seed(own_store):
+def test_plans_of_one_run_differ_and_the_first_one_has_the_seed_of_the_run(own_store):
     first, second = (open_or_make(own_store, dataclasses.replace(TRAIN, number=number)) for number in (0, 1))
     np.testing.assert_array_equal(
         np.load(first.examples.ranges), np.load(open_or_make(own_store, TRAIN).examples.ranges)

@@ -27,7 +27,7 @@ def test_broadcasts_and_depends_on_every_argument():
     assert bits(4, "a", 1, 2, 3) != grid[1, 2, 3] != bits(3, "b", 1, 2, 3)
 
 
-def test_negative_and_huge_words_are_taken():
+def test_words_may_be_negative_and_huge():
     words = np.array([-1, 0, 2**62])
     assert len(np.unique(bits(-5, "a", words, 0, 0))) == 3
     assert bits(2**64 + 7, "a", 0, 0, 0) == bits(7, "a", 0, 0, 0)
@@ -69,7 +69,7 @@ def test_permuted_is_a_bijection(seed, size, epoch):
     np.testing.assert_array_equal(np.sort(order), np.arange(size))
 
 
-def test_permuted_takes_one_position_of_an_enormous_range():
+def test_one_position_of_an_enormous_range():
     size = 10**15
     places = permuted(0, "rows", np.array([0, 1, 1]), np.array([size - 1, size - 1, 0]), size)
     assert len(set(places.tolist())) == 3 and places.max() < size

@@ -1,4 +1,4 @@
-"""Stores under a URL: the real code on fsspec's file system in memory, which takes the place of the bucket."""
+"""Stores under a URL: the real code on fsspec's file system in memory, in place of a bucket."""
 
 import dataclasses
 import os
@@ -37,7 +37,7 @@ def config(tmp_path, monkeypatch):
     )
 
 
-def test_a_store_is_built_here_and_kept_there(config, tmp_path):
+def test_a_store_is_built_in_the_cache_and_uploaded(config, tmp_path):
     made = prepare(config)
     assert made.path.parent == tmp_path / "cache" and (store_path(config) / "manifest.json").exists()
     elsewhere = dataclasses.replace(config, cache_dir=str(tmp_path / "other host"))
@@ -75,14 +75,14 @@ def test_a_copy_that_was_cut_short_is_made_again(config, tmp_path, monkeypatch):
     assert TokenStore.open(store_path(config), cache_dir=str(copy.parent)).path == copy
 
 
-def test_where_nothing_is(config):
+def test_a_store_that_does_not_exist(config):
     with pytest.raises(UserError, match="there is no token store s3://bucket/stores/corpus-.*make it first"):
         open_or_prepare(config, may_prepare=False)
     with pytest.raises(UserError, match="s3://bucket/none holds no token store"):
         TokenStore.open("s3://bucket/none", cache_dir=config.cache_dir)
 
 
-def test_a_file_system_that_fails_is_one_line(config, monkeypatch):
+def test_an_error_of_the_file_system_is_one_line(config, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("no route\nto host")
 

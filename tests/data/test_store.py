@@ -1,4 +1,4 @@
-"""The token store: what is written is read back, and no damage goes unseen."""
+"""The token store: what is written is read back, and damage is detected."""
 
 import json
 import os
@@ -66,14 +66,14 @@ def test_a_source_has_its_documents_and_all_tokens(folder):
     opened = TokenStore.open(folder)
     assert opened.manifest["sources"]["train"] == {"a": [0, 1], "b": [1, 1], "c": [1, 3]}
     for name in SPLITS:
-        whole, found = opened.split(name), []
+        whole, documents = opened.split(name), []
         for source in ("a", "b", "c"):
             split = pickle.loads(pickle.dumps(opened.split(name, source)))
             assert len(split.documents) == DOCUMENTS[name][source] + 1
             np.testing.assert_array_equal(split.sentences, whole.sentences)
             np.testing.assert_array_equal(split.tokens, whole.tokens)
-            found += read(split)
-        assert found == CONTENT[name]
+            documents += read(split)
+        assert documents == CONTENT[name]
     with pytest.raises(UserError, match="train split .* has no source 'd'; it has a, b, c"):
         opened.split("train", "d")
 
@@ -96,7 +96,7 @@ def test_unigram_counts(folder, trained, monkeypatch):
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)])
-def test_ids_take_two_bytes_where_they_fit(vocab_size, dtype):
+def test_ids_have_two_bytes_if_all_fit(vocab_size, dtype):
     assert store.token_dtype(vocab_size) == dtype and np.iinfo(dtype).max >= vocab_size - 1
 
 
@@ -111,10 +111,10 @@ def flip_a_bit(path, position=0):
 
 
 @pytest.mark.parametrize("part", ["tokens", "sentences", "documents"])
-@pytest.mark.parametrize("damage, said", [(cut, "bytes, not"), (flip_a_bit, "altered"), (os.remove, "cannot be read")])
-def test_a_damaged_file_is_refused(folder, part, damage, said):
+@pytest.mark.parametrize("damage, error", [(cut, "bytes, not"), (flip_a_bit, "altered"), (os.remove, "cannot be read")])
+def test_a_damaged_file_is_refused(folder, part, damage, error):
     damage(folder / f"heldout.{part}.bin")
-    with pytest.raises(UserError, match=rf"heldout.{part}.bin.*{said}.*delete the folder and prepare again"):
+    with pytest.raises(UserError, match=rf"heldout.{part}.bin.*{error}.*delete the folder and prepare again"):
         TokenStore.open(folder)
 
 
@@ -152,11 +152,11 @@ def test_another_tokenizer_is_refused(folder):
     tokenizer.train(["other words"], TokenizerConfig(vocab_size=30, byte_fallback=False, kind="char")).save(
         folder / "tokenizer"
     )
-    with pytest.raises(UserError, match="its tokenizer is not the one that it was made with"):
+    with pytest.raises(UserError, match="its tokenizer was replaced"):
         TokenStore.open(folder)
 
 
-def test_a_folder_without_manifest_is_no_store(folder):
+def test_a_folder_without_a_manifest_is_not_a_store(folder):
     os.remove(folder / "manifest.json")
     with pytest.raises(UserError, match="holds no token store; make one"):
         TokenStore.open(folder)

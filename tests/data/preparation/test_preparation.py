@@ -1,4 +1,4 @@
-"""Preparing: deterministic, atomic, content-addressed, in constant memory, with a clear word for bad input."""
+"""Preparation: deterministic, atomic, content-addressed, in constant memory, with clear errors for bad input."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def test_the_same_input_gives_the_same_bytes(config):
     assert content(first.path) == content(second.path) and first.path.name == second.path.name
 
 
-def test_the_path_follows_content_and_choices(config, tmp_path):
+def test_the_path_depends_on_content_and_settings(config, tmp_path):
     same, choices = store_path(config), {}
     choices["share"] = dataclasses.replace(config, heldout_share=0.1)
     choices["splitter"] = dataclasses.replace(config, splitter="line")
@@ -67,7 +67,7 @@ def test_share_of_held_out_documents():
     assert digest("\u1112\u1161\u11ab") == digest("\ud55c") != digest("\ud55d")
 
 
-def test_an_existing_model_is_taken_and_named_by_its_content(config, tmp_path):
+def test_an_existing_tokenizer_is_identified_by_its_content(config, tmp_path):
     model = prepare(config).path / "tokenizer" / "tokenizer.model"
     copy = tmp_path / "copy.model"
     copy.write_bytes(model.read_bytes())
@@ -131,7 +131,7 @@ def test_each_source_has_its_range(sources_config, capsys):
         store.split("train", "x")
 
 
-def test_bad_documents_are_skipped_where_that_was_asked_for(config, tmp_path, capsys):
+def test_bad_documents_are_skipped_if_configured(config, tmp_path, capsys):
     lines = [json.dumps({"text": f"Story {i} begins. It has {i} ends."}) for i in range(200)]
     lines[7:7] = ["{", json.dumps({"text": "\u2581"})]
     (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
@@ -142,9 +142,9 @@ def test_bad_documents_are_skipped_where_that_was_asked_for(config, tmp_path, ca
     store = prepare(dataclasses.replace(config, on_bad_document="skip"))
     assert store.manifest["skipped"] == {"corpus": 2}
     assert sum(counts["documents"] for counts in store.manifest["splits"].values()) == 200
-    said = capsys.readouterr()
-    assert "corpus.jsonl:8 is not JSON" in said.err and "corpus.jsonl:9 holds no token" in said.err
-    assert "skipped: 2 documents" in said.out
+    printed = capsys.readouterr()
+    assert "corpus.jsonl:8 is not JSON" in printed.err and "corpus.jsonl:9 holds no token" in printed.err
+    assert "skipped: 2 documents" in printed.out
 
 
 def test_the_longest_documents_are_named(config):
@@ -158,7 +158,7 @@ def test_the_longest_documents_are_named(config):
     assert (store.path / "lengths.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_processes_that_prepare_one_store_end_in_one(config, tmp_path):
+def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):
     processes = [in_a_process(config) for _ in range(2)]
     assert [process.communicate() and process.returncode for process in processes] == [0, 0]
     [folder] = [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
@@ -201,7 +201,7 @@ def error_of(config):
 
 
 @pytest.mark.parametrize("documents", [1, 2, 3])
-def test_fewer_than_two_documents_on_a_side(config, tmp_path, documents):
+def test_fewer_than_two_documents_in_a_split(config, tmp_path, documents):
     write_corpus(tmp_path / "corpus.txt", documents)
     assert "but two of each are needed: add documents" in error_of(config)
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
@@ -224,13 +224,13 @@ def test_too_small_a_corpus(config):
     assert "ask for at most" in error_of(dataclasses.replace(config, tokenizer=TokenizerConfig()))
 
 
-def test_a_folder_that_takes_no_files(config, tmp_path):
+def test_a_folder_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").touch()
     message = error_of(dataclasses.replace(config, store=str(tmp_path / "file" / "stores")))
     assert "cannot write the token store" in message
 
 
-def test_a_damaged_store_is_not_mended_in_silence(config):
+def test_a_damaged_store_is_not_repaired_silently(config):
     path = prepare(config).path
     (path / "train.tokens.bin").write_bytes(b"")
     assert "delete the folder and prepare again" in error_of(config)

@@ -1,6 +1,7 @@
-"""A preparation that is killed, or whose leftovers are harmed, ends in the store that nothing disturbed."""
+"""A preparation that was killed, or has damaged leftovers, makes the same store as an undisturbed one."""
 
 import dataclasses
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation import shards
 from bertjax.data.preparation.prepare import prepare, store_path
 from bertjax.data.store import TokenStore
@@ -48,26 +50,26 @@ def many_shards(config, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [2, 4])
-def test_the_number_of_processes_does_not_matter(many_shards, workers):
+def test_the_number_of_processes_has_no_effect_on_the_store(many_shards, workers):
     config, expected = many_shards
     assert content(prepare(dataclasses.replace(config, workers=workers)).path) == expected
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_was_finished_before_a_kill_is_not_done_again(many_shards, tmp_path, workers, capsys):
+def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(many_shards, tmp_path, workers, capsys):
     config, expected = many_shards
     config = dataclasses.replace(config, workers=workers)
     draw, finished = random.Random(workers), {}
     for _ in range(3):
         process = in_a_process(config, shard_bytes=SHARD_BYTES)
-        wanted = len(_encoded(tmp_path)) + draw.randint(1, 6)
-        while len(_encoded(tmp_path)) < wanted:
+        target = len(_encoded(tmp_path)) + draw.randint(1, 6)
+        while len(_encoded(tmp_path)) < target:
             assert process.poll() is None, process.communicate()
             time.sleep(0.0005)
         process.kill()
-        said = process.communicate()[1]
+        errors = process.communicate()[1]
         if finished:
-            assert int(re.search(r"(\d+) of \d+ shards are encoded", said)[1]) >= len(finished)
+            assert int(re.search(r"(\d+) of \d+ shards are encoded", errors)[1]) >= len(finished)
         assert {path: path.stat().st_mtime_ns for path in finished} == finished
         finished = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path)}
     capsys.readouterr()
@@ -96,16 +98,18 @@ def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
     assert capfd.readouterr().err.count("differs from what was written; check the disk; starting from scratch") == 1
 
 
-def test_leftovers_of_another_preparation_are_discarded(many_shards, capsys):
+@pytest.mark.parametrize("origin", ["another preparation", "an older version"])
+def test_leftovers_of_another_preparation_are_discarded(many_shards, origin, capsys):
     config, expected = many_shards
+    spec = prepare_module._spec(config) if origin == "an older version" else {"format_version": 0}
     partial = store_path(config).with_name(store_path(config).name + ".partial")
     partial.mkdir(parents=True)
-    (partial / "reading.json").write_text('{"spec": {"format_version": 0}, "reading": {}}')
+    (partial / "reading.json").write_text(json.dumps({"spec": spec, "reading": {}}))
     assert content(prepare(config).path) == expected
     assert capsys.readouterr().err.count("starting from scratch") == 1
 
 
-def test_a_killed_worker_is_named_and_the_work_goes_on(many_shards, tmp_path):
+def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_path):
     config, expected = many_shards
     process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
     children = f"/proc/{process.pid}/task/{process.pid}/children"
@@ -113,8 +117,8 @@ def test_a_killed_worker_is_named_and_the_work_goes_on(many_shards, tmp_path):
         assert process.poll() is None
     with open(children) as file:
         os.kill(int(file.read().split()[0]), signal.SIGKILL)
-    said = process.communicate()[1]
-    assert "a process that encodes ended with code -9" in said and process.returncode
+    errors = process.communicate()[1]
+    assert "a process that encodes ended with code -9" in errors and process.returncode
     assert _encoded(tmp_path)
     assert content(prepare(config).path) == expected
 

@@ -1,4 +1,4 @@
-"""The tokenizer's sample: bounded, uniform, in the order of the corpus, and without a trace of how it was cut."""
+"""The tokenizer's sample: bounded, uniform, in the order of the corpus, and with no trace of the cuts."""
 
 import random
 
@@ -14,11 +14,11 @@ from bertjax.data.preparation.steps import digest
 from bertjax.data.text.sentences import split
 
 
-def drawn(texts, characters, dropped=()):
+def drawn(texts, characters, duplicates=()):
     result = Sample(characters)
     for index, text in enumerate(texts):
         result.add(index, digest(text), text)
-    return result.sentences("line", lambda document: document in dropped)
+    return result.sentences("line", lambda document: document in duplicates)
 
 
 def test_it_is_uniform_ordered_and_bounded():
@@ -30,7 +30,7 @@ def test_it_is_uniform_ordered_and_bounded():
     assert len(drawn(texts, 1)) == 1
 
 
-def test_the_choice_follows_content_and_not_place():
+def test_the_choice_depends_on_content_and_not_on_place():
     texts = [f"{i:04}" for i in range(1000)]
     shuffled = random.Random(0).sample(texts, len(texts))
     assert sorted(drawn(shuffled, 400)) == drawn(texts, 400)
@@ -43,13 +43,13 @@ def test_long_documents_are_drawn_in_stretches_of_whole_lines():
     assert 8_000 < np.mean([int(line[:5]) for line in some]) < 12_000
 
 
-def test_copies_take_no_room():
+def test_copies_take_no_space():
     texts = [f"{i:04}" for i in range(100)]
     assert drawn([text for text in texts for _ in range(50)], 400) == texts
 
 
-def test_dropped_documents_are_left_out():
-    assert drawn(["one", "two", "three"], 100, dropped={1}) == ["one", "three"]
+def test_duplicates_are_left_out():
+    assert drawn(["one", "two", "three"], 100, duplicates={1}) == ["one", "three"]
 
 
 def test_a_line_without_end_is_cut():

@@ -1,4 +1,4 @@
-"""What the tests of sources share: reading a corpus whole, and what is said about a bad one."""
+"""Helpers for the tests of sources: read a whole corpus, or return the error of a bad one."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def texts(corpus, text_field="text"):
 
 
 def error_of(corpus, text_field="text"):
-    """The one line in which reading a corpus fails."""
+    """Return the error of a corpus, which is one line."""
     with pytest.raises(UserError) as caught:
         read(corpus, text_field)
     message = str(caught.value)
@@ -24,7 +24,7 @@ def error_of(corpus, text_field="text"):
 
 
 def skipping(corpus, text_field="text"):
-    """The texts that are left, and what is said of those that are not."""
+    """Return the good texts, and the errors of the bad ones."""
     errors = []
     left = read(corpus, text_field, on_bad=errors.append)
     return [document.text for document in left], [str(error) for error in errors]

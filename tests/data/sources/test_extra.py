@@ -1,4 +1,4 @@
-"""The libraries of the extra `data` are needed by those alone who name what they read."""
+"""A library of the extra `data` is needed only for corpora that it reads."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, corpus, library):
     assert texts(tmp_path / "b.txt") == ["One."]
 
 
-def test_none_is_imported_for_a_plain_file(tmp_path):
+def test_a_plain_file_imports_none_of_them(tmp_path):
     (tmp_path / "a.txt").write_text("One.")
     code = (
         "import sys; from bertjax.data import sources\n"

@@ -1,4 +1,4 @@
-"""Files, folders and globs, local and remote: which are found, in which order, and what is said where none is."""
+"""Files, folders and globs, local and remote: the files, their order, and the errors if there are none."""
 
 import gzip
 import os
@@ -62,13 +62,13 @@ def test_bytes_read_add_up_to_the_size(tmp_path, name):
     assert len(steps) > 3 and min(steps) >= 0
 
 
-def test_parts_travel_to_other_processes(tmp_path):
+def test_parts_are_picklable(tmp_path):
     write(tmp_path, "a.txt", "b.parquet")
     for part in pickle.loads(pickle.dumps(sources.parts(str(tmp_path), "text"))):
         assert [document.text for document in part.documents()] == [part.name]
 
 
-def test_fingerprint_follows_name_and_content_but_not_the_place(tmp_path):
+def test_the_fingerprint_depends_on_name_and_content_and_not_on_the_folder(tmp_path):
     def fingerprint(place, name="a.txt", text="One."):
         (tmp_path / place).mkdir()
         (tmp_path / place / name).write_text(text)
@@ -100,13 +100,13 @@ def test_missing_corpus(tmp_path):
     assert "choose one of en, ko" in error_of("embedded:xx")
 
 
-def test_nothing_of_a_known_suffix(tmp_path):
+def test_no_file_of_a_known_kind(tmp_path):
     (tmp_path / "a.pdf").write_text("text")
     assert "holds no .txt" in error_of(tmp_path)
     assert "holds no .txt" in error_of(tmp_path / "a.pdf")
 
 
-def test_what_may_not_be_read_is_named():
+def test_a_file_without_read_permission_is_named():
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         folder = Path(name)
         folder.chmod(0o755)
@@ -149,7 +149,7 @@ def bucket(tmp_path, monkeypatch):
     return tmp_path / "gs" / "bucket"
 
 
-def test_a_bucket_is_read_as_a_folder_is(bucket):
+def test_a_bucket_is_read_like_a_folder(bucket):
     bucket.mkdir()
     write(bucket, "texts/b.txt", "texts/a.parquet", "texts/c.txt.gz")
     write(bucket / "texts", "sub/d.txt")

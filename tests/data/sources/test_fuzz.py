@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds, reading it gives documents or one clear line, and comes to an end."""
+"""For all contents of a file, reading ends, with documents or with an error of one line."""
 
 import gzip
 import io

@@ -53,7 +53,7 @@ def test_the_fingerprint_does_not_depend_on_the_cache(folder, tmp_path, monkeypa
     assert fingerprint("three") != first
 
 
-def test_what_is_not_there_is_named(folder, tmp_path):
+def test_a_missing_data_set_is_named(folder, tmp_path):
     assert "cannot be loaded: Couldn't find any data file at" in error_of(f"hf:{tmp_path / 'none'}")
     assert "cannot be loaded: Couldn't reach 'nobody/nothing'" in error_of("hf:nobody/nothing")
     assert "has no split 'dev'; it has train, test" in error_of(f"hf:{folder}:dev", "body")
@@ -71,7 +71,9 @@ def test_a_bad_row_is_named_or_left_out(folder):
     (folder / "train.jsonl").write_text('{"body": "One."}\n{"body": null}\n{"body": ""}\n{"body": "Two."}\n')
     left, errors = skipping(f"hf:{folder}:train", "body")
     assert left == ["One.", "Two."]
-    assert [said in error for said, error in zip(("arrow:2: field 'body' is 'None'", "arrow:3"), errors)] == [True] * 2
+    assert [fragment in error for fragment, error in zip(("arrow:2: field 'body' is 'None'", "arrow:3"), errors)] == [
+        True
+    ] * 2
 
 
 def test_a_cache_file_that_is_cut_short(folder):

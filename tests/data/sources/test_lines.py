@@ -1,4 +1,4 @@
-"""Text and JSON lines, plain and compressed: what is read, and what is said about bad ones."""
+"""Text and JSON lines, plain and compressed: documents, and errors for bad ones."""
 
 import gzip
 import json
@@ -45,7 +45,7 @@ def test_json_lines(write):
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip), min_size=1))
-def test_json_lines_give_back_what_was_written(tmp_path_factory, written):
+def test_json_lines_are_read_as_written(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in written), "utf-8")
     assert texts(path) == written
@@ -91,7 +91,7 @@ def test_utf16_is_not_utf8(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, said",
+    "line, fragment",
     [
         (b"{", "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
@@ -108,17 +108,17 @@ def test_utf16_is_not_utf8(tmp_path):
         (b'{"text": "a\\ud800b"}', "holds a lone surrogate"),
     ],
 )
-def test_bad_json_line_is_named_or_left_out(tmp_path, line, said):
+def test_bad_json_line_is_named_or_left_out(tmp_path, line, fragment):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "\\ud83d\\ude00"}')
     message = error_of(path)
-    assert f"{path}:2" in message and said in message
+    assert f"{path}:2" in message and fragment in message
     assert skipping(path) == (["One.", "\N{GRINNING FACE}"], [message])
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:10], lambda whole: b"plain text"])
-def test_a_damaged_archive_is_named_and_ends_there(tmp_path, suffix, damage):
+def test_a_damaged_archive_is_named_and_read_up_to_the_damage(tmp_path, suffix, damage):
     words = "".join(f"Sentence {number}.\n\n" for number in range(20_000))
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(damage(COMPRESS[suffix](words.encode())))

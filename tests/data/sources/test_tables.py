@@ -1,4 +1,4 @@
-"""Parquet: the text column of every kind that Arrow has for text, and what is said about bad files and rows."""
+"""Parquet: the text column of every kind that Arrow has for text, and errors for bad files and rows."""
 
 import pyarrow
 import pyarrow.parquet
@@ -34,7 +34,7 @@ def test_a_field_name_with_a_dot(tmp_path):
     assert texts(tmp_path, "a.b") == ["One."]
 
 
-def test_a_missing_column_and_one_that_is_no_text(tmp_path):
+def test_a_missing_column_and_one_that_is_not_text(tmp_path):
     write(tmp_path / "a.parquet", TEXTS)
     assert "a.parquet has no field 'text' (it has id, body)" in error_of(tmp_path)
     assert "column 'id' is of type int64, not text" in error_of(tmp_path, "id")
@@ -43,7 +43,7 @@ def test_a_missing_column_and_one_that_is_no_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "row, said",
+    "row, fragment",
     [
         (None, "is 'None', not a string"),
         (b"", "is blank"),
@@ -51,12 +51,12 @@ def test_a_missing_column_and_one_that_is_no_text(tmp_path):
         (b"a\xff", "is not UTF-8: its byte 1 is 0xff"),
     ],
 )
-def test_a_bad_row_is_named_or_left_out(tmp_path, row, said):
+def test_a_bad_row_is_named_or_left_out(tmp_path, row, fragment):
     # Parquet has writers that do not check that a string is UTF-8, Arrow's own among them.
     column = pyarrow.array([b"One.", row, b"Two."], pyarrow.binary()).view(pyarrow.string())
     write(tmp_path / "a.parquet", column)
     message = error_of(tmp_path, "body")
-    assert f"{tmp_path / 'a.parquet'}:2: field 'body' {said}" in message
+    assert f"{tmp_path / 'a.parquet'}:2: field 'body' {fragment}" in message
     assert skipping(tmp_path, "body") == (["One.", "Two."], [message])
 
 

@@ -50,7 +50,7 @@ def environment(folder, monkeypatch):
     monkeypatch.delitem(tfds.core.registered._DATASET_REGISTRY, "bertjax_letters")
 
 
-def test_a_split_is_one_part_a_shard(folder):
+def test_each_shard_of_a_split_is_a_part(folder):
     parts = sources.parts("tfds:bertjax_letters/good", "body")
     names = [f"bertjax_letters-train.array_record-0000{shard}-of-00003" for shard in range(3)]
     assert [part.name for part in parts] == names
@@ -81,7 +81,7 @@ def test_tensorflow_is_not_needed():
     assert "tensorflow" not in sys.modules
 
 
-def test_what_is_not_there_is_named():
+def test_a_missing_data_set_is_named():
     assert "Dataset bertjax_nothing not found" in error_of("tfds:bertjax_nothing/good")
     assert "cannot be opened" in error_of("tfds:bertjax_letters/other")
     assert "Unknown split 'dev'. Should be one of" in error_of("tfds:bertjax_letters/good:dev", "body")

@@ -192,9 +192,9 @@ def test_too_small_a_vocabulary(sentences, kind, size):
     "choices, refused",
     [
         ({"kind": "words"}, "kind='words' is unknown; choose one of unigram, bpe, char, wordpiece, byte_bpe"),
-        ({"lowercase": True}, "lowercase=True says nothing to kind=unigram; leave it out, or choose one of wordpiece"),
-        ({"kind": "wordpiece", "byte_fallback": False}, "byte_fallback=False says nothing to kind=wordpiece"),
-        ({"kind": "byte_bpe", "character_coverage": 1.0}, "character_coverage=1.0 says nothing to kind=byte_bpe"),
+        ({"lowercase": True}, "lowercase=True has no effect with kind=unigram; remove it, or choose one of wordpiece"),
+        ({"kind": "wordpiece", "byte_fallback": False}, "byte_fallback=False has no effect with kind=wordpiece"),
+        ({"kind": "byte_bpe", "character_coverage": 1.0}, "character_coverage=1.0 has no effect with kind=byte_bpe"),
     ],
 )
 def test_choices_that_make_no_sense(choices, refused):
