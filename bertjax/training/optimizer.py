@@ -1,10 +1,11 @@
 """AdamW and LAMB as BERT uses them. The learning rate is applied by the step, which knows its number.
 
-What holds for some parameters only is said by the path of their names, as for sharding. Stacked layers share one path
-and one array, so what differs from layer to layer goes along its first axis.
+Rules for some of the parameters select them by path, as for sharding. Stacked layers share one path and one array, so
+what differs between layers varies along its first axis.
 """
 
 import difflib
+import operator
 import re
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ _IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 
 def decay_mask(params: dict) -> dict:
-    """True where weight decay applies: everywhere but on biases and layer norms."""
+    """Return True for params that weight decay applies to: all except biases and layer norms."""
     return map_with_path(lambda path, _: not _IS_VECTOR(path), params)
 
 
@@ -44,7 +45,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     if config.layer_decay < 1.0:
         steps.append(_by_depth(config.layer_decay))
     if config.multipliers:
-        steps.append(_multiplied(config.multipliers))
+        steps.append(_by_multiplier(config.multipliers))
     chain = optax.chain(*steps)
     return _freezing(config.frozen, chain) if config.frozen else chain
 
@@ -56,8 +57,8 @@ def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tupl
 
 
 def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
-    """Params whose frozen ones have a gradient of 0, so that no backward pass is made for them."""
-    is_frozen = _holds_any(frozen_paths)
+    """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them."""
+    is_frozen = _matches_any(frozen_paths)
     return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
 
 
@@ -82,9 +83,9 @@ def _by_trust_ratio() -> optax.GradientTransformation:
 
 
 def _by_depth(decay: float) -> optax.GradientTransformation:
-    """decay^(L + 1 - depth) for the embeddings (depth 0), the layers (1 to L) and what lies above (L + 1).
+    """Scale updates by decay^(L + 1 - depth): depth 0 for the embeddings, 1 to L for the layers, L + 1 for the heads.
 
-    L counts the layers with parameters of their own. A row that several of them share counts as the last of these.
+    L counts the layers of the stack. A row of parameters that several layers share has the depth of the last of them.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
@@ -103,24 +104,24 @@ def _by_depth(decay: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def _multiplied(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
+def _by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
     def factor_of(path: str, ndim: int) -> jax.Array | float:
-        found = next((each for each in multipliers if re.search(each.path, path)), Multiplier())
-        if not found.by_layer:
-            return found.factor
-        return found.factor * jnp.array(found.by_layer).reshape(-1, *[1] * (ndim - 1))
+        multiplier = next((entry for entry in multipliers if re.search(entry.path, path)), Multiplier())
+        if not multiplier.by_layer:
+            return multiplier.factor
+        return multiplier.factor * jnp.array(multiplier.by_layer).reshape(-1, *[1] * (ndim - 1))
 
     def check(params: dict) -> None:
         layers = {path: leaf.shape[0] for path, leaf in _leaves(params).items() if _IS_STACKED(path)}
-        for index, each in enumerate(multipliers):
+        for index, multiplier in enumerate(multipliers):
             name = f"optimizer.multipliers.{index}"
-            found = _find(f"{name}.path", each.path, params)
-            for path in found if each.by_layer else []:
-                if layers.get(path) != len(each.by_layer):
+            paths = _find(f"{name}.path", multiplier.path, params)
+            for path in paths if multiplier.by_layer else []:
+                if layers.get(path) != len(multiplier.by_layer):
                     has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
                     raise UserError(
-                        f"{name}.by_layer has {len(each.by_layer)} factors, but {path!r} {has}; give a factor for "
-                        "each layer, and a path of layers alone"
+                        f"{name}.by_layer has {len(multiplier.by_layer)} factors, but {path!r} {has}; give a "
+                        "factor for each layer, and a path of layers alone"
                     )
 
     return _stateless(check, lambda path, update, _: update * factor_of(path, update.ndim))
@@ -128,7 +129,7 @@ def _multiplied(multipliers: Sequence[Multiplier]) -> optax.GradientTransformati
 
 def _freezing(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
     """Apply `trained` to parameters that no pattern matches; the others get updates of 0."""
-    is_frozen = _holds_any(patterns)
+    is_frozen = _matches_any(patterns)
 
     def frozen(params: dict) -> dict:
         return map_with_path(lambda path, _: is_frozen(path), params)
@@ -139,17 +140,17 @@ def _freezing(patterns: Sequence[str], trained: optax.GradientTransformation) ->
         if all(map(is_frozen, _leaves(params))):
             raise UserError(f"optimizer.frozen={list(patterns)} leaves no parameter to train; freeze fewer")
 
-    rest = optax.masked(trained, lambda params: jax.tree.map(lambda each: not each, frozen(params)))
-    still = _stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
-    return optax.chain(still, rest)
+    masked = optax.masked(trained, lambda params: jax.tree.map(operator.not_, frozen(params)))
+    zeroed = _stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
+    return optax.chain(zeroed, masked)
 
 
-def _holds_any(patterns: Sequence[str]) -> Callable[[str], bool]:
+def _matches_any(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda path: any(re.search(pattern, path) for pattern in patterns)
 
 
 def _stateless(check: Callable[[dict], None], update: Callable) -> optax.GradientTransformation:
-    """Updates each leaf by update(path, update, param); `check` sees the params once, when the state is made."""
+    """Update each leaf by update(path, update, param); `check` runs once, when the state is initialized."""
 
     def init(params: dict) -> optax.EmptyState:
         check(params)

@@ -33,7 +33,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(flags, 
     shutil.rmtree(workdir / "export")
     done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
     assert done.returncode == 0, done.stderr
-    assert "checkpoint 100 is damaged" in done.stderr and "going on from the one before" in done.stderr
+    assert "checkpoint 100 is damaged" in done.stderr and "continuing from the one before" in done.stderr
     assert "resumed at step 90 of 100" in done.stderr
     assert runs.weights(workdir) == runs.weights(undisturbed)
     assert runs.losses(workdir) == runs.losses(undisturbed)
@@ -45,7 +45,7 @@ def test_where_no_checkpoint_is_whole_the_run_refuses(flags, undisturbed, tmp_pa
     for checkpoint in (workdir / "checkpoints").iterdir():
         _cut(checkpoint)
     assert runs.call(*flags, f"--workdir={workdir}") == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: no checkpoint in ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: every checkpoint in ")
     assert runs.losses(workdir) == runs.losses(undisturbed)
 
 

@@ -1,1 +1,1 @@
-"""What a run shows when it is done: summaries, curves, spread over seeds, the GLUE table."""
+"""The results of finished runs: summaries, curves, the spread over seeds, the GLUE table."""

@@ -1,4 +1,4 @@
-"""`curves.png`: how the losses fell, over the reference curve of the configuration where one is known."""
+"""`curves.png`: losses against steps, with the reference curve of the configuration if there is one."""
 
 import io
 import json
@@ -13,26 +13,26 @@ from bertjax.training.run.workdir import read_jsonl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Reference curves of the shipped configurations: mean and band of several seeds.
+# Reference curves of configurations in `configs/`: mean and band of several seeds.
 REFERENCES = Path(__file__).parent / "references"
 
-# What the name of a metric begins with in `metrics.jsonl`.
+# Prefixes of the names of metrics in `metrics.jsonl`.
 TRAIN, HELDOUT = "train/", "eval/heldout/"
 
 
 def reference_of(config_name: str) -> dict | None:
-    """{metric: {step, mean, low, high}} and `seeds`, for a configuration that has a reference."""
+    """Return {metric: {step, mean, low, high}} and `seeds` of a configuration's reference, or None without one."""
     path = REFERENCES / f"{config_name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
-    """Draws training and held-out loss and accuracy against the step.
+    """Draw training and held-out loss and accuracy against the step.
 
     Args:
       metrics: `metrics.jsonl` of a run.
-      target: the picture that is written.
-      config_name: whose reference is drawn in gray.
+      target: the PNG file to write.
+      config_name: name of the configuration whose reference is drawn in gray.
     """
     from matplotlib.figure import Figure
 
@@ -58,7 +58,7 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
 
 
 def metrics_in(records: Iterable[dict]) -> list[str]:
-    """Names of the metrics of training and held-out rows, a mixture's with their task, as they first come."""
+    """Return the names of the metrics of training and held-out rows, in order of appearance."""
     names = {
         key.removeprefix(prefix): None
         for record in records
@@ -70,18 +70,18 @@ def metrics_in(records: Iterable[dict]) -> list[str]:
 
 
 def losses_among(names: Iterable[str]) -> list[str]:
-    """The losses among metrics, in alphabetical order."""
+    """Return the losses among metrics, in alphabetical order."""
     return sorted(name for name in names if name.endswith("_loss"))
 
 
 def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
-    """The values under the keys, of each record that has them all; what was not finite is null there, and left out."""
-    found = (tuple(record.get(key) for key in keys) for record in records)
-    return [values for values in found if None not in values]
+    """Return the values of the keys in each record that has all of them; values that were not finite are left out."""
+    points = (tuple(record.get(key) for key in keys) for record in records)
+    return [values for values in points if None not in values]
 
 
 def save(figure: "Figure", target: epath.Path) -> None:
-    """Writes a figure as PNG, on an object store too."""
+    """Write a figure as PNG, also on an object store."""
     picture = io.BytesIO()
     figure.savefig(picture, dpi=120)
     target.write_bytes(picture.getvalue())

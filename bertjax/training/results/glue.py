@@ -1,4 +1,4 @@
-"""Tables of several tasks in the form in which papers print them."""
+"""Tables of several fine-tuned tasks, in the form of the papers."""
 
 import dataclasses
 import json
@@ -14,11 +14,11 @@ from bertjax.training.results.seeds import deviation
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Tasks, in the order of their columns.
+    """The tasks of a table, in the order of its columns.
 
     Attributes:
-      tasks: {name of the folder of its runs: (metric, how the paper heads the column)}.
-      averaged: the tasks of the last column.
+      tasks: {name of the folder of a task's runs: (metric, heading of the column in the paper)}.
+      averaged: the tasks that the column `average` averages.
     """
 
     tasks: dict[str, tuple[str, str]]
@@ -44,10 +44,10 @@ SUITES = {"glue": GLUE}
 
 
 def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
-    """{task: the score of each seed, as a share of 1} of the finished runs in `folder/TASK`.
+    """Return {task: the score of each seed, between 0 and 1} of the finished runs in `folder/TASK`.
 
     Raises:
-      UserError: there is none.
+      UserError: there are no finished runs.
     """
     scores = {}
     for task, (metric, _) in suite.tasks.items():
@@ -63,8 +63,8 @@ def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
 
 
 def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """{task or `average`: {`mean`, `deviation`, `seeds`}}, in hundredths; the average where every task is there."""
-    found = {
+    """Return {task or `average`: {`mean`, `deviation`, `seeds`}} in percent; the average only with all tasks."""
+    table = {
         task: {
             "mean": 100 * statistics.fmean(values),
             "deviation": 100 * deviation(values),
@@ -72,22 +72,22 @@ def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str,
         }
         for task, values in scores.items()
     }
-    if all(task in found for task in suite.averaged):
-        found["average"] = {"mean": statistics.fmean(found[task]["mean"] for task in suite.averaged)}
-    return found
+    if all(task in table for task in suite.averaged):
+        table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in suite.averaged)}
+    return table
 
 
 def print_suite(suite: Suite, scores: dict[str, list[float]], console: Console | None = None) -> None:
-    """Prints a line of the paper's table: means in hundredths, deviations over seeds below, a dash where no run is."""
-    found = as_dict(suite, scores)
-    table = Table(title="held out, in hundredths")
+    """Print a line of the paper's table: means in percent, deviations over seeds below, a dash for a missing task."""
+    rows = as_dict(suite, scores)
+    table = Table(title="held out, in percent")
     for _, heading in suite.tasks.values():
         table.add_column(heading, justify="right")
     table.add_column("average", justify="right")
-    means = [f"{found[task]['mean']:.1f}" if task in found else "-" for task in suite.tasks]
-    spread = [f"± {found[task]['deviation']:.1f}" if task in found else "" for task in suite.tasks]
-    table.add_row(*means, f"{found['average']['mean']:.1f}" if "average" in found else "-")
+    means = [f"{rows[task]['mean']:.1f}" if task in rows else "-" for task in suite.tasks]
+    spread = [f"± {rows[task]['deviation']:.1f}" if task in rows else "" for task in suite.tasks]
+    table.add_row(*means, f"{rows['average']['mean']:.1f}" if "average" in rows else "-")
     table.add_row(*spread, "")
-    if missing := [task for task in suite.averaged if task not in found]:
+    if missing := [task for task in suite.averaged if task not in rows]:
         table.caption = f"no average: no run of {', '.join(missing)}"
     (console or Console()).print(table)

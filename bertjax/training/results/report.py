@@ -1,4 +1,4 @@
-"""What a run shows a person: its parameters at the start, guesses on the way, a table at the end."""
+"""What a run prints: its parameters and data at the start, samples of evaluations, a table at the end."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _FOLDED_DEPTH = 3
 
 
 def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
-    """The parameter tree, folded: one line a module with its number of parameters and the shapes of its leaves."""
+    """Return one line for each module of the parameter tree: number of parameters and shapes of the leaves."""
     folded: dict[str, list[tuple[str, Any]]] = {}
     for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         parts = path_of(key_path).split("/")
@@ -37,7 +37,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
 
 
 def show_samples(step: int, evaluation: Evaluation) -> str:
-    """An evaluation as a person reads it: the metrics, and masked sentences with the best guesses."""
+    """Return an evaluation as text: the metrics, and masked sentences with the best guesses."""
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
     lines = [f"step {step}, held out: {metrics}"]
     for sample in evaluation.samples:
@@ -50,7 +50,7 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
 
 
 def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
-    """The figures of a finished run, as `summary.json` holds them."""
+    """Return the results of a finished run as they are in `summary.json`."""
     return {
         "eval": evaluation.metrics,
         "baseline": evaluation.baselines,
@@ -63,7 +63,7 @@ def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[st
 
 
 def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
-    """Prints `summary_of` as a table."""
+    """Print `summary_of` as a table."""
     table = Table(title="held out, the same for model and baselines")
     table.add_column("")
     table.add_column("model", justify="right")
@@ -72,28 +72,30 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     evaluation, baseline = summary["eval"], summary["baseline"]
     for name, value in evaluation.items():
         task, slash, metric = name.rpartition("/")
-        often = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
-        beside = {
+        majority = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
+        baselines = {
             **dict.fromkeys(("mlm_loss", "plm_loss"), (_number(baseline.get(f"{task}{slash}unigram_loss")), "")),
             **dict.fromkeys(
                 ("mlm_accuracy", "plm_accuracy", "accuracy", "token_accuracy"),
                 ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
             ),
         }
-        table.add_row(name, _number(value), *beside.get(metric, ("", often)))
+        table.add_row(name, _number(value), *baselines.get(metric, ("", majority)))
     if "seconds" in summary:
         table.caption = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
-            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_spent(summary['accounts'])}"
+            f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_goodput_line(summary['accounts'])}"
         )
     (console or Console()).print(table)
 
 
-def _spent(goodput: dict[str, float]) -> str:
+def _goodput_line(goodput: dict[str, float]) -> str:
     kinds = ("step", "data_wait", "compile", "checkpoint", "evaluation")
     spent = ", ".join(f"{kind.replace('_', ' ')} {goodput[kind]:,.0f} s" for kind in kinds)
-    used = [f"{name.replace('_', ' ')} {goodput[name]:.1%}" for name in ("mfu", "executed_mfu") if name in goodput]
-    return f"{', '.join([spent, *used])}; goodput {goodput['goodput']:.1%} of {goodput['wall']:,.0f} s"
+    utilization = [
+        f"{name.replace('_', ' ')} {goodput[name]:.1%}" for name in ("mfu", "executed_mfu") if name in goodput
+    ]
+    return f"{', '.join([spent, *utilization])}; goodput {goodput['goodput']:.1%} of {goodput['wall']:,.0f} s"
 
 
 def _number(value: float | None) -> str:
@@ -101,7 +103,7 @@ def _number(value: float | None) -> str:
 
 
 def layout_line(program: Program) -> str:
-    """Devices, where weights rest on them, dtypes, attention paths."""
+    """Return devices, sharding, dtypes and attention implementations as one line."""
     layout = program.layout
     axes = " x ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1)
     devices = f"{layout.mesh.size} {program.backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
@@ -114,21 +116,21 @@ def layout_line(program: Program) -> str:
 
 
 def stage_line(index: int, program: Program) -> str:
-    """Steps and shapes of a stage."""
+    """Return steps and shapes of a stage as one line."""
     stage, shards = program.config.stages[index], program.layout.shards
     parts = micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
     micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
-    anew = f", learning rate anew to {stage.learning_rate:g}" if stage.learning_rate else ""
+    peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
-    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{anew}"
+    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{peak}"
 
 
 def plan_line(feed: Feed, task: str = "") -> str:
-    """What an epoch holds: rows, examples in one, the share of real tokens, and what the example format cost.
+    """Return an epoch as one line: rows, examples per row, share of real tokens, and the text that the format loses.
 
     Args:
-      feed: for training.
-      task: its name, where there are several.
+      feed: a feed of training rows.
+      task: the task's name, if there are several tasks.
     """
     plans = [source.plans[0] for source in feed.sources]
 
@@ -148,7 +150,7 @@ def plan_line(feed: Feed, task: str = "") -> str:
 
 
 def heldout_line(feed: Feed, task: str = "") -> str:
-    """What is scored."""
+    """Return the held-out rows as one line."""
     (plan,) = feed.plans
     cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabeledExamples) else ""
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
@@ -159,5 +161,5 @@ def _of(task: str) -> str:
 
 
 def notes_of(examples: LabeledExamples) -> str:
-    """What became of the records that are not simply an example each."""
+    """Return the numbers of records that were cut, left out or split."""
     return ", ".join(f"{count:,} {what}" for what, count in examples.notes.items()) or "nothing cut or left out"

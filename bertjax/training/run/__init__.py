@@ -1,1 +1,1 @@
-"""The workdir of a run: its record, checkpoints, journals, metrics, locks, and the accounts of its time."""
+"""The workdir of a run: its record, checkpoints, journals, metrics, locks, and what its time was spent on."""

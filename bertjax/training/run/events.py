@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard. Written here and now: a thread that dies of a full disk would hold up the run."""
+"""Scalars for TensorBoard, written by the calling thread: a thread that dies of a full disk would stop the run."""
 
 import contextlib
 import logging
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class Events:
-    """An events file of one process start. What cannot be written is missing there, and said once.
+    """The events files of one start of a run. Steps that cannot be written are left out, with one warning.
 
     Args:
-      folder: where it lies; on an object store the file is written here and copied there.
-      restored_step: TensorBoard drops what earlier starts logged after it.
+      folder: folder of the files; for an object store they are written locally and copied.
+      restored_step: the step from which this start continues; TensorBoard drops later steps of earlier starts.
     """
 
     def __init__(self, folder: epath.Path, restored_step: int):
@@ -37,11 +37,11 @@ class Events:
         self._failed = False
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
-        """Logs the scalars of a step."""
+        """Log the scalars of a step."""
         values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         try:
             if self._writer is None:
-                self._begin()
+                self._start_file()
             self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
             if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
                 self._flush()
@@ -49,20 +49,20 @@ class Events:
             if not self._failed:
                 log.warning("events cannot be written to %s (%s); TensorBoard will miss steps", self._folder, error)
             self._failed = True
-            self._writer = None  # what it wrote last may be half an event: the next file is a new one
+            self._writer = None  # the file may end in half an event: the next event starts a new file
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write what is left."""
         if self._writer:
             with contextlib.suppress(OSError):
                 self._flush()
                 self._writer.close()
 
-    def _begin(self) -> None:
+    def _start_file(self) -> None:
         folder = Path(self._scratch.name if self._scratch else self._folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._files += 1
-        # Its own name: the clock may say what it said at an earlier start.
+        # A name of its own: the clock may show the same second as at an earlier start.
         self._writer = EventsWriter(str(folder / "events"), f".{self._first_step}.{os.getpid()}.{self._files}")
         start = SessionLog(status=SessionLog.START)
         self._writer.write_event(Event(wall_time=time.time(), step=self._first_step, session_log=start))

@@ -1,4 +1,4 @@
-"""Where the time of a run went, over all its starts, and traces of single steps."""
+"""What the wall time of a run was spent on, over all its starts."""
 
 import contextlib
 import json
@@ -12,44 +12,44 @@ from bertjax.hardware.chips import peak_flops
 from bertjax.training.run.metrics import Totals
 from bertjax.training.run.workdir import write_json
 
-_SECONDS_BETWEEN_NOTES = 10.0
+_SECONDS_BETWEEN_WRITES = 10.0
 
 log = logging.getLogger(__name__)
 
 
 class Elapsed:
-    """Wall seconds of every start of a run, noted now and then: a kill loses at most ten seconds of account.
+    """Wall seconds of every start of a run, written every ten seconds: a kill loses at most ten seconds.
 
     Args:
-      path: a JSON list, a number for each start.
-      writes: False only counts.
+      path: a JSON file with the seconds of each start.
+      writes: whether to write the file; False only counts.
     """
 
     def __init__(self, path: epath.Path, writes: bool = True):
         self._path, self._writes = path, writes
         self._before: list[float] = []
-        with contextlib.suppress(OSError, TypeError, ValueError):  # an account that is lost stops no run
+        with contextlib.suppress(OSError, TypeError, ValueError):  # a lost file does not stop a run
             self._before = [float(seconds) for seconds in json.loads(path.read_text())]
-        self._began = self._noted = time.monotonic()
+        self._started = self._written = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Of all starts."""
-        return sum(self._before) + time.monotonic() - self._began
+        """Seconds of all starts."""
+        return sum(self._before) + time.monotonic() - self._started
 
     def write(self, now: bool = False) -> None:
-        """Writes the seconds down, if it was long ago or if asked to."""
-        if self._writes and (now or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES):
-            self._noted = time.monotonic()
-            with contextlib.suppress(OSError):  # the next note may do
-                write_json(self._path, [*self._before, self._noted - self._began])
+        """Write the file if ten seconds have passed since the last time, or `now`."""
+        if self._writes and (now or time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES):
+            self._written = time.monotonic()
+            with contextlib.suppress(OSError):  # the next write may succeed
+                write_json(self._path, [*self._before, self._written - self._started])
 
 
 def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
-    """Seconds by what they were spent on, for steps that were kept, and goodput.
+    """Return the seconds by what they were spent on, and the goodput.
 
-    Goodput is the share of the wall time of all starts that went into steps which were kept: what remains are start-up,
-    compilation, waiting for data, checkpoints, evaluations, and steps that were lost with a start that was killed.
+    Goodput is the share of the wall time of all starts that was spent on steps that were kept. The rest is start-up,
+    compilation, waiting for data, checkpoints, evaluations, and steps that were lost when a start was killed.
     """
     spent = {
         "data_wait": totals.data_wait_seconds,
@@ -62,10 +62,10 @@ def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
 
 
 def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
-    """Model FLOPs utilization over the seconds that went into steps, after Chowdhery et al. (2022), arXiv 2204.02311.
+    """Return the model FLOPs utilization over the seconds of steps (Chowdhery et al., 2022, arXiv 2204.02311).
 
     Returns:
-      {`mfu`: of useful operations, `executed_mfu`: with those on padding}; empty where the peak of a device is unknown.
+      {`mfu`: for useful operations, `executed_mfu`: including those on padding}; empty if the device's peak is unknown.
     """
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     if peak is None or not seconds:

@@ -1,4 +1,4 @@
-"""A lock where there are none, on an object store: its holder shows that it lives by a mark that keeps changing."""
+"""A lock for object stores, which have none: the holder keeps changing a file to show that it is alive."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ from etils import epath
 
 from bertjax.errors import Busy
 
-# Claims that are made at the same moment see each other after this long.
+# Processes that take the lock at the same moment see each other after this share of `seconds`.
 _SETTLING_SHARE = 0.1
 
 log = logging.getLogger(__name__)
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def lease(path: epath.Path, seconds: float = 20.0) -> Iterator[None]:
-    """Holds a file for this process. A mark that does not change for longer than `seconds` is that of a dead process.
+    """Hold a lock file for this process. A file that does not change for longer than `seconds` is of a dead process.
 
-    No clock is compared with that of another machine: who finds a mark waits and looks whether it changes.
+    Clocks of different machines are not compared: a process that finds the file waits and checks whether it changes.
 
     Raises:
-      Busy: a live process holds it.
+      Busy: a live process holds the file.
     """
     owner, in_use = uuid.uuid4().hex, Busy(f"workdir {path.parent} is in use by a live run; wait for it")
     if before := _read(path):
-        log.info("%s holds the mark of another run; looking for %.0f s whether it lives", path.parent, 1.5 * seconds)
+        log.info("%s has the lock of another run; waiting %.0f s to see if it is alive", path.parent, 1.5 * seconds)
         time.sleep(1.5 * seconds)
         if _read(path) not in ("", before):
             raise in_use
@@ -37,13 +37,13 @@ def lease(path: epath.Path, seconds: float = 20.0) -> Iterator[None]:
     if not _read(path).startswith(owner):
         raise in_use
     ended = threading.Event()
-    marker = threading.Thread(target=_keep, args=(path, owner, seconds / 2, ended), name="lease", daemon=True)
-    marker.start()
+    keeper = threading.Thread(target=_keep, args=(path, owner, seconds / 2, ended), name="lease", daemon=True)
+    keeper.start()
     try:
         yield
     finally:
         ended.set()
-        marker.join()
+        keeper.join()
         with contextlib.suppress(OSError):
             path.unlink()
 
@@ -52,7 +52,7 @@ def _keep(path: epath.Path, owner: str, seconds: float, ended: threading.Event) 
     beats = 0
     while not ended.wait(seconds):
         beats += 1
-        with contextlib.suppress(OSError):  # the next beat may do
+        with contextlib.suppress(OSError):  # the next write may succeed
             path.write_text(f"{owner} {beats}")
 
 

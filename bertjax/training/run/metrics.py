@@ -1,4 +1,4 @@
-"""Metrics on their way from the device to files: fetched one dispatch late, so that the device never waits."""
+"""Metrics, from the device to files. They are fetched one dispatch late, so that the device never waits."""
 
 import collections
 import contextlib
@@ -13,13 +13,13 @@ from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.workdir import Workdir
 
-# Sums over the steps of a run; every other metric is a value of its step.
+# Metrics that are summed over the steps of a run; every other one is a value of its step.
 _SUMMED = ("tokens", "token_pairs", "predictions", "rows")
 
 
 @dataclasses.dataclass
 class Totals:
-    """What a run has consumed so far, over all its starts; saved with every checkpoint."""
+    """What a run has consumed so far, over all its starts. It is saved with every checkpoint."""
 
     tokens: float = 0.0
     token_pairs: float = 0.0
@@ -35,17 +35,17 @@ class Totals:
 
 
 class MetricsQueue:
-    """Dispatches whose metrics are still on the device. All but the newest are taken without waiting for it."""
+    """Metrics of dispatches that are still on the device. All but the newest can be fetched without waiting."""
 
     def __init__(self):
         self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
 
     def put(self, first_step: int, metrics: dict[str, jax.Array]) -> None:
-        """Metrics [steps] of a dispatch; steps are counted from 1."""
+        """Add the metrics [steps] of a dispatch; steps are counted from 1."""
         self._pending.append((first_step, metrics))
 
     def take(self, leave: int) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) of all steps but those of the newest `leave` dispatches, in order."""
+        """Return (step, metrics) of all steps in order, except those of the newest `leave` dispatches."""
         taken = []
         while len(self._pending) > leave:
             first_step, metrics = self._pending.popleft()
@@ -58,14 +58,15 @@ class MetricsQueue:
 
 
 class MetricsLog:
-    """`metrics.jsonl` and TensorBoard events, a record of training and evaluation together for each logged step, and
-    beside them `samples.jsonl` and `spikes.jsonl`.
+    """Writes `metrics.jsonl`, TensorBoard events, `samples.jsonl` and `spikes.jsonl`, and counts the totals of a run.
+
+    An entry of `metrics.jsonl` has the metrics of training and evaluation of one logged step.
 
     Args:
-      workdir: where they lie.
-      totals: up to the restored step.
-      restored_step: later records are dropped; they are written again.
-      writes: False only counts.
+      workdir: the workdir of the run.
+      totals: the totals up to the restored step.
+      restored_step: entries of later steps are dropped, since the run writes them again.
+      writes: whether to write files; False only counts.
     """
 
     def __init__(self, workdir: Workdir, totals: Totals, restored_step: int, writes: bool = True):
@@ -80,34 +81,34 @@ class MetricsLog:
 
     @property
     def totals(self) -> Totals:
-        """Up to the last step that was counted, the seconds up to now."""
+        """Totals up to the last counted step, with the seconds up to now."""
         now = time.monotonic()
         self._totals.seconds += now - self._clock
         self._clock = now
         return self._totals
 
     def count(self, metrics: dict[str, float], flops: float) -> None:
-        """Adds a step to the totals, with its useful operations: padding does not count."""
+        """Add a step to the totals, with its useful FLOPs (without padding)."""
         for name in _SUMMED:
             setattr(self._totals, name, getattr(self._totals, name) + metrics[name])
         self._totals.flops += flops
 
     def dispatched(self, flops: float) -> None:
-        """Adds the operations of a dispatch with all its padding."""
+        """Add the FLOPs of a dispatch, including padding."""
         self._totals.executed_flops += flops
 
     @contextlib.contextmanager
-    def spending(self, account: str) -> Iterator[None]:
-        """Adds the time that the loop spends here to `data_wait`, `compile`, `checkpoint` or `evaluation`."""
-        began = time.monotonic()
+    def spending(self, kind: str) -> Iterator[None]:
+        """Add the time spent in this context to `data_wait`, `compile`, `checkpoint` or `evaluation`."""
+        start = time.monotonic()
         try:
             yield
         finally:
-            name = f"{account}_seconds"
-            setattr(self._totals, name, getattr(self._totals, name) + time.monotonic() - began)
+            name = f"{kind}_seconds"
+            setattr(self._totals, name, getattr(self._totals, name) + time.monotonic() - start)
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:
-        """Writes the record of a step, with the totals so far."""
+        """Write the entry of a step, with the totals so far."""
         if not self._writes:
             return
         totals = self.totals
@@ -124,30 +125,30 @@ class MetricsLog:
         self._events.add(step, values)
 
     def write_samples(self, step: int, samples: list[dict]) -> None:
-        """Writes what a model guessed at a step."""
+        """Write the samples of the evaluation at a step."""
         if self._writes:
             self._samples.append({"step": step, "samples": samples})
 
     def write_spike(self, step: int, record: dict) -> None:
-        """Writes which loss jumped at a step, and on what."""
+        """Write the spike of a loss at a step."""
         if self._writes:
             self._spikes.append({"step": step, **_finite(record)})
 
     def flush(self) -> None:
-        """Writes what could wait."""
+        """Write what is buffered."""
         if self._writes:
             for journal in (self._records, self._samples, self._spikes):
                 journal.flush()
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write what is buffered, and close the files."""
         self.flush()
         if self._writes:
             self._events.close()
 
 
 def _finite(record: dict) -> dict:
-    """JSON knows no NaN: what is not finite is null."""
+    """Replace values that are not finite by None: JSON has no NaN."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
     }

@@ -1,4 +1,4 @@
-"""Traces of single steps for xprof."""
+"""xprof traces of selected steps."""
 
 import logging
 
@@ -14,29 +14,29 @@ class Trace:
     """Writes an xprof trace of some steps.
 
     Args:
-      steps: those from the first to before the last, counted from 0; None for no trace.
-      folder: where TensorBoard finds it.
+      steps: the steps to trace, counted from 0; None for no trace.
+      folder: folder of the trace, which TensorBoard opens.
     """
 
     def __init__(self, steps: range | None, folder: epath.Path):
         self._steps, self._folder = steps, folder
-        self._runs = False
+        self._is_running = False
 
     def edge(self, first: int, end: int, state: dict) -> None:
-        """Called before the chunk of the steps from `first` to before `end`; begins or ends the trace where it is time.
+        """Start or end the trace before a chunk of the steps `first` to `end - 1`.
 
-        A chunk that holds one of the steps is traced whole.
+        A chunk that contains one of the steps to trace is traced completely.
         """
-        if self._runs and first >= self._steps.stop:
+        if self._is_running and first >= self._steps.stop:
             self.end(state)
-        elif self._steps and not self._runs and first < self._steps.stop and end > self._steps.start:
+        elif self._steps and not self._is_running and first < self._steps.stop and end > self._steps.start:
             jax.block_until_ready(state)
             jax.profiler.start_trace(str(self._folder))
-            self._runs = True
+            self._is_running = True
 
     def end(self, state: dict) -> None:
-        """Ends a trace that runs; says so where none was written."""
-        if self._runs:
+        """End a running trace; log a warning if none was written."""
+        if self._is_running:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()
             log.info("trace written to %s", self._folder)
@@ -44,14 +44,14 @@ class Trace:
             log.warning(
                 "no trace was written: none of the steps %d:%d was trained", self._steps.start, self._steps.stop
             )
-        self._runs, self._steps = False, None
+        self._is_running, self._steps = False, None
 
 
 def parse_steps(text: str) -> range:
-    """`100:105` as range(100, 105).
+    """Return `100:105` as range(100, 105).
 
     Raises:
-      UserError: it is no such thing.
+      UserError: the text is not FIRST:LAST.
     """
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):

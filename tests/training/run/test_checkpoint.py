@@ -61,7 +61,7 @@ def files_of(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in (folder / "20").rglob("*") if path.is_file())
 
 
-def test_what_was_saved_comes_back_bit_for_bit(two):
+def test_a_checkpoint_is_restored_bit_for_bit(two):
     checkpoints = Checkpoints(epath.Path(two))
     assert checkpoints.steps() == [10, 20]
     assert_is(checkpoints.restore_newest(lambda step: state(0)), 20)
@@ -74,7 +74,7 @@ def test_the_newest_are_kept(tmp_path):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [4, 5]
 
 
-def test_one_in_every_so_many_steps_stays(tmp_path):
+def test_one_checkpoint_in_every_so_many_steps_is_kept(tmp_path):
     checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
     for step in range(1, 12):
         checkpoints.save(step, state(step), META)
@@ -82,7 +82,7 @@ def test_one_in_every_so_many_steps_stays(tmp_path):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [1, 5, 9, 11]
 
 
-def test_the_best_stay_also_where_the_run_was_restarted(tmp_path):
+def test_the_best_are_kept_over_restarts(tmp_path):
     scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
     for steps in ((1, 2, 3), (4, 5, 6, 7)):
         checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, best=2)
@@ -96,20 +96,22 @@ def test_without_checkpoints_there_is_nothing_to_restore(tmp_path):
     assert newest(tmp_path / "c") is None
 
 
-def test_where_no_folder_can_be_made_the_run_fails_in_one_line(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("no folder")
     for _ in range(2):  # and fails alike when the next save tries again
         with pytest.raises(RunFailed, match="could not be written to .*file/checkpoints: .*; the older ones are kept"):
             write(tmp_path / "file" / "checkpoints", 10)
 
 
-def test_processes_that_see_other_checkpoints_do_not_go_on(two, monkeypatch):
+def test_processes_that_see_other_checkpoints_stop(two, monkeypatch):
     monkeypatch.setattr("bertjax.training.parallel.processes.gather", lambda seen: [seen, seen[:1]])
-    with pytest.raises(RunFailed, match=r"process 1 sees the checkpoints \[10\] in .* and this one \[10, 20\]; give"):
+    with pytest.raises(
+        RunFailed, match=r"process 1 sees the checkpoints \[10\] in .* and this one \[10, 20\]; run the same"
+    ):
         newest(two)
 
 
-def test_who_reads_for_itself_waits_for_nobody(two, monkeypatch):
+def test_a_process_that_reads_for_itself_does_not_wait_for_others(two, monkeypatch):
     monkeypatch.setattr("bertjax.training.parallel.processes.gather", lambda seen: pytest.fail("it asks the others"))
     assert_is(Checkpoints(epath.Path(two)).restore(20), 20)
 
@@ -130,8 +132,8 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def test_one_flipped_bit_in_any_file_never_goes_unseen(two, tmp_path, caplog):
-    """What is restored is right; where it is not the newest, that is said, and so it is for every file of arrays."""
+def test_one_flipped_bit_in_any_file_is_detected(two, tmp_path, caplog):
+    """The restored state is right. If it is not the newest, there is a warning. This covers every file of arrays."""
     reported = set()
     for number, name in enumerate(files_of(two)):
         folder = tmp_path / str(number) / "c"
@@ -179,7 +181,7 @@ def assert_reported(folder: Path, caplog) -> None:
     [record] = [record for record in caplog.records if record.name.startswith("bertjax")]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("checkpoint 20 is damaged (")
-    assert record.getMessage().endswith("); going on from the one before")
+    assert record.getMessage().endswith("); continuing from the one before")
     assert len(record.getMessage().splitlines()) == 1
     assert Checkpoints(epath.Path(folder)).steps() == [10]
     [aside] = folder.parent.glob("c.damaged-20-*")
@@ -192,7 +194,7 @@ def test_where_none_is_whole_nothing_is_made_up(two, tmp_path):
     for data in folder.glob("*/state/d/*"):
         data.write_bytes(data.read_bytes()[:-20])
     for _ in range(2):  # the second try must not find an empty folder, and begin at step 0
-        with pytest.raises(UserError, match=r"no checkpoint in .* is whole; delete the workdir to start anew"):
+        with pytest.raises(UserError, match=r"every checkpoint in .* is damaged; start again in another --workdir"):
             newest(folder)
 
 
