@@ -52,13 +52,13 @@ def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
     devices = chips.chips * chips.chip.devices
     rows, chosen = _TOKENS_A_DEVICE // seq_len, None
     while True:
-        [prediction] = run(cell_config(preset, seq_len, rows * devices), topology)
-        if not prediction.memory.fits and chosen is None and rows > 1:
+        [forecast] = run(cell_config(preset, seq_len, rows * devices), topology)
+        if not forecast.memory.fits and chosen is None and rows > 1:
             rows //= 2
             continue
-        if not prediction.memory.fits:
-            return chosen or report.as_dict(prediction)
-        chosen = report.as_dict(prediction)
+        if not forecast.memory.fits:
+            return chosen or report.as_dict(forecast)
+        chosen = report.as_dict(forecast)
         if chosen["floor"]["binds"] in ("compute", "memory") or rows < _TOKENS_A_DEVICE // seq_len:
             return chosen
         rows *= 2
@@ -66,11 +66,11 @@ def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
 
 def compare_flops(preset: str) -> dict[str, Any]:
     """XLA's FLOPs of a step of 8,192 tokens on one v5e chip over those of the model."""
-    [prediction] = run(cell_config(preset, 128, 64, dropout=0.0, unroll=True, remat="none"), "v5e:1x1")
+    [forecast] = run(cell_config(preset, 128, 64, dropout=0.0, unroll=True, remat="none"), "v5e:1x1")
     return {
-        "xla": prediction.xla_flops,
-        "matrices": prediction.executed_flops,
-        "model": prediction.model_flops,
+        "xla": forecast.xla_flops,
+        "matrices": forecast.executed_flops,
+        "model": forecast.model_flops,
     }
 
 

@@ -11,7 +11,7 @@ from bertjax import cli, config_file
 from bertjax.config import Config
 from bertjax.errors import UserError
 from bertjax.forecast import report, topologies
-from bertjax.forecast.forecast import Prediction, predict
+from bertjax.forecast.forecast import Forecast, forecast_step
 from bertjax.forecast.search import best, search
 from bertjax.hardware import platform
 from bertjax.training.program import Program
@@ -21,7 +21,7 @@ _ASSUMED_MFU = 0.4
 log = logging.getLogger(__name__)
 
 
-def run(config: Config, topology: str, stage: int | None = None) -> list[Prediction]:
+def run(config: Config, topology: str, stage: int | None = None) -> list[Forecast]:
     """Compiles the step that training runs, for chips that need not be there.
 
     Args:
@@ -30,7 +30,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
       stage: index of the only stage to compile; by default one of each distinct shape.
 
     Returns:
-      A prediction for each task of each stage compiled, in order.
+      A forecast for each task of each stage compiled, in order.
 
     Raises:
       UserError: no such topology or stage, devices that do not divide the batch, or libtpu is not installed.
@@ -41,13 +41,13 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Predict
     indices = _distinct(config) if stage is None else [_checked(config, stage)]
     program = Program(config, config.expected_vocab_size, chips.devices())
     program.check()
-    predictions = []
+    forecasts = []
     for index in indices:
         at = config.stages[index]
         for task in at.among(config.tasks):
             log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
-            predictions.append(predict(program.at(index), chips, index, task))
-    return predictions
+            forecasts.append(forecast_step(program.at(index), chips, index, task))
+    return forecasts
 
 
 def _check_resolved(config: Config) -> None:
@@ -84,9 +84,9 @@ def _run_search(config: Config, topology: str, stage: int | None, as_json: bool)
     largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)
     index = largest if stage is None else _checked(config, stage)
     tried = []
-    for prediction in search(config, chips, index):
-        tried.append(prediction)
-        log.info("%s", report.one_line(prediction))
+    for forecast in search(config, chips, index):
+        tried.append(forecast)
+        log.info("%s", report.one_line(forecast))
     found = best(tried)
     if as_json:
         chosen = None if found is None else tried.index(found)
@@ -99,13 +99,13 @@ def _run_search(config: Config, topology: str, stage: int | None, as_json: bool)
     return 0 if found else 1
 
 
-def _print(predictions: Sequence[Prediction], config: Config, args: argparse.Namespace) -> None:
+def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespace) -> None:
     if args.json:
-        print(json.dumps([report.as_dict(prediction) for prediction in predictions], indent=2))
+        print(json.dumps([report.as_dict(forecast) for forecast in forecasts], indent=2))
         return
-    print("\n\n".join(report.as_text(prediction) for prediction in predictions))
+    print("\n\n".join(report.as_text(forecast) for forecast in forecasts))
     if args.corpus_tokens:
-        print(report.projection(predictions, config, args.corpus_tokens, args.mfu))
+        print(report.projection(forecasts, config, args.corpus_tokens, args.mfu))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -149,9 +149,9 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure("cpu")
     if args.search:
         return _run_search(config, args.topology, args.stage, args.json)
-    predictions = run(config, args.topology, args.stage)
-    _print(predictions, config, args)
-    return 0 if all(prediction.memory.fits for prediction in predictions) else 1
+    forecasts = run(config, args.topology, args.stage)
+    _print(forecasts, config, args)
+    return 0 if all(forecast.memory.fits for forecast in forecasts) else 1
 
 
 if __name__ == "__main__":

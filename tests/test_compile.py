@@ -28,9 +28,9 @@ def load(*overrides: str) -> config.Config:
 
 
 @pytest.fixture(scope="module")
-def prediction():
-    [prediction] = compile.run(load(), "v5e:2x2")
-    return prediction
+def forecast():
+    [forecast] = compile.run(load(), "v5e:2x2")
+    return forecast
 
 
 def test_it_is_the_step_that_training_runs():
@@ -45,58 +45,58 @@ def test_it_is_the_step_that_training_runs():
     assert abstract.as_text() == real.as_text()
 
 
-def test_a_small_run_fits(prediction):
-    memory = prediction.memory
+def test_a_small_run_fits(forecast):
+    memory = forecast.memory
     assert memory.fits and 0 < memory.needed < memory.usable
     assert memory.free == memory.usable - memory.needed
-    assert memory.arguments > 3 * 4 * prediction.parameters / 4  # weights and two moments on four chips
-    assert (prediction.topology.chips, prediction.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
+    assert memory.arguments > 3 * 4 * forecast.parameters / 4  # weights and two moments on four chips
+    assert (forecast.topology.chips, forecast.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
 
 
-def test_figures(prediction):
+def test_figures(forecast):
     program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
-    assert prediction.parameters == count_parameters(program.abstract_state["params"], program.encoder)
-    assert prediction.model_flops == training_flops(program.encoder, 8 * 32, 8 * 32 * 32, 8 * 8)
+    assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
+    assert forecast.model_flops == training_flops(program.encoder, 8 * 32, 8 * 32 * 32, 8 * 8)
     # Two layers, of which the second computes but the predicted positions; and a head.
-    assert 0.5 * prediction.model_flops < prediction.executed_flops < prediction.model_flops
-    floor = prediction.floor
-    assert floor.compute == pytest.approx(prediction.executed_flops / (4 * 197e12))
+    assert 0.5 * forecast.model_flops < forecast.executed_flops < forecast.model_flops
+    floor = forecast.floor
+    assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
     assert floor.seconds == max(floor.compute, floor.memory, floor.interconnect)
     assert getattr(floor, floor.binds) == floor.seconds and floor.network == 0.0
 
 
-def test_collectives_of_gathered_weights(prediction):
+def test_collectives_of_gathered_weights(forecast):
     """Gathered once and scattered once, in bfloat16."""
-    kinds = {(row.kind, row.dtype) for row in prediction.collectives}
+    kinds = {(row.kind, row.dtype) for row in forecast.collectives}
     assert ("all-gather", "bf16") in kinds
     assert {"reduce-scatter", "all-reduce"} & {kind for kind, dtype in kinds if dtype == "bf16"}
 
 
-def test_json(prediction):
-    plain = json.loads(json.dumps(report.as_dict(prediction)))
+def test_json(forecast):
+    plain = json.loads(json.dumps(report.as_dict(forecast)))
     assert plain["predicted"] is True and plain["memory"]["fits"] is True
-    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == prediction.floor.binds
-    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in prediction.collectives)
+    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == forecast.floor.binds
+    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.collectives)
 
 
-def test_text_says_that_nothing_was_measured(prediction):
-    text = report.as_text(prediction)
+def test_text_says_that_nothing_was_measured(forecast):
+    text = report.as_text(forecast)
     assert text.startswith("PREDICTED for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
     assert "fits         yes" in text and "floor " in text and "synchronous" in text
 
 
-def test_epochs_and_days(prediction):
+def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
-    line = report.projection([prediction], config, corpus_tokens=15_000 * 8 * 32 / 3, mfu=0.5)
-    days = 15_000 * prediction.model_flops / (4 * 197e12 * 0.5) / 86_400
+    line = report.projection([forecast], config, corpus_tokens=15_000 * 8 * 32 / 3, mfu=0.5)
+    days = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5) / 86_400
     assert "3 epochs" in line and f"predicted {days:.3g} days at an assumed MFU of 50%" in line
 
 
-def test_an_assumed_mfu_that_cannot_be_is_told(prediction):
+def test_an_assumed_mfu_that_cannot_be_is_told(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
-    most = prediction.ideal_seconds / prediction.floor.seconds
-    assert "allows" not in report.projection([prediction], config, 1e6, mfu=0.9 * most)
-    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([prediction], config, 1e6, mfu=1.0)
+    most = forecast.ideal_seconds / forecast.floor.seconds
+    assert "allows" not in report.projection([forecast], config, 1e6, mfu=0.9 * most)
+    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([forecast], config, 1e6, mfu=1.0)
 
 
 @pytest.fixture
@@ -150,10 +150,10 @@ def test_what_does_not_fit(capsys):
     assert "--config.runtime.micro_tokens=128" in said and "--search" in said
 
 
-def test_the_best_is_the_lowest_floor_that_fits(prediction):
-    slow = dataclasses.replace(prediction, floor=dataclasses.replace(prediction.floor, compute=1.0))
-    large = dataclasses.replace(prediction, memory=Memory(usable=1, needed=2, table="too much"))
-    assert search.best([slow, large, prediction]) is prediction
+def test_the_best_is_the_lowest_floor_that_fits(forecast):
+    slow = dataclasses.replace(forecast, floor=dataclasses.replace(forecast.floor, compute=1.0))
+    large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"))
+    assert search.best([slow, large, forecast]) is forecast
     assert search.best([large]) is None
 
 

@@ -1,1 +1,1 @@
-"""Forecasts for TPUs that are not there: what the compiler says about a step's memory, traffic and shortest time."""
+"""Forecasts for TPUs that are not there: a step's memory, collectives and shortest time, from the compiler alone."""

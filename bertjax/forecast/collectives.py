@@ -1,4 +1,4 @@
-"""What a compiled program sends between chips: kind, dtype, bytes, and whether other work goes on meanwhile."""
+"""The collectives of a compiled program: kind, dtype, bytes, and whether they overlap with computation."""
 
 import dataclasses
 import math
@@ -9,9 +9,9 @@ from bertjax.forecast.hlo import Array, Computation, Instruction, Module
 
 _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
-# XLA for TPU spreads an asynchronous collective over several fusions, each with a copy of it that bears this number.
+# XLA for TPU splits an asynchronous collective into several fusions, each with a copy that has this number.
 _CHAIN = re.compile(r'chain_id="(\d+)"')
-# Between slices it becomes a pair of send and recv.
+# A collective between slices becomes a pair of send and recv.
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="([A-Z_]+)"')
 
 
@@ -21,12 +21,12 @@ class Collective:
 
     Attributes:
       kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all` or `collective-permute`.
-      dtype: such as "bf16"; the widest one, where several arrays go together.
-      bytes: of the whole arrays: what a gather gives, what a reduction or exchange is given.
-      group: how many devices take part.
-      runs: how often.
-      asynchronous: whether the device computes meanwhile.
-      between_slices: whether it goes through the network of the data center.
+      dtype: for example "bf16"; that of the largest array if there are several.
+      bytes: bytes of the full arrays: the result of a gather, the operands of a reduction or exchange.
+      group: number of devices that take part.
+      runs: how often it runs.
+      asynchronous: whether the device computes at the same time.
+      between_slices: whether it uses the network of the data center.
     """
 
     kind: str
@@ -39,31 +39,31 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that each device sends, at the least, every time it runs."""
-        if self.between_slices:  # a device exchanges its own share with those of the other slices
+        """Least number of bytes that each device sends per run."""
+        if self.between_slices:  # a device exchanges its own shard with those of the other slices
             return self.bytes
         share = (self.group - 1) / self.group
         return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1}.get(self.kind, share)
 
 
 def collectives(module: Module, devices: int) -> list[Collective]:
-    """All collectives of a program, each once however many instructions it became.
+    """Return all collectives of a program, each once, however many instructions it consists of.
 
     Args:
       module: the program of one device.
-      devices: how many devices run it: a collective that names no group is of all of them.
+      devices: number of devices that run it: the group of a collective that has no `replica_groups`.
     """
-    found: dict[object, Collective] = {}
-    for key, collective in _found(module, devices):
-        if key not in found or collective.runs > found[key].runs:
-            found[key] = collective
-    return list(found.values())
+    unique: dict[object, Collective] = {}
+    for key, collective in _instances(module, devices):
+        if key not in unique or collective.runs > unique[key].runs:
+            unique[key] = collective
+    return list(unique.values())
 
 
-def table(found: list[Collective]) -> list[Collective]:
-    """Sums of those that differ only in bytes, groups and runs; the largest first. `runs` is how many there are."""
+def table(collectives: list[Collective]) -> list[Collective]:
+    """Return the sums of collectives that differ in bytes, groups and runs only, the largest first."""
     rows: dict[tuple, list[Collective]] = {}
-    for collective in found:
+    for collective in collectives:
         key = (collective.kind, collective.dtype, collective.between_slices, collective.asynchronous)
         rows.setdefault(key, []).append(collective)
     summed = [
@@ -78,7 +78,7 @@ def table(found: list[Collective]) -> list[Collective]:
     return sorted(summed, key=lambda row: -row.bytes)
 
 
-def _found(module: Module, devices: int) -> Iterator[tuple[object, Collective]]:
+def _instances(module: Module, devices: int) -> Iterator[tuple[object, Collective]]:
     for computation, instruction, runs in module:
         kind = instruction.opcode.removesuffix("-start")
         if kind in _KINDS:
@@ -93,21 +93,21 @@ def _found(module: Module, devices: int) -> Iterator[tuple[object, Collective]]:
 
 
 def _within_slice(computation: Computation, instruction: Instruction, kind: str, runs: int, devices: int) -> Collective:
-    given = [
+    operands = [
         array
         for name in instruction.operands
         if name in computation.instructions
         for array in computation.instructions[name].arrays
     ]
     group = _group_size(instruction, devices)
-    # A start gives its operands, too.
-    gives = [_times(array, group) for array in given] if kind == "all-gather" else given
-    # What is scattered after it was reduced needs but a reduce-scatter, and that is what runs.
+    # The results of a start include its operands, so they are not used here.
+    arrays = [_times(array, group) for array in operands] if kind == "all-gather" else operands
+    # XLA runs an all-reduce whose result is then scattered as a reduce-scatter.
     scattered = kind == "all-reduce" and computation.name.startswith("all-reduce-scatter")
     return Collective(
         kind="reduce-scatter" if scattered else kind,
-        dtype=max(given, key=lambda array: array.bytes).dtype,
-        bytes=sum(array.bytes for array in gives),
+        dtype=max(operands, key=lambda array: array.bytes).dtype,
+        bytes=sum(array.bytes for array in arrays),
         group=group,
         runs=runs,
         asynchronous=instruction.opcode.endswith("-start") or "chain_id" in instruction.attributes,
@@ -119,14 +119,14 @@ def _times(array: Array, group: int) -> Array:
 
 
 def _group_size(instruction: Instruction, devices: int) -> int:
-    """Of `replica_groups`, which lists devices, counts them ([groups,size]<=...), or names axes of a mesh."""
+    """Return the size of `replica_groups`: lists of devices, a count ([groups,size]<=...), or axes of a mesh."""
     text = instruction.attributes.partition("replica_groups=")[2] or instruction.attributes.partition("pairs=")[2]
-    if listed := re.match(r"\{\{([\d,]+)\}", text):
-        return 2 if instruction.opcode.startswith("collective-permute") else listed[1].count(",") + 1
-    if counted := re.match(r"\[\d+,(\d+)\]<=", text):
-        return int(counted[1])
-    if named := re.match(r"(?:mesh)?\[([^\]]*)\][^{]*\{([^}]*)\}", text):
-        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
-        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", named[2])
+    if device_list := re.match(r"\{\{([\d,]+)\}", text):
+        return 2 if instruction.opcode.startswith("collective-permute") else device_list[1].count(",") + 1
+    if count := re.match(r"\[\d+,(\d+)\]<=", text):
+        return int(count[1])
+    if mesh := re.match(r"(?:mesh)?\[([^\]]*)\][^{]*\{([^}]*)\}", text):
+        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
+        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh[2])
         return math.prod(int(part) if part else sizes[axis] for axis, part in axes)
     return devices

@@ -1,4 +1,4 @@
-"""What the compiler says of a training step on a TPU, before there is one."""
+"""The forecast of a training step on a TPU: memory, FLOPs, collectives and shortest time, from its compiled program."""
 
 import dataclasses
 import math
@@ -28,12 +28,12 @@ class Memory:
     """Bytes of HBM of one device.
 
     Attributes:
-      usable: what the compiler gives a program.
-      needed: by the program, at its peak; where it does not fit, as much of it as the compiler tells.
-      arguments: state and batch, which are there when a step begins.
-      temporaries: activations, gradients and gathered weights, at their peak.
-      program: the instructions themselves.
-      table: what the compiler says of a program that needs more than there is; empty where it fits.
+      usable: bytes that the compiler allows a program to use.
+      needed: peak of the program. If it does not fit, the part of it that the compiler reports.
+      arguments: state and batch, which are in memory when a step starts.
+      temporaries: peak of activations, gradients and gathered weights.
+      program: bytes of the instructions.
+      table: the compiler's report on a program that does not fit; empty if it fits.
     """
 
     usable: int
@@ -49,38 +49,39 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """Negative where it does not fit."""
+        """Free bytes; negative if the program does not fit."""
         return self.usable - self.needed
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
-    """A compiled step; all figures are predicted, none was measured.
+class Forecast:
+    """The forecast of a step; nothing in it was measured.
+
+    If the step does not fit, the attributes from `executed_flops` on are 0, empty or None.
 
     Attributes:
-      topology: on which chips.
+      topology: the chips.
       stage: index of the stage.
-      task: that has its turn, where there are several.
-      steps: of the stage.
+      task: name of the task, if there are several.
+      steps: number of steps of the stage.
       seq_len: T.
       batch: B, rows of the global batch.
-      mesh: devices along each axis.
-      strategy: where weights rest.
+      mesh: number of devices along each axis.
+      strategy: how weights are sharded, see `bertjax.training.parallel.strategy`.
       remat: what the backward pass recomputes.
-      micro_batches: parts of a device's share of the batch.
-      micro_tokens: the most tokens of a part, as configured; 0 for no limit.
-      parameters: of the model, the padding of the vocabulary not counted.
-      model_flops: of a step on all devices, by formula: rows full of one example each, and nothing done twice.
-      memory: of one device.
-      compile_seconds: on this machine.
-      executed_flops: of the matrix products of a step on all devices; this and all below is 0, empty or None where the
-        step does not fit.
-      xla_flops: as XLA counts them, a dispatch: with elementwise operations, without kernels, a loop's body once.
-      collectives: of one device, a dispatch of `steps_per_call` steps.
+      micro_batches: number of micro-batches of a device.
+      micro_tokens: largest number of tokens of a micro-batch, as configured; 0 for no limit.
+      parameters: number of parameters of the model, without the padding of the vocabulary.
+      model_flops: FLOPs of a step on all devices by formula, for rows of one full example each and no recomputation.
+      memory: memory of one device.
+      compile_seconds: time of the compilation on this machine.
+      executed_flops: FLOPs of the matrix products of a step on all devices.
+      xla_flops: XLA's count for a dispatch: with elementwise operations, without kernels, loop bodies counted once.
+      collectives: collectives of one device in a dispatch of `steps_per_call` steps.
       steps_per_call: steps in one dispatch.
-      floor: the shortest step.
-      unknown_loops: loops whose length the program does not tell: what they do is counted once.
-      unknown_kernels: calls of kernels whose operations are not counted.
+      floor: lower bound of the time of a step.
+      unknown_loops: number of loops of unknown length; their bodies are counted once.
+      unknown_kernels: number of calls of kernels whose FLOPs are not counted.
       libtpu: version of the compiler.
     """
 
@@ -110,18 +111,18 @@ class Prediction:
 
     @property
     def ideal_seconds(self) -> float:
-        """A step at the chips' peak, with the model's own operations alone."""
+        """Time of a step that only computes `model_flops`, at the chips' peak."""
         return self.model_flops / (self.topology.chips * self.topology.chip.flops)
 
 
-def predict(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Prediction:
-    """Compiles the chunk of steps that training runs, from the shapes of its arguments alone.
+def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
+    """Compile the chunk of steps that training runs, from the shapes of its arguments.
 
     Args:
-      program: on the devices of the topology.
-      topology: of these chips.
-      stage: index into the stages of the run.
-      task: that has its turn; the first by default.
+      program: a program on the devices of the topology.
+      topology: the chips.
+      stage: index of a stage of the run.
+      task: name of a task of the stage; the first task by default.
 
     Raises:
       RunFailed: the compiler fails for another reason than memory.
@@ -136,16 +137,16 @@ def predict(program: Program, topology: Topology, stage: int = 0, task: str = ""
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():
-            # JAX's cache takes programs for chips that are not there, but cannot give them back.
+            # JAX's cache stores programs for chips that are not there, but cannot load them.
             warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         if _OUT_OF_MEMORY not in str(error):
             raise RunFailed(f"the compiler for {topology} fails: {str(error).splitlines()[0]}") from error
-        compiled, memory = None, _too_much(str(error), usable, _bytes_a_device(arguments))
+        compiled, memory = None, _memory_of_failure(str(error), usable, _bytes_per_device(arguments))
     else:
         memory = _memory(compiled.memory_analysis(), usable)
-    prediction = Prediction(
+    forecast = Forecast(
         topology=topology,
         stage=stage,
         task=of_task.name if len(program.tasks) > 1 else "",
@@ -165,22 +166,22 @@ def predict(program: Program, topology: Topology, stage: int = 0, task: str = ""
         libtpu=libtpu_version(),
     )
     if compiled is None:
-        return prediction
-    prediction = dataclasses.replace(prediction, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
-    return _with_work(prediction, hlo.parse(compiled.as_text()), kernel_flops(traced.jaxpr.jaxpr), program.mesh.size)
+        return forecast
+    forecast = dataclasses.replace(forecast, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
+    return _with_work(forecast, hlo.parse(compiled.as_text()), kernel_flops(traced.jaxpr.jaxpr), program.mesh.size)
 
 
-def _with_work(prediction: Prediction, module: hlo.Module, kernels: dict[str, float], devices: int) -> Prediction:
-    found = collectives(module, devices)
+def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, float], devices: int) -> Forecast:
+    all_collectives = collectives(module, devices)
     in_kernels = [(flops_of_call(call, kernels), runs) for call, runs in calls(module)]
     flops = work.matrix_flops(module) + sum(flops * runs for flops, runs in in_kernels if flops is not None)
     moved = work.hbm_bytes(module)
-    steps = prediction.steps_per_call
+    steps = forecast.steps_per_call
     return dataclasses.replace(
-        prediction,
+        forecast,
         executed_flops=flops * devices / steps,
-        collectives=tuple(found),
-        floor=roofline.floor(prediction.topology.chip, flops, moved, found, steps),
+        collectives=tuple(all_collectives),
+        floor=roofline.floor(forecast.topology.chip, flops, moved, all_collectives, steps),
         unknown_loops=module.loops_of_unknown_length,
         unknown_kernels=sum(flops is None for flops, _ in in_kernels),
     )
@@ -198,21 +199,21 @@ def _memory(stats: Any, usable: int) -> Memory:
     )
 
 
-def _too_much(message: str, usable: int, arguments: int) -> Memory:
-    """Of what the compiler says: either how much all of it is, or how much the temporaries are."""
+def _memory_of_failure(message: str, usable: int, arguments: int) -> Memory:
+    """Return the memory of a program that does not fit; the compiler reports either all of it or the temporaries."""
     temporaries = 0
-    if said := re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", message):
-        temporaries = _number(said)
+    if size := re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", message):
+        temporaries = _bytes_of(size)
         needed = arguments + temporaries
     else:
-        said = re.search(r"Used ([\d.]+)([KMGT]?) of", message)
-        needed = _number(said) if said else usable
+        size = re.search(r"Used ([\d.]+)([KMGT]?) of", message)
+        needed = _bytes_of(size) if size else usable
     return Memory(usable, needed, arguments, temporaries, table=message.strip())
 
 
-def _number(said: re.Match) -> int:
-    return int(float(said[1]) * _UNITS[said[2]])
+def _bytes_of(size: re.Match) -> int:
+    return int(float(size[1]) * _UNITS[size[2]])
 
 
-def _bytes_a_device(tree: Any) -> int:
+def _bytes_per_device(tree: Any) -> int:
     return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

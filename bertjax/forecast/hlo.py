@@ -1,7 +1,7 @@
-"""Reads a compiled program: its computations, their instructions, and how often each of them runs.
+"""The parser of compiled programs: computations, their instructions, and how often each of them runs.
 
-The text is that of `jax.stages.Compiled.as_text()`. XLA's own cost analysis counts the body of a loop once,
-however long the loop; here every instruction knows how often it runs.
+It reads the text of `jax.stages.Compiled.as_text()`. XLA's own cost analysis counts the body of a loop once, however
+long the loop is; here every instruction has the number of times that it runs.
 """
 
 import dataclasses
@@ -27,9 +27,8 @@ class Array:
     """The type of a value.
 
     Attributes:
-      dtype: such as "bf16".
-      shape: its dimensions.
-      in_hbm: whether it lies in the chip's main memory, and not in a scratch memory of the core.
+      dtype: for example "bf16".
+      in_hbm: whether it is in the chip's main memory, not in a scratch memory of the core.
     """
 
     dtype: str
@@ -38,7 +37,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Without the padding of its layout."""
+        """Bytes without the padding of the layout."""
         size = _BYTES.get(self.dtype) if self.dtype in _BYTES else int(re.sub(r"^\D+(\d+).*", r"\1", self.dtype)) / 8
         return int(np.prod(self.shape, dtype=np.int64) * size)
 
@@ -48,12 +47,12 @@ class Instruction:
     """One instruction.
 
     Attributes:
-      name: without the %.
-      opcode: such as "fusion" or "all-reduce".
-      arrays: what it gives; several where it is a tuple.
+      name: name without the %.
+      opcode: for example "fusion" or "all-reduce".
+      arrays: types of its results; several for a tuple.
       operands: names of its operands.
       attributes: the rest of its line.
-      is_root: whether its value is that of the computation.
+      is_root: whether its value is the value of the computation.
     """
 
     name: str
@@ -65,23 +64,23 @@ class Instruction:
 
     @functools.cached_property
     def called(self) -> tuple[str, ...]:
-        """Names of the computations that it runs; not those that are applied to each element."""
+        """Names of the computations that it runs, without those that it applies to each element."""
         groups = _CALLED.findall(self.attributes)
         return tuple(name.removeprefix("%") for group in groups for name in group.split(", "))
 
     def attribute(self, name: str) -> str:
-        """The value of `name=...` up to the next comma or space; empty where there is none."""
-        found = re.search(rf"\b{name}=([^, ]+)", self.attributes)
-        return found[1] if found else ""
+        """Return the value of `name=...` up to the next comma or space; empty without one."""
+        match = re.search(rf"\b{name}=([^, ]+)", self.attributes)
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A list of instructions; a name is unique among them.
+    """A list of instructions with unique names.
 
     Attributes:
-      name: without the %.
-      instructions: by name, in the order in which they run.
+      name: name without the %.
+      instructions: {name: instruction}, in the order in which they run.
     """
 
     name: str
@@ -93,7 +92,7 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> dict[int, Instruction]:
-        """By number."""
+        """{number: parameter}."""
         return {
             int(instruction.attributes.partition(")")[0]): instruction
             for instruction in self.instructions.values()
@@ -102,7 +101,7 @@ class Computation:
 
     @functools.cached_property
     def uses(self) -> dict[str, list[Instruction]]:
-        """The instructions that a value is an operand of."""
+        """{name of a value: instructions that have it as an operand}."""
         uses = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for name in instruction.operands:
@@ -115,8 +114,8 @@ class Module:
     """A compiled program.
 
     Attributes:
-      computations: by name.
-      entry: name of the one that it starts with.
+      computations: {name: computation}.
+      entry: name of the computation that the program starts with.
     """
 
     computations: dict[str, Computation]
@@ -124,7 +123,7 @@ class Module:
 
     @functools.cached_property
     def runs(self) -> dict[str, int]:
-        """How often each computation runs that the entry leads to; those of a loop of unknown length as if once."""
+        """{computation: how often it runs}; loops of unknown length count as one iteration."""
         runs = {name: 0 for name in self.computations}
 
         def run(name: str, times: int) -> None:
@@ -139,7 +138,7 @@ class Module:
 
     @functools.cached_property
     def fused(self) -> frozenset[str]:
-        """Names of the computations whose values in between never reach memory."""
+        """Names of the computations of fusions: their intermediate values never reach memory."""
         return frozenset(
             called
             for computation in self.computations.values()
@@ -149,7 +148,7 @@ class Module:
         )
 
     def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """(computation, instruction, how often it runs) of all that run."""
+        """Yield (computation, instruction, how often it runs) of all instructions that run."""
         for name, times in self.runs.items():
             if times:
                 for instruction in self.computations[name].instructions.values():
@@ -157,7 +156,7 @@ class Module:
 
     @property
     def loops_of_unknown_length(self) -> int:
-        """Loops whose instructions are counted once."""
+        """Number of loops whose instructions are counted once."""
         return sum(instruction.opcode == "while" and self.trip_count(instruction) is None for _, instruction, _ in self)
 
     @property
@@ -171,9 +170,9 @@ class Module:
         }
 
     def trip_count(self, loop: Instruction) -> int | None:
-        """How often a `while` runs its body: what the compiler noted, or the one constant that its condition holds."""
-        if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
-            return int(noted[1])
+        """Return how often a `while` runs its body: the compiler's own note, or the only constant of its condition."""
+        if note := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):
+            return int(note[1])
         condition = self.computations[loop.attribute("condition").removeprefix("%")]
         constants = [
             int(constant.attributes.partition(")")[0])
@@ -185,7 +184,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Reads the text of a compiled program."""
+    """Parse the text of a compiled program."""
     computations: dict[str, Computation] = {}
     entry = ""
     instructions: dict[str, Instruction] = {}
@@ -204,11 +203,11 @@ def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
     opcode = _OPCODE.search(rest)
     arrays = tuple(
         Array(
-            found["dtype"],
-            tuple(int(size) for size in found["dims"].split(",") if size),
-            not re.search(r"S\(\d+\)", found["layout"] or ""),
+            match["dtype"],
+            tuple(int(size) for size in match["dims"].split(",") if size),
+            not re.search(r"S\(\d+\)", match["layout"] or ""),
         )
-        for found in _ARRAY.finditer(rest[: opcode.start()])
+        for match in _ARRAY.finditer(rest[: opcode.start()])
     )
     inside, attributes = _closed(rest[opcode.end() :])
     is_constant = opcode["opcode"] == "constant"
@@ -218,10 +217,10 @@ def _instruction(name: str, rest: str, is_root: bool) -> Instruction:
 
 
 def _closed(text: str) -> tuple[str, str]:
-    """Splits at the parenthesis that closes one opened before."""
+    """Split at the parenthesis that closes one before the text."""
     depth = 1
-    for place in re.finditer(r"[()]", text):
-        depth += 1 if place[0] == "(" else -1
+    for parenthesis in re.finditer(r"[()]", text):
+        depth += 1 if parenthesis[0] == "(" else -1
         if not depth:
-            return text[: place.start()], text[place.end() :]
+            return text[: parenthesis.start()], text[parenthesis.end() :]
     return text, ""

@@ -1,4 +1,4 @@
-"""Matrix operations within Pallas kernels, of which the compiled program shows only the call."""
+"""FLOPs of Pallas kernels; the compiled program contains only their calls."""
 
 import itertools
 import math
@@ -9,29 +9,29 @@ from bertjax.forecast.hlo import Instruction, Module
 
 
 def kernel_flops(jaxpr: Any) -> dict[str, float]:
-    """{name of a kernel: floating-point operations of the matrix products of one call}, of all in a traced function.
+    """Return {kernel: FLOPs of the matrix products of one call} for all kernels of a traced function.
 
-    Every place of the grid counts, with all branches of the kernel.
+    Every point of the grid counts, with all branches of the kernel.
 
     Args:
-      jaxpr: of `jax.stages.Traced`.
+      jaxpr: the jaxpr of a `jax.stages.Traced`.
     """
-    found = {}
+    flops = {}
     for equation in _equations(jaxpr):
         if equation.primitive.name == "pallas_call":
-            places = math.prod(equation.params["grid_mapping"].grid)
-            found[equation.params["name"]] = float(places * _products(equation.params["jaxpr"]))
-    return found
+            points = math.prod(equation.params["grid_mapping"].grid)
+            flops[equation.params["name"]] = float(points * _products(equation.params["jaxpr"]))
+    return flops
 
 
 def flops_of_call(call: Instruction, kernels: dict[str, float]) -> float | None:
-    """Of one call in a compiled program, which is named after its kernel; None where no such kernel was traced."""
+    """Return the FLOPs of a call in a compiled program, or None if its kernel was not traced."""
     names = [name for name in kernels if call.name.startswith(name)]
     return kernels[max(names, key=len)] if names else None
 
 
 def calls(module: Module) -> Iterator[tuple[Instruction, int]]:
-    """(call of a kernel, how often it runs)."""
+    """Yield (call of a kernel, how often it runs)."""
     for _, instruction, runs in module:
         if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
             yield instruction, runs
@@ -57,7 +57,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _inner(equation: Any) -> list[Any]:
-    """The jaxprs that an equation runs."""
+    """Return the jaxprs that an equation runs."""
     values = itertools.chain.from_iterable(
         value if isinstance(value, (tuple, list)) else (value,) for value in equation.params.values()
     )

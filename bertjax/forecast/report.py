@@ -1,4 +1,4 @@
-"""Predictions as a person reads them, and as JSON."""
+"""Forecasts as text and as JSON."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -6,28 +6,28 @@ from typing import Any
 
 from bertjax.config import Config
 from bertjax.forecast.collectives import Collective, table
-from bertjax.forecast.forecast import Prediction
+from bertjax.forecast.forecast import Forecast
 
 _GIB = 1 << 30
 _SECONDS_A_DAY = 86_400
 
 
-def as_text(prediction: Prediction) -> str:
-    """A block of lines."""
-    at, memory = prediction, prediction.memory
+def as_text(forecast: Forecast) -> str:
+    """Return a forecast as lines of text."""
+    at, memory = forecast, forecast.memory
     mesh = " x ".join(f"{axis}={size}" for axis, size in at.mesh.items())
     parts = f"{at.micro_batches} micro-batch" + ("es" if at.micro_batches > 1 else "")
     of_task = f"{at.task}: " if at.task else ""
     lines = [
-        f"PREDICTED for {at.topology} ({at.topology.chips} chips) by libtpu {at.libtpu}; nothing ran on a TPU",
+        f"FORECAST for {at.topology} ({at.topology.chips} chips) by libtpu {at.libtpu}; nothing ran on a TPU",
         f"stage {at.stage}      {of_task}{at.steps:,} steps of {at.batch:,} rows x {at.seq_len} tokens, "
         f"{at.strategy} over {mesh}, remat {at.remat}, {parts}",
         f"parameters   {at.parameters:,}",
-        f"fits         {_fits(prediction)}",
+        f"fits         {_fits(forecast)}",
         f"compiled in  {at.compile_seconds:.0f} s",
     ]
     if not memory.fits:
-        return "\n".join([*lines, memory.table, _remedy(prediction)])
+        return "\n".join([*lines, memory.table, _remedy(forecast)])
     lines.append(
         f"FLOPs        model {at.model_flops:.4g} a step, executed {at.executed_flops:.4g} "
         f"({at.executed_flops / at.model_flops:.3f} times)"
@@ -47,85 +47,86 @@ def as_text(prediction: Prediction) -> str:
     return "\n".join(lines + _collective_lines(at.collectives, at.steps_per_call))
 
 
-def one_line(prediction: Prediction) -> str:
-    """What distinguishes it among others of a search."""
-    at = prediction
+def one_line(forecast: Forecast) -> str:
+    """Return what distinguishes a forecast of a search from the others."""
+    at = forecast
     floor = f"floor {_milliseconds(at.floor.seconds)}, bound by {at.floor.binds}" if at.floor else "does not fit"
     used = f"{gibibytes(at.memory.needed)} of {gibibytes(at.memory.usable)} GiB"
     return f"{at.strategy}, remat {at.remat}, {at.micro_batches} micro-batches: {used}, {floor}"
 
 
-def flags(prediction: Prediction) -> list[str]:
-    """What to give `bertjax.train` for it."""
+def flags(forecast: Forecast) -> list[str]:
+    """Return the flags of `bertjax.train` for a forecast's settings."""
     settings = {
-        "strategy": prediction.strategy,
-        "remat": prediction.remat,
-        "micro_tokens": prediction.micro_tokens,
-        "mesh.data": 0,  # all that are left, whatever the configuration says
-        "mesh.fsdp": prediction.mesh["fsdp"],
+        "strategy": forecast.strategy,
+        "remat": forecast.remat,
+        "micro_tokens": forecast.micro_tokens,
+        "mesh.data": 0,  # all remaining devices, whatever the configuration sets
+        "mesh.fsdp": forecast.mesh["fsdp"],
     }
     return [f"--config.runtime.{name}={value}" for name, value in settings.items()]
 
 
-def projection(predictions: Sequence[Prediction], config: Config, corpus_tokens: float, mfu: float) -> str:
-    """How often a run reads a corpus and how long that takes.
+def projection(forecasts: Sequence[Forecast], config: Config, corpus_tokens: float, mfu: float) -> str:
+    """Return how often a run reads a corpus and how many days it takes, as one line.
 
     Args:
-      predictions: of every distinct shape among the stages, for each of their tasks.
-      config: of the run.
-      corpus_tokens: tokens of the corpus.
-      mfu: model FLOPs utilization, the share of the chips' peak that the model's own FLOPs make use of.
+      forecasts: a forecast for each task and each distinct shape of the stages.
+      config: the run's configuration.
+      corpus_tokens: number of tokens of the corpus.
+      mfu: assumed model FLOPs utilization, the share of the chips' peak that `model_flops` use.
     """
-    of_shape = {
-        (one.seq_len, one.batch, config.layers_at(one.stage), one.task or config.task_name): one for one in predictions
+    by_shape = {
+        (one.seq_len, one.batch, config.layers_at(one.stage), one.task or config.task_name): one for one in forecasts
     }
 
-    def seconds(of_step: Callable[[Prediction], float]) -> float:
-        """Of the whole run, its tasks having their shares of the steps."""
+    def run_seconds(step_seconds: Callable[[Forecast], float]) -> float:
+        """Return the time of the whole run; each task has its share of the steps."""
         total = 0.0
         for index, stage in enumerate(config.stages):
             shape = (stage.seq_len, stage.batch, config.layers_at(index))
             weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
             turns = {task: stage.steps * weight / sum(weights.values()) for task, weight in weights.items()}
-            total += sum(steps * of_step(of_shape[*shape, task]) for task, steps in turns.items())
+            total += sum(steps * step_seconds(by_shape[*shape, task]) for task, steps in turns.items())
         return total
 
     tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in config.stages)
-    ideal = seconds(lambda one: one.ideal_seconds)
+    ideal = run_seconds(lambda one: one.ideal_seconds)
     line = (
-        f"whole run    {tokens:.4g} tokens, {tokens / corpus_tokens:.3g} epochs of {corpus_tokens:.4g}; predicted "
+        f"whole run    {tokens:.4g} tokens, {tokens / corpus_tokens:.3g} epochs of {corpus_tokens:.4g}; forecast "
         f"{ideal / mfu / _SECONDS_A_DAY:.3g} days at an assumed MFU of {mfu:.0%}"
     )
-    if all(one.floor for one in predictions):
-        least = seconds(lambda one: one.floor.seconds)
+    if all(one.floor for one in forecasts):
+        least = run_seconds(lambda one: one.floor.seconds)
         line += f", {least / _SECONDS_A_DAY:.3g} days at the floor"
         if least > ideal / mfu:
             line += f"; the floor allows an MFU of {ideal / least:.0%} at most"
     return line
 
 
-def as_dict(prediction: Prediction) -> dict[str, Any]:
-    """Plain values; bytes, seconds and FLOPs are those of a step."""
-    plain = dataclasses.asdict(prediction)
-    plain["topology"] = {"name": str(prediction.topology), "chips": prediction.topology.chips}
-    plain["topology"]["chip"] = dataclasses.asdict(prediction.topology.chip)
-    plain["memory"] |= {"fits": prediction.memory.fits, "free": prediction.memory.free}
-    steps = prediction.steps_per_call
+def as_dict(forecast: Forecast) -> dict[str, Any]:
+    """Return a forecast as plain values; bytes, seconds and FLOPs are per step."""
+    plain = dataclasses.asdict(forecast)
+    plain["topology"] = {"name": str(forecast.topology), "chips": forecast.topology.chips}
+    plain["topology"]["chip"] = dataclasses.asdict(forecast.topology.chip)
+    plain["memory"] |= {"fits": forecast.memory.fits, "free": forecast.memory.free}
+    steps = forecast.steps_per_call
     plain["collectives"] = [
         dataclasses.asdict(row) | {"bytes": row.bytes / steps, "runs": row.runs / steps}
-        for row in table(prediction.collectives)
+        for row in table(forecast.collectives)
     ]
-    if prediction.floor:
-        plain["floor"] |= {"seconds": prediction.floor.seconds, "binds": prediction.floor.binds}
+    if forecast.floor:
+        plain["floor"] |= {"seconds": forecast.floor.seconds, "binds": forecast.floor.binds}
     return {"predicted": True} | plain
 
 
 def gibibytes(count: float) -> str:
+    """Return bytes as a number of GiB with two digits."""
     return f"{count / _GIB:.2f}"
 
 
-def _fits(prediction: Prediction) -> str:
-    memory = prediction.memory
+def _fits(forecast: Forecast) -> str:
+    memory = forecast.memory
     verdict = f"yes, {gibibytes(memory.free)} GiB free" if memory.fits else "NO"
     return (
         f"{verdict}: {gibibytes(memory.needed)} of {gibibytes(memory.usable)} GiB a device (state and batch "
@@ -134,25 +135,25 @@ def _fits(prediction: Prediction) -> str:
     )
 
 
-def _remedy(prediction: Prediction) -> str:
-    devices = prediction.mesh["data"] * prediction.mesh["fsdp"]
+def _remedy(forecast: Forecast) -> str:
+    devices = forecast.mesh["data"] * forecast.mesh["fsdp"]
     remedies = []
-    rows = prediction.batch // devices // prediction.micro_batches
+    rows = forecast.batch // devices // forecast.micro_batches
     if rows > 1:
-        remedies.append(f"--config.runtime.micro_tokens={rows // 2 * prediction.seq_len}")
-    if prediction.remat != "full":
-        remedies.append(f"--config.runtime.remat={'dots' if prediction.remat == 'none' else 'full'}")
-    if prediction.strategy != "fsdp":
-        remedies.append(f"--config.runtime.strategy={'gathered' if prediction.strategy == 'replicated' else 'fsdp'}")
+        remedies.append(f"--config.runtime.micro_tokens={rows // 2 * forecast.seq_len}")
+    if forecast.remat != "full":
+        remedies.append(f"--config.runtime.remat={'dots' if forecast.remat == 'none' else 'full'}")
+    if forecast.strategy != "fsdp":
+        remedies.append(f"--config.runtime.strategy={'gathered' if forecast.strategy == 'replicated' else 'fsdp'}")
     remedies.append("a smaller batch or more chips")
     return f"try          {', '.join(remedies)}; --search tries them for you"
 
 
-def _collective_lines(found: Sequence[Collective], steps: int) -> list[str]:
+def _collective_lines(collectives: Sequence[Collective], steps: int) -> list[str]:
     return [
         f"             {row.kind:<18} {row.dtype:<5} {row.bytes / steps / 1e6:>12,.3f} MB in {row.runs / steps:>6g}, "
         f"{'asynchronous' if row.asynchronous else 'synchronous'}" + (", between slices" if row.between_slices else "")
-        for row in table(list(found))
+        for row in table(list(collectives))
     ]
 
 

@@ -1,4 +1,4 @@
-"""The shortest time that a step can take on its chips, and what forbids a shorter one."""
+"""The shortest time that a step can take on its chips, and the resource that limits it."""
 
 import dataclasses
 
@@ -8,13 +8,13 @@ from bertjax.hardware.chips import Chip
 
 @dataclasses.dataclass(frozen=True)
 class Floor:
-    """Seconds a step that each resource is busy for, at its published speed and with nothing else in its way.
+    """Seconds per step that each resource is busy, at its published speed.
 
     Attributes:
       compute: matrix products in bfloat16.
-      memory: between core and HBM.
-      interconnect: between chips of a slice, all links of a chip at once.
-      network: between slices.
+      memory: transfers between core and HBM.
+      interconnect: transfers between chips of a slice, over all links of a chip at once.
+      network: transfers between slices.
     """
 
     compute: float
@@ -24,7 +24,7 @@ class Floor:
 
     @property
     def seconds(self) -> float:
-        """No step is shorter: that of the busiest resource, as if all others worked meanwhile."""
+        """Lower bound of a step: the time of the busiest resource, if all others work at the same time."""
         return max(dataclasses.astuple(self))
 
     @property
@@ -34,14 +34,14 @@ class Floor:
 
 
 def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collective], steps: int) -> Floor:
-    """The floor of a step.
+    """Return the floor of a step.
 
     Args:
-      chip: whose devices share its speed.
-      flops: of the matrix products of one device.
-      hbm_bytes: read and written by one device.
-      collectives: of one device.
-      steps: how many steps all of that is for.
+      chip: the chip; its devices share its speed.
+      flops: FLOPs of the matrix products of one device.
+      hbm_bytes: bytes that one device reads and writes.
+      collectives: collectives of one device.
+      steps: number of steps that these counts are for.
     """
     busy = steps * (1 / chip.devices)
 

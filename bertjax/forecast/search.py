@@ -1,11 +1,11 @@
-"""Finds how to carry a stage out on given chips: strategy, recomputation, and parts of the batch."""
+"""The search for the fastest way to run a stage on given chips: strategy, recomputation and micro-batches."""
 
 import dataclasses
 import math
 from collections.abc import Iterator
 
 from bertjax.config import Config
-from bertjax.forecast.forecast import Memory, Prediction, predict
+from bertjax.forecast.forecast import Forecast, Memory, forecast_step
 from bertjax.forecast.topologies import Topology
 from bertjax.models.config import REMAT_POLICIES
 from bertjax.training.parallel.sharding import check_batch
@@ -14,12 +14,12 @@ from bertjax.training.program import Program
 _STRATEGIES = ("gathered", "replicated", "fsdp")
 
 
-def search(config: Config, topology: Topology, stage: int) -> Iterator[Prediction]:
-    """Compiles one variant of a stage after the other.
+def search(config: Config, topology: Topology, stage: int) -> Iterator[Forecast]:
+    """Compile one variant of a stage after the other, and yield their forecasts.
 
-    For each strategy and each remat, the batch is parted until a step fits. `full` is left out where `dots` fits with
-    a whole batch: it could only take longer. `none` is not: what it does not compute anew, it reads back from memory,
-    which may take longer. On a single device all strategies are the same.
+    For each strategy and remat policy, the batch is split into more micro-batches until a step fits. `full` is skipped
+    if `dots` fits without micro-batches: it could only be slower. `none` is not skipped, since reading activations back
+    from memory may be slower than computing them again. On a single device all strategies are the same.
 
     Raises:
       UserError: the devices do not divide the batch.
@@ -28,30 +28,30 @@ def search(config: Config, topology: Topology, stage: int) -> Iterator[Predictio
     for strategy in _STRATEGIES if len(devices) > 1 else _STRATEGIES[:1]:
         for remat in REMAT_POLICIES:
             tried = []
-            for prediction in _until_it_fits(_with_runtime(config, strategy, remat), topology, devices, stage):
-                tried.append(prediction)
-                yield prediction
+            for forecast in _until_it_fits(_with_runtime(config, strategy, remat), topology, devices, stage):
+                tried.append(forecast)
+                yield forecast
             if remat == "dots" and len(tried) == 1 and tried[0].memory.fits:
                 break
 
 
-def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: int) -> Iterator[Prediction]:
+def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: int) -> Iterator[Forecast]:
     at, micro_tokens = config.stages[stage], 0
     while True:
         runtime = dataclasses.replace(config.runtime, micro_tokens=micro_tokens)
         program = Program(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)
         check_batch(f"stages.{stage}.batch", at.batch, program.mesh)
-        prediction = predict(program, topology, stage)
-        yield prediction
+        forecast = forecast_step(program, topology, stage)
+        yield forecast
         rows = at.batch // program.layout.shards
-        if prediction.memory.fits or prediction.micro_batches == rows:
+        if forecast.memory.fits or forecast.micro_batches == rows:
             return
-        parts = prediction.micro_batches * _further_parts(prediction.memory)
+        parts = forecast.micro_batches * _further_parts(forecast.memory)
         micro_tokens = max(1, rows // parts) * at.seq_len
 
 
 def _further_parts(memory: Memory) -> int:
-    """A power of two: at least 2, and as many as the temporaries must shrink by."""
+    """Return the power of two, at least 2, by which the temporaries must shrink."""
     room = memory.usable - memory.arguments
     return 2 ** max(1, math.ceil(math.log2(memory.temporaries / room))) if 0 < room < memory.temporaries else 2
 
@@ -65,7 +65,7 @@ def _with_runtime(config: Config, strategy: str, remat: str) -> Config:
     )
 
 
-def best(predictions: list[Prediction]) -> Prediction | None:
-    """The one that fits with the lowest floor; among equals that whose resources are busy least. None if none fits."""
-    fitting = [one for one in predictions if one.memory.fits]
+def best(forecasts: list[Forecast]) -> Forecast | None:
+    """Return the forecast that fits with the lowest floor, or None; ties go to the least total use of resources."""
+    fitting = [one for one in forecasts if one.memory.fits]
     return min(fitting, key=lambda one: (one.floor.seconds, sum(dataclasses.astuple(one.floor))), default=None)

@@ -1,4 +1,4 @@
-"""Names of TPU topologies, and what a compiler needs to know of them; none of this needs a TPU."""
+"""TPU topologies: their names, and devices to compile for; none of this needs a TPU."""
 
 import dataclasses
 import importlib.util
@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from bertjax.errors import UserError
 from bertjax.hardware.chips import CHIPS, Chip
 
-# The shapes that Cloud TPU offers (the pages named in `chips`). libtpu ends the process when it meets some others.
+# The shapes that Cloud TPU offers (see the pages in `chips`). libtpu ends the process for some others.
 _FLAT = ("2x2", "4x4", "8x8", "8x16", "16x16")
 _LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
@@ -29,10 +29,10 @@ SHAPES = {
     "tpu7x": _CUBES,
 }
 
-# Before the number in the name of an accelerator type, which counts TensorCores.
+# Prefix of an accelerator type -> generation. The number after the prefix counts TensorCores.
 _TYPES = {"v2": "v2", "v3": "v3", "v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
 
-# libtpu asks the machine what it is, says on stderr that it is no TPU, and locks every other process out.
+# Without these, libtpu queries the machine, prints that it is not a TPU, and locks out other processes.
 _NO_TPU_HERE = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -47,9 +47,9 @@ class Topology:
     """Chips that train together.
 
     Attributes:
-      chip: what each of them is.
-      shape: chips of a slice along the axes of its interconnect, such as "16x16".
-      slices: how many slices, connected by the network of the data center.
+      chip: the kind of chip.
+      shape: chips of a slice along the axes of its interconnect, for example "16x16".
+      slices: number of slices, connected by the network of the data center.
     """
 
     chip: Chip
@@ -65,7 +65,7 @@ class Topology:
         return self.slices * _chips(self.shape)
 
     def devices(self) -> tuple[jax.Device, ...]:
-        """Devices to compile for; nothing can run on them.
+        """Return devices to compile for; nothing can run on them.
 
         Raises:
           UserError: libtpu is not installed.
@@ -85,23 +85,25 @@ class Topology:
 
 
 def parse(name: str) -> Topology:
-    """`v5e:16x16`, `2xv5e:16x16` for two slices of it, or an accelerator type such as `v4-32` (16 chips) or
+    """Return a topology by its name.
+
+    Names are `v5e:16x16`, `2xv5e:16x16` (two slices), or accelerator types such as `v4-32` (16 chips) and
     `v5litepod-256`.
 
     Raises:
-      UserError: there is no such topology; with those that there are.
+      UserError: the topology does not exist; the message lists the existing ones.
     """
-    matched = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z]\w*?)(?::([\dx]+)|-(\d+))", name)
-    if not matched:
+    match = re.fullmatch(r"(?:(\d+)x(?=[a-z]))?([a-z]\w*?)(?::([\dx]+)|-(\d+))", name)
+    if not match:
         raise UserError(
-            f"--topology={name} is no topology; give one as v5e:16x16, 2xv5e:16x16 (two slices) or v4-32, "
+            f"--topology={name} is not a topology; write v5e:16x16, 2xv5e:16x16 (two slices) or v4-32, "
             f"of {', '.join(CHIPS)}"
         )
-    slices, generation, shape, number = matched.groups()
+    slices, generation, shape, number = match.groups()
     chip = CHIPS.get(_TYPES.get(generation, "") if number else generation)
     if chip is None:
         known = ", ".join(_TYPES) if number else ", ".join(CHIPS)
-        raise UserError(f"--topology={name} names no TPU generation; there are {known}")
+        raise UserError(f"--topology={name} is not of a known TPU generation; choose one of {known}")
     by_number = {_number(chip, shape): shape for shape in SHAPES[chip.name]}
     shape = by_number.get(int(number)) if number else shape
     if shape not in SHAPES[chip.name]:
@@ -115,7 +117,7 @@ def parse(name: str) -> Topology:
 
 
 def libtpu_version() -> str:
-    """That of the package, or the library that the environment names in its place."""
+    """Return the version of the package, or the path of the library that TPU_LIBRARY_PATH names."""
     try:
         return metadata.version("libtpu")
     except metadata.PackageNotFoundError:
@@ -123,15 +125,15 @@ def libtpu_version() -> str:
 
 
 def usable_memory(device: jax.Device) -> int:
-    """Bytes of HBM that the compiler gives a program on a device, which it tells when it is asked for too much."""
+    """Return the bytes of HBM that a program can use on a device; the compiler reports them for a program too large."""
     too_much = jax.ShapeDtypeStruct((1 << 40,), jnp.uint8, sharding=SingleDeviceSharding(device))
     try:
         jax.jit(lambda x: x + 1).lower(too_much).compile()
     except jax.errors.JaxRuntimeError as error:
-        if said := re.search(r"available HBM \(([\d.]+)G\)", str(error)):
-            return int(float(said[1]) * (1 << 30))
+        if size := re.search(r"available HBM \(([\d.]+)G\)", str(error)):
+            return int(float(size[1]) * (1 << 30))
         raise
-    raise AssertionError(f"{device.device_kind} has room for a TiB")
+    raise AssertionError(f"a program of 1 TiB compiled for {device.device_kind}")
 
 
 def _chips(shape: str) -> int:
@@ -139,5 +141,5 @@ def _chips(shape: str) -> int:
 
 
 def _number(chip: Chip, shape: str) -> int:
-    """The number in the accelerator type."""
+    """Return the number in the accelerator type."""
     return _chips(shape) * chip.cores

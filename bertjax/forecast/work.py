@@ -1,7 +1,7 @@
-"""What a compiled program computes and moves: matrix operations, and bytes between a core and the chip's memory.
+"""The work of a compiled program: FLOPs of matrix products, and bytes between core and HBM.
 
-Both are counted loops and all. The rules are those of XLA's cost analysis: a fusion reads its operands and writes its
-results once, and of an operand that it only slices, the slices alone.
+Every iteration of a loop counts. The rules are those of XLA's cost analysis: a fusion reads its operands and writes its
+results once, and of an operand that it only slices, it reads only the slices.
 """
 
 import itertools
@@ -12,30 +12,30 @@ import numpy as np
 
 from bertjax.forecast.hlo import Array, Computation, Instruction, Module
 
-# They move nothing by themselves.
+# Opcodes that move no bytes.
 _FREE = frozenset(
     "after-all bitcast call conditional constant get-tuple-element opt-barrier parameter partition-id recv replica-id "
     "send tuple while".split()
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
-# Within a fusion, they only say in which order the elements are.
+# Within a fusion, these only change the order of elements.
 _RELABELS = ("bitcast", "copy", "reshape")
 
 
 def matrix_flops(module: Module) -> float:
-    """Floating-point operations of matrix products (convolutions, as XLA for TPU calls most), of one device."""
-    counted = {"convolution": _convolution_flops, "dot": _dot_flops}
+    """Return the FLOPs of matrix products of one device; XLA for TPU turns most of them into convolutions."""
+    flops_of = {"convolution": _convolution_flops, "dot": _dot_flops}
     return float(
         sum(
-            runs * counted[instruction.opcode](computation, instruction)
+            runs * flops_of[instruction.opcode](computation, instruction)
             for computation, instruction, runs in module
-            if instruction.opcode in counted
+            if instruction.opcode in flops_of
         )
     )
 
 
 def hbm_bytes(module: Module) -> float:
-    """Bytes that one device reads from its memory and writes to it."""
+    """Return the bytes that one device reads from and writes to its HBM."""
     return float(
         sum(
             runs * _moved(module, computation, instruction)
@@ -52,9 +52,9 @@ def _moved(module: Module, computation: Computation, instruction: Instruction) -
     operands = [computation.instructions[name] for name in instruction.operands]
     if opcode == "fusion":
         return _moved_by_fusion(module, instruction, operands)
-    if opcode == "copy-start":  # gives the copy, its operand and a context
+    if opcode == "copy-start":  # its results are the copy, the operand and a context
         return _in_hbm((instruction.arrays[0], *operands[0].arrays))
-    if opcode == "slice-start":  # gives its operand, the slice and a context
+    if opcode == "slice-start":  # its results are the operand, the slice and a context
         part = instruction.arrays[1]
         return part.bytes * (part.in_hbm + operands[0].arrays[0].in_hbm)
     if opcode in _SLICES:
@@ -83,7 +83,7 @@ def _moved_by_fusion(module: Module, fusion: Instruction, operands: list[Instruc
 
 
 def _sliced(module: Module, inside: Computation, parameter: Instruction) -> int | None:
-    """Bytes of the slices that are all that a fusion reads of an operand; None where it reads the whole of it."""
+    """Return the bytes that a fusion reads of an operand it only slices; None if it reads the full operand."""
     read, names = 0, [parameter.name]
     while names:
         name = names.pop()
@@ -93,7 +93,7 @@ def _sliced(module: Module, inside: Computation, parameter: Instruction) -> int 
             elif use.opcode in _SLICES and use.operands[0] == name:
                 read += sum(array.bytes for array in use.arrays)
             elif use.opcode == "dynamic-update-slice" and use.operands[0] == name:
-                read += 1  # what it does not update stays where it is
+                read += 1  # the rest of the operand is not touched
             elif use.opcode == "fusion":
                 nested = module.computations[use.called[0]]
                 parts = [_sliced(module, nested, nested.parameters[n]) for n, x in enumerate(use.operands) if x == name]
@@ -111,7 +111,7 @@ def _results(inside: Computation) -> list[Instruction]:
 
 
 def _written(module: Module, inside: Computation, array: Array, result: Instruction) -> int:
-    """Bytes of a result that a fusion writes: of one that it updates in place, those of the update."""
+    """Return the bytes of a result that a fusion writes; for an update in place, the bytes of the update."""
     while result.opcode in _RELABELS:
         result = inside.instructions[result.operands[0]]
     if result.opcode == "dynamic-update-slice":
@@ -123,7 +123,7 @@ def _written(module: Module, inside: Computation, array: Array, result: Instruct
 
 
 def _passed_on(fusion: Instruction) -> dict[int, int]:
-    """{number of a result: number of the operand that it is}."""
+    """Return {number of a result: number of the operand that it aliases}."""
     text = fusion.attributes.partition("output_to_operand_aliasing=")[2]
     return {int(result): int(operand) for result, operand in re.findall(r"\{(\d+)\}: \((\d+), \{\}\)", text)}
 
@@ -140,7 +140,7 @@ def _dot_flops(computation: Computation, dot: Instruction) -> int:
 
 
 def _convolution_flops(computation: Computation, convolution: Instruction) -> int:
-    """Multiply-adds of pairs that lie inside of the input and not on a hole of its dilation, twice."""
+    """Return twice the multiply-adds of pairs inside the input that are not on a hole of its dilation."""
     left, right = (computation.instructions[name].arrays[0].shape for name in convolution.operands)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.attributes)
     left, right, out = (
@@ -149,16 +149,16 @@ def _convolution_flops(computation: Computation, convolution: Instruction) -> in
     )
     groups = int(convolution.attribute("batch_group_count") or 1)
     window = re.search(r"window=\{([^}]*)\}", convolution.attributes)
-    settings = dict(setting.split("=") for setting in window[1].split()) if window else {}
+    settings = dict(entry.split("=") for entry in window[1].split()) if window else {}
     spatial = sorted(axis for axis in out if axis.isdigit())
 
-    def of(name: str, axis: int, default: str) -> str:
+    def setting(name: str, axis: int, default: str) -> str:
         return settings[name].split("x")[axis] if name in settings else default
 
     pairs = 1
     for number, axis in enumerate(spatial):
-        low = int(of("pad", number, "0_0").split("_")[0])
-        stride, hole, step = (int(of(name, number, "1")) for name in ("stride", "lhs_dilate", "rhs_dilate"))
+        low = int(setting("pad", number, "0_0").split("_")[0])
+        stride, hole, step = (int(setting(name, number, "1")) for name in ("stride", "lhs_dilate", "rhs_dilate"))
         places = np.add.outer(np.arange(out[axis]) * stride - low, np.arange(right[axis]) * step)
         pairs *= int(np.sum((places % hole == 0) & (places >= 0) & (places <= (left[axis] - 1) * hole)))
     return 2 * pairs * right["i"] * out["f"] * (left["b"] // groups)

@@ -1,4 +1,4 @@
-"""The table of predictions: it goes on where it was stopped, and shows what was predicted."""
+"""The table of forecasts: it goes on where it was stopped, and shows what was predicted."""
 
 import json
 
@@ -20,14 +20,14 @@ def test_a_line_that_was_cut_off_is_not_finished(tmp_path):
 
 
 def test_rows(tmp_path):
-    [prediction] = compile.run(config_file.load(str(runs.CONFIG)), "v5e:2x2")
-    fits = json.loads(json.dumps(report.as_dict(prediction)))
+    [forecast] = compile.run(config_file.load(str(runs.CONFIG)), "v5e:2x2")
+    fits = json.loads(json.dumps(report.as_dict(forecast)))
     too_large = fits | {"floor": None, "collectives": [], "memory": fits["memory"] | {"fits": False}}
     table = compile_table.markdown({"v5e:4x4 base 128": fits, "v5e:4x4 large 512": too_large})
     header, _, row, other = table.splitlines()
     assert header.count("|") == row.count("|") == other.count("|")
     assert row.startswith("| v5e:4x4 | base | 128 | 4 | gathered | 8 | dots | 0.0")
-    assert f"ms, {prediction.floor.binds} |" in row and row.endswith(" s |")
+    assert f"ms, {forecast.floor.binds} |" in row and row.endswith(" s |")
     assert "does not fit" in other and "**0.0" in other
 
 
