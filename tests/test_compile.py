@@ -33,7 +33,7 @@ def forecast():
     return forecast
 
 
-def test_it_is_the_step_that_training_runs():
+def test_the_compiled_step_is_the_one_that_training_runs():
     """Shapes alone lower to the program that a state and batches lower to."""
     program = Program(load(), 400, tuple(jax.devices()[:1]))
     stage = program.config.stages[0]
@@ -79,9 +79,9 @@ def test_json(forecast):
     assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.collectives)
 
 
-def test_text_says_that_nothing_was_measured(forecast):
+def test_the_text_states_that_nothing_was_measured(forecast):
     text = report.as_text(forecast)
-    assert text.startswith("PREDICTED for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
+    assert text.startswith("FORECAST for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
     assert "fits         yes" in text and "floor " in text and "synchronous" in text
 
 
@@ -89,10 +89,10 @@ def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
     line = report.projection([forecast], config, corpus_tokens=15_000 * 8 * 32 / 3, mfu=0.5)
     days = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5) / 86_400
-    assert "3 epochs" in line and f"predicted {days:.3g} days at an assumed MFU of 50%" in line
+    assert "3 epochs" in line and f"forecast {days:.3g} days at an assumed MFU of 50%" in line
 
 
-def test_an_assumed_mfu_that_cannot_be_is_told(forecast):
+def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
     most = forecast.ideal_seconds / forecast.floor.seconds
     assert "allows" not in report.projection([forecast], config, 1e6, mfu=0.9 * most)
@@ -141,7 +141,7 @@ def test_without_libtpu(refused, monkeypatch):
     assert "pip install '.[tpu]'" in refused("--topology=v5e:2x2")
 
 
-def test_what_does_not_fit(capsys):
+def test_settings_that_do_not_fit(capsys):
     """A vocabulary whose weights and moments alone are larger than the chip."""
     flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
     assert cli.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1

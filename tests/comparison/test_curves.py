@@ -23,7 +23,7 @@ def as_lists(curve):
     return [values.tolist() for values in curve]
 
 
-def test_mean_and_band_where_all_seeds_logged(tmp_path):
+def test_mean_and_band_over_seeds(tmp_path):
     entry, _ = seeds(
         tmp_path,
         [record(10, 9.0, speed=1.0), record(20, 6.0, speed=1.0)],
@@ -36,7 +36,7 @@ def test_mean_and_band_where_all_seeds_logged(tmp_path):
     assert as_lists(curve_of(entry.runs, "train/mlm_loss", "flops")) == [[10000.0, 20000.0], *band]
 
 
-def test_training_is_read_between_the_points_of_a_seed_and_ends_with_the_first(tmp_path):
+def test_training_curves_are_interpolated_and_end_with_the_shortest(tmp_path):
     entry, _ = seeds(
         tmp_path,
         [record(10, 8.0), record(20, 4.0), record(30, 2.0)],
@@ -66,7 +66,7 @@ def test_a_single_run_is_its_points(tmp_path):
     assert curve_of(alone.runs, "eval/heldout/mlm_loss", "step") is None
 
 
-def test_losses_that_two_share_are_drawn_unless_others_are_named(tmp_path):
+def test_shared_losses_are_drawn_by_default(tmp_path):
     mixed = {"train/a/mlm_loss": 1.0, "train/learning_rate": 0.1}
     first, second, third = (
         write(tmp_path / "a", [record(1, 1.0, 1.0) | mixed | {"train/own_loss": 1.0}]),
@@ -83,7 +83,7 @@ def test_losses_that_two_share_are_drawn_unless_others_are_named(tmp_path):
         choose_metrics(entries[1:], [])
 
 
-def test_axes_that_are_not_there(tmp_path):
+def test_unknown_axes(tmp_path):
     old = {key: value for key, value in record(1, 1.0).items() if key != "flops"}
     entries = open_entries([str(write(tmp_path / "a", [record(1, 1.0)])), str(write(tmp_path / "b", [old]))])
     assert check_axis(entries, "steps") == "step"

@@ -48,11 +48,11 @@ def test_a_run_that_was_never_evaluated(entries):
     assert found.spent["steps"].deviation == 0.0
 
 
-def test_which_are_finished(entries):
+def test_finished_runs(entries):
     assert [[run.finished for run in entry.runs] for entry in entries] == [[True, True, False], [False]]
 
 
-def test_a_run_that_goes_on_has_the_numbers_of_its_newest_line(tmp_path):
+def test_an_unfinished_run_has_the_numbers_of_its_newest_line(tmp_path):
     """`--longer` leaves the old summary until the new end."""
     longer = {"stages": [{"steps": 40, "seq_len": 32, "batch": 8}]}
     root = write(tmp_path / "a", [record(STEPS, 4.0, 4.0)], longer, baseline={"unigram_loss": 7.0})
@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_has_the_numbers_of_its_newest_line(tmp_path):
     assert found.spent["seconds"].values == (60.0,) and found.spent["tokens_per_second"].values == (50.0,)
 
 
-def test_a_loss_that_is_not_finite_is_no_number(tmp_path):
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     broken = write(tmp_path / "a", [record(1) | {"eval/heldout/mlm_loss": None, "eval/heldout/b/mlm_loss": 2.0}])
     entry, _ = open_entries([str(broken), str(write(tmp_path / "b", [record(1)]))])
     assert {name: spread.values for name, spread in numbers_of(entry).heldout.items()} == {"b/mlm_loss": (2.0,)}

@@ -14,7 +14,7 @@ def test_leaves_are_named_as_they_are_overridden():
     assert leaves(nested) == {"a.b": 1, "stages.0.steps": 3, "stages.1.steps": 4, "names": ["x", "y"]}
 
 
-def test_only_what_differs_is_there_and_in_its_half(tmp_path):
+def test_only_differing_settings_are_listed_each_in_its_half(tmp_path):
     changed = {
         "optimizer": {"warmup_steps": 2, "schedule": {"kind": "cosine"}},
         "runtime": {"workers": 2},
@@ -34,12 +34,12 @@ def test_only_what_differs_is_there_and_in_its_half(tmp_path):
     assert found.content == {"data.store_fingerprint": [("a" * 64,), ("b" * 64,)]}, "and no plan"
 
 
-def test_equal_runs_differ_in_nothing(tmp_path):
+def test_equal_runs_have_no_differences(tmp_path):
     found = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)]))
     assert found.identity == found.execution == found.content == {}
 
 
-def test_a_default_that_an_older_run_does_not_state_is_equal(tmp_path):
+def test_a_setting_that_an_older_run_lacks_has_its_default(tmp_path):
     first, second = write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)])
     path = second / "config.json"
     path.write_text(path.read_text().replace('"overfit": 0, ', "").replace('"keep_best": 0, ', ""))
@@ -47,7 +47,7 @@ def test_a_default_that_an_older_run_does_not_state_is_equal(tmp_path):
     assert compared(first, second).identity == {}
 
 
-def test_a_stage_more_and_another_kind_of_task(tmp_path):
+def test_an_additional_stage_and_another_kind_of_task(tmp_path):
     stage = {"steps": 20, "seq_len": 32, "batch": 8}
     changed = {"stages": [stage, stage | {"steps": 5}], "tasks": {"bert": {"objective": {"kind": "mlm"}}}}
     found = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)], changed)).identity
@@ -64,7 +64,7 @@ def test_seeds_are_one_column(tmp_path):
     assert compared(tmp_path / "many", alone).identity == {"seed": [(0, 1), (1,)]}
 
 
-def test_values_as_a_person_reads_them():
+def test_values_as_text():
     assert text_of((None,)) == "-" and text_of(("",)) == '""' and text_of((True,)) == "true"
     assert text_of((["a", "b"],)) == '["a", "b"]' and text_of((0, 1)) == "0, 1"
 

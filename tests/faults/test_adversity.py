@@ -37,7 +37,7 @@ def fill(path) -> None:
             file.write(b"\0" * 4096)
 
 
-def test_a_full_disk_costs_checkpoints_but_neither_steps_nor_the_older_ones(flags, undisturbed, small_disk, caplog):
+def test_a_full_disk_costs_checkpoints_but_no_steps(flags, undisturbed, small_disk, caplog):
     workdir, filler = small_disk / "run", small_disk / "filler"
 
     def at_edge(step: int) -> None:
@@ -57,7 +57,7 @@ def test_a_full_disk_costs_checkpoints_but_neither_steps_nor_the_older_ones(flag
     assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [80, 90, 100]
 
 
-def test_a_batch_that_is_not_finite_costs_its_step_and_no_more(flags, tmp_path, monkeypatch, caplog):
+def test_a_batch_that_is_not_finite_costs_only_its_step(flags, tmp_path, monkeypatch, caplog):
     put, steps = loop.put_batches, itertools.count(1)
 
     def put_poisoned(batches, mesh):
@@ -89,7 +89,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_pat
     assert all(0.0 <= seconds < 600.0 for seconds in json.loads((tmp_path / "elapsed.json").read_text()))
 
 
-def test_killed_while_it_saves(flags, undisturbed, tmp_path):
+def test_a_kill_during_a_save(flags, undisturbed, tmp_path):
     checkpoints = tmp_path / "checkpoints"
     for step in (20, 60):
         process = runs.start(*flags, f"--workdir={tmp_path}")
@@ -103,7 +103,7 @@ def test_killed_while_it_saves(flags, undisturbed, tmp_path):
     assert sorted(int(path.name) for path in checkpoints.iterdir()) == [80, 90, 100]
 
 
-def test_another_number_of_devices_on_resume_gives_the_same_losses(flags, undisturbed, tmp_path):
+def test_a_resume_on_other_devices_gives_the_same_losses(flags, undisturbed, tmp_path):
     for devices, moment in ((4, 20), (8, 50), (2, None)):
         xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
         process = runs.start(*flags, f"--workdir={tmp_path}", XLA_FLAGS=xla_flags)

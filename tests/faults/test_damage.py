@@ -26,7 +26,7 @@ def _half_written(checkpoint):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [_altered, _cut, _half_written])
-def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(flags, undisturbed, tmp_path, damage):
+def test_a_damaged_newest_checkpoint_is_reported_and_skipped(flags, undisturbed, tmp_path, damage):
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
     damage(workdir / "checkpoints" / "100")
@@ -39,7 +39,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(flags, 
     assert runs.losses(workdir) == runs.losses(undisturbed)
 
 
-def test_where_no_checkpoint_is_whole_the_run_refuses(flags, undisturbed, tmp_path, capsys):
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(flags, undisturbed, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
     for checkpoint in (workdir / "checkpoints").iterdir():
@@ -67,7 +67,7 @@ def test_a_workdir_of_a_later_bertjax_is_refused_and_kept(flags, undisturbed, tm
     assert runs.content(workdir / "checkpoints") == before
 
 
-def test_a_config_json_that_is_no_json_is_refused(flags, undisturbed, tmp_path, capsys):
+def test_a_config_json_that_is_not_json_is_refused(flags, undisturbed, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
     (workdir / "config.json").write_text('{"format_version": 1, "conf')

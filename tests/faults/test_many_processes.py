@@ -24,7 +24,7 @@ def assert_same_losses(one, other) -> None:
         assert losses == pytest.approx(other_losses, rel=1e-5 if step == 1 else 1e-4), step
 
 
-def test_two_processes_train_as_one(undisturbed, undisturbed_pair):
+def test_two_processes_train_like_one(undisturbed, undisturbed_pair):
     assert_same_losses(undisturbed_pair, undisturbed)
     one, two = (json.loads((root / "summary.json").read_text()) for root in (undisturbed, undisturbed_pair))
     assert two["eval"] == pytest.approx(one["eval"], rel=1e-4) and two["tokens"] == one["tokens"]
@@ -33,13 +33,13 @@ def test_two_processes_train_as_one(undisturbed, undisturbed_pair):
     assert samples[0] == samples[1]
 
 
-def test_four_processes_train_as_one(flags, undisturbed, tmp_path):
+def test_four_processes_train_like_one(flags, undisturbed, tmp_path):
     for done in runs.finish_many(runs.start_many(4, *flags, f"--workdir={tmp_path}")):
         assert done.returncode == 0, done.stderr
     assert_same_losses(tmp_path, undisturbed)
 
 
-def test_sigterm_to_one_stops_both_and_the_run_goes_on_bit_for_bit(flags, undisturbed_pair, tmp_path):
+def test_sigterm_to_one_stops_both_and_the_run_resumes_bit_for_bit(flags, undisturbed_pair, tmp_path):
     processes = runs.start_many(2, *flags, f"--workdir={tmp_path}")
     runs.wait_for_step(tmp_path, 13, processes[0])
     processes[1].send_signal(signal.SIGTERM)
@@ -80,13 +80,13 @@ def test_one_of_two_killed_ten_times_and_equal_bit_for_bit(flags, undisturbed_pa
     assert runs.losses(tmp_path) == runs.losses(undisturbed_pair)
 
 
-def test_bad_input_ends_all_in_one_line_each(flags, tmp_path):
+def test_bad_input_ends_every_process_with_one_line(flags, tmp_path):
     for done in runs.finish_many(runs.start_many(2, *flags, "--config.stages.0.batch=7", f"--workdir={tmp_path}")):
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1].startswith("error: stages.0.batch=7 is not divisible by ")
 
 
-def test_a_defect_in_one_process_ends_all_at_once(flags, tmp_path):
+def test_a_defect_in_one_process_ends_all(flags, tmp_path):
     """The heartbeat, after 100 seconds, is not what tells the others."""
     faulty = "--config.tasks.bert.objective.kind=tests.faulty_objective:Faulty"
     first, second = runs.finish_many(runs.start_many(2, *flags, faulty, f"--workdir={tmp_path}"))

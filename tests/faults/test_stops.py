@@ -36,7 +36,7 @@ def test_killed_five_times_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
 
 
 @pytest.mark.slow
-def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(flags, undisturbed, tmp_path, capsys):
+def test_a_run_that_was_stopped_resumes_bit_for_bit(flags, undisturbed, tmp_path, capsys):
     for signum, moment in ((signal.SIGTERM, 13), (signal.SIGINT, 47)):
         process = runs.start(*flags, f"--workdir={tmp_path}")
         runs.wait_for_step(tmp_path, moment, process)

@@ -36,13 +36,13 @@ def square(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_splash_holds_no_pairs_of_tokens():
+def test_splash_stores_no_token_pairs():
     text = compiled("splash")
     assert square(text) == set()
     assert kernels(text) == {"fwd", "dkv"}
 
 
 @pytest.mark.slow
-def test_the_plain_path_holds_them():
+def test_plain_attention_stores_token_pairs():
     text = compiled("")
     assert "bf16[4,2,512,512]" in square(text) and not kernels(text)

@@ -73,7 +73,7 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     assert {one.bytes for one in found} == {256 * 1024 * 4}
 
 
-def test_what_overlaps_is_counted_once():
+def test_an_overlapping_collective_is_counted_once():
     """A gather that has products to hide behind becomes several fusions, each with a copy of it."""
 
     def function(x, w, v):
@@ -90,7 +90,7 @@ def test_what_overlaps_is_counted_once():
     assert found.asynchronous and (found.kind, found.runs, found.bytes) == ("all-gather", 1, 2048 * 2048 * 2)
 
 
-def test_between_slices():
+def test_collectives_between_slices():
     on = mesh("2xv5e:2x2", ("data", "fsdp"), (2, 4))
     run = on_shards(lambda x: jax.lax.psum(x, "data"), on, P("data", "fsdp"), P(None, "fsdp"))
     found = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), 8)
@@ -98,7 +98,7 @@ def test_between_slices():
     assert sum(one.sent for one in found) == ROWS // 2 * WIDTH // 4 * 4
 
 
-def test_table_sums_what_is_alike():
+def test_the_table_sums_collectives_of_one_kind():
     one = Collective("all-gather", "bf16", 100, 4, 3, True)
     other = Collective("all-gather", "bf16", 10, 8, 1, True)
     apart = Collective("all-gather", "bf16", 1000, 4, 1, False)

@@ -34,21 +34,21 @@ def test_names(name, full, chips):
     [
         ("v5e:3x3", "v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"),
         ("v4-33", "v4 has v4-8, v4-16, v4-32"),
-        ("v9:2x2", "there are v2, v3, v4, v5e, v5p, v6e, tpu7x"),
-        ("h100-8", "there are v2, v3, v4, v5litepod"),
-        ("16x16", "give one as v5e:16x16"),
+        ("v9:2x2", "choose one of v2, v3, v4, v5e, v5p, v6e, tpu7x"),
+        ("h100-8", "choose one of v2, v3, v4, v5litepod"),
+        ("16x16", "write v5e:16x16"),
         ("2xv3:4x4", "leave out 2x"),
         ("0xv5e:4x4", "does not exist"),
     ],
 )
-def test_names_that_say_nothing(name, complaint):
+def test_unknown_names(name, complaint):
     with pytest.raises(UserError) as error:
         topologies.parse(name)
     assert f"--topology={name} " in str(error.value) and complaint in str(error.value)
 
 
 @pytest.mark.parametrize("name", CHIPS)
-def test_the_compiler_knows_the_chip_as_it_was_published(name):
+def test_the_compiler_agrees_with_the_published_chip(name):
     """As many devices, and not more memory than there is, nor less by a tenth."""
     topology = topologies.parse(f"{name}:{SHAPES[name][-1]}")
     devices = topology.devices()

@@ -43,7 +43,7 @@ dim_labels=0b1f_0o1i->01bf
 """
 
 
-def test_flops_of_a_convolution_leave_padding_and_holes_out():
+def test_flops_of_a_convolution_exclude_padding_and_holes():
     # Of 30 x 3 pairs of an output and a place of the kernel, 6 see nothing but padding.
     assert matrix_flops(hlo.parse(CONVOLUTIONS)) == 2 * 8 * 2 * 32 * 32 * 64 + 2 * 84 * 4 * 64 * 128
 
@@ -62,7 +62,7 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     assert weights <= hbm_bytes(program) <= 1.2 * weights + (length + 1) * 4 * 4096 * 1024 * 2
 
 
-def test_a_loop_without_end_is_told():
+def test_a_loop_of_unknown_length_is_reported():
     def function(x):
         return jax.lax.while_loop(lambda x: jnp.sum(x) < 1e6, lambda x: x @ x, x)
 
@@ -126,7 +126,7 @@ ENTRY %main (stack: f32[8,64,128], one: f32[1,64,128], i: s32[]) -> f32[8,64,128
 """
 
 
-def test_bytes_of_a_stack_are_those_of_the_layer_in_turn():
+def test_a_loop_over_a_stack_reads_one_layer_at_a_time():
     layer = 64 * 128 * 4
     assert hbm_bytes(hlo.parse(STACK)) == pytest.approx(layer + 2 * layer + layer, abs=8)
 

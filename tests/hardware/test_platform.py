@@ -12,7 +12,7 @@ def settings_restored(monkeypatch):
     jax.config.update("jax_platforms", None)
 
 
-def test_an_idle_accelerator_is_refused_with_the_line_that_installs_its_support(tmp_path, monkeypatch):
+def test_an_idle_accelerator_is_an_error_with_the_line_that_installs_its_support(tmp_path, monkeypatch):
     device = tmp_path / "accel0"
     device.touch()
     monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
@@ -23,18 +23,18 @@ def test_an_idle_accelerator_is_refused_with_the_line_that_installs_its_support(
     )
 
 
-def test_a_cpu_that_was_asked_for_is_not_refused(tmp_path, monkeypatch):
+def test_platform_cpu_ignores_an_accelerator(tmp_path, monkeypatch):
     (tmp_path / "accel0").touch()
     monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
     platform.configure("cpu")
 
 
-def test_a_machine_without_accelerator_is_not_refused(tmp_path, monkeypatch):
+def test_a_machine_without_an_accelerator_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
     platform.configure(None)
 
 
-def test_a_compiler_without_a_tpu_is_not_asked_for_one(monkeypatch):
+def test_libtpu_without_a_tpu_is_not_probed(monkeypatch):
     pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
     monkeypatch.setattr(platform, "_ACCELERATORS", {})
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
@@ -42,7 +42,7 @@ def test_a_compiler_without_a_tpu_is_not_asked_for_one(monkeypatch):
     assert jax.config.jax_platforms == "cpu"
 
 
-def test_a_device_behind_vfio_is_a_tpu_only_where_google_made_one(tmp_path, monkeypatch):
+def test_a_vfio_device_is_a_tpu_only_if_its_vendor_is_google(tmp_path, monkeypatch):
     (tmp_path / "vfio").mkdir()
     (tmp_path / "vfio" / "0").touch()
     (tmp_path / "vendor").write_text("0x8086\n")
@@ -62,7 +62,7 @@ def test_a_device_behind_vfio_is_a_tpu_only_where_google_made_one(tmp_path, monk
         ("--xla_cpu_prefer_vector_width=256", "--xla_cpu_prefer_vector_width=256"),
     ],
 )
-def test_wide_vectors_are_used_where_the_cpu_has_them_and_the_user_said_nothing(monkeypatch, given, expected):
+def test_wide_vectors_are_used_if_the_cpu_has_them_and_the_user_set_nothing(monkeypatch, given, expected):
     monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2 avx512f")
     monkeypatch.setenv("XLA_FLAGS", given)
     platform.configure("cpu")
@@ -74,7 +74,7 @@ def test_wide_vectors_are_used_where_the_cpu_has_them_and_the_user_said_nothing(
 
 
 @pytest.mark.parametrize("backend, before, after", [("tpu", None, "bertjax/compiled"), ("tpu", "/mine", "/mine")])
-def test_compiled_programs_are_kept_where_an_accelerator_runs_them(monkeypatch, backend, before, after):
+def test_compiled_programs_are_cached_for_accelerators(monkeypatch, backend, before, after):
     kept = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     jax.config.update("jax_compilation_cache_dir", before)
@@ -85,7 +85,7 @@ def test_compiled_programs_are_kept_where_an_accelerator_runs_them(monkeypatch, 
         jax.config.update("jax_compilation_cache_dir", kept)
 
 
-def test_on_cpu_nothing_is_kept_unless_asked_for():
+def test_on_cpu_nothing_is_cached_by_default():
     kept = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     try:

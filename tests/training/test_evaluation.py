@@ -75,7 +75,7 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     assert evaluation.metrics == pytest.approx(expected, rel=1e-5)
 
 
-def test_baselines_see_the_same_tokens(store, evaluation):
+def test_baselines_are_of_the_same_tokens(store, evaluation):
     batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
     is_random = batch["nsp_labels_BN"][batch["nsp_weights_BN"] > 0]
@@ -109,7 +109,7 @@ def test_samples_show_the_first_rows(store, evaluation):
         assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
 
 
-def test_scores_see_every_example_once_and_in_order(store, params):
+def test_scores_get_every_example_once_and_in_order(store, params):
     scored = evaluate(store, objective=Scored())(params)
     assert (scored.metrics["in_order"], scored.metrics["examples"]) == (1.0, ROWS)
     assert scored.samples == []

@@ -36,7 +36,7 @@ def feeds(store) -> dict[tuple[str, int], Feed]:
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
+def test_the_global_batch_does_not_depend_on_the_number_of_hosts(feeds, hosts):
     for step in range(len(FORMAT_KINDS), 2 * len(FORMAT_KINDS)):
         expected = LocalBatches(at, feeds, (0,), 1)(step)
         slices = [LocalBatches(at, feeds, (host,), hosts)(step) for host in range(hosts)]
@@ -44,14 +44,14 @@ def test_every_format_gives_any_number_of_hosts_one_global_batch(feeds, hosts):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_every_format_gives_any_number_of_workers_the_same_batches(feeds, workers):
+def test_batches_do_not_depend_on_the_number_of_workers(feeds, workers):
     make = LocalBatches(at, feeds, (1,), 2)
     steps = range(1_000_000, 1_000_000 + 2 * len(FORMAT_KINDS))
     for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
         assert_equal(batch, make(step))
 
 
-def test_starting_far_away_is_no_more_work(feeds, monkeypatch):
+def test_starting_at_a_late_step_costs_no_more(feeds, monkeypatch):
     """Whatever the first step is, the batches asked for are all that is taken from the store."""
     asked, taken = [], []
 
@@ -71,7 +71,7 @@ def test_starting_far_away_is_no_more_work(feeds, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["full_sentences", "doc_sentences"])
-def test_the_batches_of_an_epoch_hold_every_token_of_the_corpus_once(store, feeds, kind):
+def test_an_epoch_has_every_token_of_the_corpus_once(store, feeds, kind):
     feed = feeds[kind, T]
     assert feed.plans[0].counts.lost_tokens == feed.plans[0].counts.repeated_tokens == 0
     batch = feed.batch(np.arange(feed.plans[0].counts.rows))
@@ -84,7 +84,7 @@ def test_the_batches_of_an_epoch_hold_every_token_of_the_corpus_once(store, feed
     np.testing.assert_array_equal(np.bincount(tokens, minlength=400), store.unigram_counts("train"))
 
 
-def test_sources_have_the_turns_of_their_weights(tmp_path):
+def test_sources_take_turns_by_their_weights(tmp_path):
     """Two corpora of the same size; the one with weight 3 comes three times as often, each row of it in its turn."""
     for name, word in (("a", "apple"), ("b", "berry")):
         documents = (f"{word} {i} is {word}. So {i} is it.\n\n" for i in range(400))

@@ -55,7 +55,7 @@ def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, sha
             np.testing.assert_array_equal(after[path], before[path])
 
 
-def test_right_after_doubling_it_computes_the_shallow_stack_twice(program, shallow):
+def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, shallow):
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()
     deep = grow(shallow, program.at(1))["params"]["encoder"]
@@ -75,7 +75,7 @@ def test_right_after_doubling_it_computes_the_shallow_stack_twice(program, shall
 
 
 @pytest.mark.slow
-def test_a_growing_run_goes_on_bit_for_bit_within_its_stages_and_between_them(flags, tmp_path):
+def test_a_growing_run_resumes_bit_for_bit_within_and_between_stages(flags, tmp_path):
     growing = [
         *flags,
         "--config.stages=[{'steps': 6, 'seq_len': 32, 'batch': 8, 'layers': 1},"

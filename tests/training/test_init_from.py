@@ -23,7 +23,7 @@ def weights(folder) -> dict[str, np.ndarray]:
     return load_file(folder / "export" / "model.safetensors")
 
 
-def test_weights_are_taken_over_and_the_optimizer_is_fresh(flags, undisturbed, tmp_path):
+def test_weights_are_loaded_and_the_optimizer_is_fresh(flags, undisturbed, tmp_path):
     """With a learning rate of nearly nothing a run ends where it began."""
     still = [*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"]
     assert runs.call(*still, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run") == 0
@@ -37,7 +37,7 @@ def test_weights_are_taken_over_and_the_optimizer_is_fresh(flags, undisturbed, t
     assert len(identity["init_from"]) == 64
 
 
-def test_it_resumes_without_its_source_and_not_with_another(flags, undisturbed, tmp_path, capsys):
+def test_a_run_resumes_without_its_source_but_not_with_another(flags, undisturbed, tmp_path, capsys):
     source, other = tmp_path / "export", tmp_path / "other"
     for copy in (source, other):
         shutil.copytree(undisturbed / "export", copy)
@@ -49,7 +49,7 @@ def test_it_resumes_without_its_source_and_not_with_another(flags, undisturbed, 
     assert "init_from: " in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_heads_that_the_source_does_not_have_begin_anew_and_that_is_said(flags, undisturbed, tmp_path, caplog):
+def test_heads_that_the_source_lacks_are_initialized_with_a_warning(flags, undisturbed, tmp_path, caplog):
     mlm = [*flags, *SHORT, "--config.tasks.bert.objective.kind=mlm", "--config.tasks.bert.examples.kind=full_sentences"]
     assert runs.call(*mlm, f"--workdir={tmp_path}/mlm") == 0
     caplog.clear()
@@ -84,7 +84,7 @@ def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
         ("BertModel", {f"heads/mlm/{name}" for name in MLM_HEAD}),
     ],
 )
-def test_what_a_checkpoint_of_hugging_face_lacks_begins_anew(tmp_path, caplog, architecture, new):
+def test_params_that_a_hugging_face_checkpoint_lacks_are_initialized(tmp_path, caplog, architecture, new):
     """Its pooler, where the MLM head is all that it has; no head reads it."""
     export.write(tmp_path / "made", models.make(models.PARTS[architecture], models.trained()))
     convert.run(tmp_path / "made", tmp_path / "theirs")
@@ -102,7 +102,7 @@ def test_what_a_checkpoint_of_hugging_face_lacks_begins_anew(tmp_path, caplog, a
 @pytest.mark.parametrize(
     "change, wanted", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
 )
-def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
+def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
     source = f"--config.init_from={undisturbed / 'export'}"
     assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -110,13 +110,13 @@ def test_settings_that_no_shape_shows_are_compared_too(flags, undisturbed, tmp_p
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_source_that_is_not_there(flags, tmp_path, capsys):
+def test_a_missing_source(flags, tmp_path, capsys):
     assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
     assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_student_begins_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
+def test_a_student_starts_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
     """And goes on only with that teacher; with a learning rate of nearly nothing it ends where it began."""
     teacher = tmp_path / "teacher"
     shutil.copytree(undisturbed / "export", teacher)

@@ -53,7 +53,7 @@ def moved(before: dict, after: dict) -> set[str]:
     }
 
 
-def test_a_turn_leaves_other_heads_and_their_moments_as_they_are():
+def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
     """Even once those have moments, which would move them on: first the task that has `sop`, then the other."""
     mixed = program()
     begun = mixed.init_state()
@@ -67,7 +67,7 @@ def test_a_turn_leaves_other_heads_and_their_moments_as_they_are():
     assert moved(states[1], states[2]) == {"encoder/", "heads/mlm/", "heads/nsp/"}
 
 
-def test_heads_of_one_name_are_one_and_must_be_alike():
+def test_heads_of_one_name_are_shared_and_need_equal_shapes():
     shapes = [jax.ShapeDtypeStruct((2, width), np.float32) for width in (3, 4)]
     assert merge_params({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[0], "b": shapes[1]}}, "second") == {
         "heads": {"a": shapes[0], "b": shapes[1]}
@@ -77,7 +77,7 @@ def test_heads_of_one_name_are_one_and_must_be_alike():
 
 
 @pytest.mark.slow
-def test_a_mixture_goes_on_bit_for_bit_and_is_scored_by_task(flags, tmp_path, caplog):
+def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, caplog):
     mixed = [
         *flags,
         f"--config.tasks={MIXED}",

@@ -63,7 +63,7 @@ def equal(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_weight_decay_spares_biases_and_layer_norms():
+def test_weight_decay_excludes_biases_and_layer_norms():
     spared = []
     map_with_path(lambda path, decayed: decayed or spared.append(path), decay_mask(bert_params()))
     assert sorted(spared) == [
@@ -90,7 +90,7 @@ def test_weight_decay_spares_biases_and_layer_norms():
 
 @pytest.mark.parametrize("clip_norm", [0.5, 0.0])
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_steps_are_those_of_the_papers(kind, clip_norm):
+def test_steps_follow_the_papers(kind, clip_norm):
     """Loshchilov & Hutter (2019), algorithm 2, and You et al. (2020), algorithm 2, layer by layer, in float64."""
     config = dataclasses.replace(CONFIG, kind=kind, clip_norm=clip_norm)
     params = stacked_params()
@@ -128,7 +128,7 @@ def unstacked(params: dict) -> dict[str, np.ndarray]:
     return flat
 
 
-def test_lamb_is_that_of_optax_on_layers_that_are_not_stacked():
+def test_lamb_equals_optax_on_unstacked_layers():
     params = {name: leaf for name, leaf in stacked_params()["encoder"]["layers"]["dense"].items() if name == "kernel"}
     stacked = {"encoder": {"layers": params}}
     ours = make_optimizer(dataclasses.replace(LAMB, clip_norm=0.0))
@@ -143,7 +143,7 @@ def test_lamb_is_that_of_optax_on_layers_that_are_not_stacked():
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_a_multiplier_scales_the_step_and_the_first_that_is_found_counts(kind):
+def test_the_first_matching_multiplier_scales_the_step(kind):
     """The first step alone: later ones start from other params."""
     config = dataclasses.replace(CONFIG, kind=kind)
     multipliers = (
@@ -181,7 +181,7 @@ def test_frozen_parameters_have_no_moments_and_stay_bit_for_bit(kind):
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_the_others_train_as_if_the_frozen_ones_were_not_there(kind):
+def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
     params = stacked_params()
     config = dataclasses.replace(CONFIG, kind=kind)
     found = train(make_optimizer(dataclasses.replace(config, frozen=("^heads/",))), params)
@@ -216,13 +216,13 @@ def test_the_others_train_as_if_the_frozen_ones_were_not_there(kind):
         ({"frozen": ("encoder/", "heads/")}, "optimizer.frozen=['encoder/', 'heads/'] leaves no parameter to train"),
     ],
 )
-def test_patterns_that_cannot_be(choices, message):
+def test_invalid_patterns(choices, message):
     with pytest.raises(UserError) as error:
         make_optimizer(dataclasses.replace(CONFIG, **choices)).init(stacked_params())
     assert str(error.value).startswith(message)
 
 
-def test_the_rate_falls_from_the_heads_down():
+def test_layer_decay_lowers_the_rate_from_the_heads_down():
     """After one step of the same gradient everywhere, each part has moved by its share."""
     decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
     params = stacked_params()
@@ -238,7 +238,7 @@ def test_the_rate_falls_from_the_heads_down():
     np.testing.assert_allclose(shares["heads"]["kernel"], 1.0, rtol=1e-3)
 
 
-def test_the_projection_of_embeddings_falls_with_them():
+def test_layer_decay_treats_the_projection_as_embeddings():
     params = stacked_params()
     params["encoder"]["projection"] = {"kernel": jnp.ones((2, 2))}
     gradient = jax.tree.map(jnp.ones_like, params)
@@ -247,7 +247,7 @@ def test_the_projection_of_embeddings_falls_with_them():
     np.testing.assert_allclose(updates["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
 
 
-def test_a_row_that_layers_share_falls_as_the_last_of_them():
+def test_layer_decay_of_shared_layers_is_that_of_the_last_one():
     params = {
         "encoder": {"layers": {"own": {"kernel": jnp.ones((4, 2, 2))}, "shared": {"kernel": jnp.ones((2, 2, 2))}}}
     }

@@ -68,7 +68,7 @@ def test_the_packed_loss_is_the_sum_of_the_unpacked_losses(store, encoder, kind)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FILLS_ITS_ROWS])
-def test_no_example_of_a_row_moves_another(store, encoder, kind):
+def test_examples_of_a_row_do_not_affect_each_other(store, encoder, kind):
     """Bit for bit; that the gradients are zero too is a test of the encoder."""
     batch = all_rows(feed_of(store, kind, 8))
     fullest = np.argmax((batch["example_ids_BN"] >= 0).sum(axis=1))

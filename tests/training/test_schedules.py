@@ -36,14 +36,14 @@ def test_linear(warmup_steps, expected):
     np.testing.assert_allclose(rates(Linear(), WarmupSegment(0, 10, 2.0, warmup_steps)), expected, rtol=1e-6)
 
 
-def test_one_cycle_begins_at_a_hundredth_and_ends_at_a_hundredth_of_that():
+def test_one_cycle_starts_at_a_hundredth_and_ends_at_a_hundredth_of_that():
     found = rates(OneCycle(), WarmupSegment(0, 101, 2.0, 40))
     np.testing.assert_allclose(found[[0, 20, 40, 70, 100]], [0.02, 1.01, 2.0, 1.0001, 2e-4], rtol=1e-5)
     np.testing.assert_allclose(np.diff(found[:41]), 1.98 / 40, rtol=1e-4)
     np.testing.assert_allclose(np.diff(found[40:]), -1.9998 / 60, rtol=1e-4)
 
 
-def test_cosine_is_that_of_optax():
+def test_cosine_equals_optax():
     theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=60)
     found = rates(Cosine(), WarmupSegment(0, 100, 2.0, 40))
     np.testing.assert_allclose(found[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
@@ -59,7 +59,7 @@ def test_warm_up_stable_decay_is_a_trapezoid():
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 @pytest.mark.parametrize("warmup_steps", [0, 1, 40, 79])
-def test_every_schedule_rises_once_to_its_peak_and_every_step_moves(schedule, warmup_steps):
+def test_every_schedule_rises_once_to_its_peak_and_is_never_zero(schedule, warmup_steps):
     found = rates(schedule, WarmupSegment(0, 100, 2.0, warmup_steps))
     peak = int(np.argmax(found))
     assert found.max() == pytest.approx(2.0, rel=1e-6) and found.min() > 0
@@ -84,7 +84,7 @@ def test_a_stage_may_start_a_segment_of_its_own(schedule):
         (WarmupStableDecay(decay_steps=20), 81, "here=81 and optimizer.schedule.decay_steps=20 are more than the 100"),
     ],
 )
-def test_what_does_not_fit(schedule, warmup_steps, message):
+def test_settings_that_do_not_fit(schedule, warmup_steps, message):
     with pytest.raises(UserError, match=message):
         schedule.check(warmup_steps, 100, "here")
     schedule.check(warmup_steps - 2, 100, "here")

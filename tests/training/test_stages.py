@@ -19,7 +19,7 @@ from tests import runs
 TIMETABLE = Timetable((Stage(3, 8, 4), Stage(2, 8, 16), Stage(4, 32, 2), Stage(1, 8, 4)), {"bert": 1.0})
 
 
-def test_every_step_has_its_place():
+def test_steps_of_stages():
     assert TIMETABLE.steps == 10
     assert [TIMETABLE.at(step) for step in range(10)] == [
         StepSpec(0, "bert", 8, 4, 0),
@@ -71,13 +71,13 @@ def test_no_row_of_a_length_is_skipped_or_repeated(stages):
         assert ordinals == [*range(len(ordinals))]
 
 
-def test_overfitting_draws_the_first_rows_for_ever():
+def test_overfitting_repeats_the_first_rows():
     overfit = Timetable((Stage(1000, 8, 4),), {"bert": 1.0}, overfit=True)
     assert overfit.at(999) == overfit.at(0) == StepSpec(0, "bert", 8, 4, 0)
 
 
 @pytest.mark.parametrize("step", [10, 10**6])
-def test_after_the_end_there_is_nothing(step):
+def test_steps_after_the_end_are_an_error(step):
     with pytest.raises(IndexError):
         TIMETABLE.at(step)
     with pytest.raises(IndexError):
@@ -90,7 +90,7 @@ def test_dispatches_end_at_absolute_multiples_and_with_their_stage():
     assert [TIMETABLE.edge_after(step, 100) for step in range(10)] == [3, 3, 3, 5, 5, 9, 9, 9, 9, 10]
 
 
-def test_the_learning_rate_goes_on_through_stages_unless_one_has_a_peak():
+def test_the_learning_rate_continues_through_stages_without_a_peak():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_steps=3)
     through = [Stage(10, 8, 4), Stage(20, 8, 8)]
     assert warmup_segments(through, optimizer) == (WarmupSegment(0, 30, 2.0, 3),)
@@ -144,7 +144,7 @@ def whole(flags, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_stages_goes_on_bit_for_bit(flags, whole, tmp_path, capsys):
+def test_a_run_of_two_stages_resumes_bit_for_bit(flags, whole, tmp_path, capsys):
     """Stopped in the first stage and at its end; then the last stage is made longer."""
     for kept in (10, 20):
         parted = tmp_path / str(kept)
@@ -164,7 +164,7 @@ def test_a_run_of_two_stages_goes_on_bit_for_bit(flags, whole, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_micro_batches_may_change_when_a_run_goes_on(flags, whole, tmp_path):
+def test_micro_batches_may_change_when_a_run_resumes(flags, whole, tmp_path):
     """Up to the order of sums the model is the same."""
     shutil.copytree(whole, tmp_path / "parted")
     for later in (20, 30, 40):

@@ -61,7 +61,7 @@ def test_micro_batches_do_not_change_dropout():
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
-def test_a_dispatch_of_many_steps_is_that_many_steps():
+def test_a_dispatch_of_many_steps_equals_single_steps():
     steps = [batches.make(seed=seed) for seed in range(4)]
     at_once, one_by_one = Trainer(context(dropout=0.1)), Trainer(context(dropout=0.1))
     metrics, singles = at_once.train(*steps, steps_per_call=4), one_by_one.train(*steps)
@@ -86,7 +86,7 @@ def test_dropout_follows_the_step():
     assert later.train(batch)["mlm_loss"] != Trainer(context(dropout=0.1)).train(batch)["mlm_loss"]
 
 
-def test_a_step_that_is_not_finite_is_consumed_and_changes_nothing():
+def test_a_step_that_is_not_finite_is_counted_and_changes_nothing():
     good = batches.make()
     trainer = Trainer(context(max_skipped=2))
     trainer.train(good)
@@ -112,7 +112,7 @@ def test_after_too_many_of_them_in_a_row_the_state_is_frozen(max_skipped):
     assert trainer.state["step"] == max_skipped + 3
 
 
-def test_a_good_step_between_begins_the_count_anew():
+def test_a_finite_step_resets_the_count():
     good = batches.make()
     bad = with_nan(good)
     metrics = Trainer(context(max_skipped=2)).train(bad, bad, good, bad, bad, good)
@@ -127,7 +127,7 @@ def test_an_infinite_gradient_is_as_bad_as_an_infinite_loss():
     equal(trainer.params, before)
 
 
-def test_consumption_counts_real_tokens_and_the_pairs_that_see_each_other():
+def test_consumption_counts_real_tokens_and_pairs_that_attend():
     batch = {
         "examples_BT": np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6]),
         "example_ids_BN": np.array([[4, 9], [2, -1], [-1, -1]]),

@@ -40,7 +40,7 @@ def results(text: str, operation: str) -> list[str]:
     return [shape for shapes in given for shape in re.findall(r"\w+\[[\d,]*\]", shapes)]
 
 
-def test_weights_are_gathered_in_bfloat16_alone(gathered):
+def test_weights_are_gathered_only_in_bfloat16(gathered):
     shapes = results(gathered, "all-gather")
     assert f"bf16[{L},{D},{F}]" in shapes
     assert not [shape for shape in shapes if shape.startswith("f32")]
@@ -60,13 +60,13 @@ def test_each_chip_draws_for_its_own_rows(gathered):
     assert max(shape[0] for shape in drawn) == ROWS
 
 
-def test_no_layer_is_whole_under_fsdp():
+def test_fsdp_never_gathers_all_layers():
     """Its gathers are of one layer, inside the loops over layers."""
     shapes = results(compiled("fsdp", dropout=0.1), "all-gather")
     assert f"bf16[{D},{F}]" in shapes or f"bf16[1,{D},{F}]" in shapes
     assert not [shape for shape in shapes if shape.startswith("f32") or f"[{L},{D},{F}]" in shape]
 
 
-def test_splash_holds_no_square_of_the_row():
+def test_splash_stores_no_square_of_the_row():
     text = compiled("gathered", dropout=0.0)
     assert "tpu_custom_call" in text and not re.search(rf"\[[\d,]*{T},{T}\]", text)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-def test_eight_devices_train_as_one_does():
+def test_eight_devices_train_like_one():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "tests.training.on_eight_devices"]
@@ -47,7 +47,7 @@ def one_device():
     return make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
 
 
-def test_the_table_covers_all_of_bert_and_its_optimizer():
+def test_the_rules_cover_bert_and_its_optimizer():
     params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
     state = {"step": jnp.zeros(()), "params": params, "opt_state": {"mu": params, "nu": params}}
     laid_out = shardings(state, (*ENCODER_RULES, *HEAD_RULES), one_device())
@@ -81,12 +81,12 @@ def test_the_first_rule_that_matches_wins():
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(2, 1, 1), MeshConfig(0, 3, 1), MeshConfig(0, 1, 2)])
-def test_a_mesh_of_other_devices_than_there_are(mesh):
+def test_a_mesh_with_a_wrong_number_of_devices(mesh):
     with pytest.raises(UserError, match=r"is not the 1 devices of the run; set runtime.mesh.data=0, and fsdp x tensor"):
         make_mesh(mesh, jax.devices()[:1])
 
 
-def test_an_array_that_the_devices_do_not_divide_is_named():
+def test_the_error_names_an_array_that_the_devices_do_not_divide():
     mesh = jax.sharding.AbstractMesh((1, 3, 1), ("data", "fsdp", "tensor"))
     with pytest.raises(UserError) as error:
         shardings({"a": {"kernel": jax.ShapeDtypeStruct((2, 8), jnp.float32)}}, ((r"kernel$", P(None, "fsdp")),), mesh)
@@ -94,7 +94,7 @@ def test_an_array_that_the_devices_do_not_divide_is_named():
     assert str(error.value) == f"{message} runtime.mesh"
 
 
-def test_a_batch_that_does_not_divide():
+def test_a_batch_that_the_devices_do_not_divide():
     four = AbstractMesh((2, 2, 2), ("data", "fsdp", "tensor"))
     check_batch("stages.1.batch", 32, four)
     with pytest.raises(UserError) as error:

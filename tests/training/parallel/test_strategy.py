@@ -41,17 +41,17 @@ def test_gathered_up_to_a_billion_parameters():
         (MeshConfig(), 7, 1, 1),
     ],
 )
-def test_weights_are_shared_out_over_a_slice(given, count, slices, fsdp):
+def test_weights_are_sharded_over_a_slice(given, count, slices, fsdp):
     assert fill_mesh(given, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
 
 
-def test_replicas_share_out_nothing():
+def test_replicas_shard_nothing():
     assert fill_mesh(MeshConfig(), "replicated", [BASE], devices(16)).fsdp == 1
     with pytest.raises(UserError, match=r"runtime.strategy=replicated contradicts runtime.mesh.fsdp=4; use"):
         fill_mesh(MeshConfig(fsdp=4), "replicated", [BASE], devices(16))
 
 
-def test_an_unknown_strategy_is_named_with_those_that_exist():
+def test_the_error_of_an_unknown_strategy_lists_the_known_ones():
     with pytest.raises(UserError, match="runtime.strategy='zero' is unknown; choose one of auto, replicated, gathered"):
         from_dict({"runtime": {"strategy": "zero"}})
 

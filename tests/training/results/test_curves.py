@@ -41,12 +41,12 @@ def test_a_panel_for_every_loss_of_a_mixture(workdir):
     assert drawn(workdir, records).shape[1] == 1200
 
 
-def test_what_was_not_finite_is_no_point():
+def test_values_that_were_not_finite_are_not_drawn():
     records = [{"step": 1, "loss": None}, {"step": 2, "loss": 3.0}, {"step": 3}]
     assert curves.points_of(records, "step", "loss") == [(2, 3.0)]
 
 
-def test_the_reference_of_a_configuration_is_drawn_behind(workdir, tmp_path, monkeypatch):
+def test_the_reference_of_a_configuration_is_drawn(workdir, tmp_path, monkeypatch):
     plain = drawn(workdir, RECORDS)
     band = {"step": [1, 2, 3], "mean": [8.0, 7.0, 6.0], "low": [7.5, 6.5, 5.5], "high": [8.5, 7.5, 6.5]}
     (tmp_path / "known.json").write_text(json.dumps({"seeds": 3, "mlm_loss": band}))
@@ -59,5 +59,5 @@ def test_the_reference_of_a_configuration_is_drawn_behind(workdir, tmp_path, mon
     assert (plain[:, half + 20 :] == with_reference[:, half + 20 :]).all()
 
 
-def test_a_run_without_metrics_still_has_a_picture(workdir):
+def test_a_run_without_metrics_still_has_a_figure(workdir):
     assert drawn(workdir, []).size

@@ -19,7 +19,7 @@ def write(folder, task: str, metric: str, values: list[float]) -> None:
     (folder / task / name).write_text(json.dumps(content))
 
 
-def test_a_part_of_the_table(tmp_path):
+def test_a_table_of_some_tasks(tmp_path):
     write(tmp_path, "MRPC", "f1", [0.8, 0.9])
     write(tmp_path, "CoLA", "matthews", [0.5])
     scores = scores_of(GLUE, tmp_path)

@@ -31,7 +31,7 @@ def test_the_parameter_tree_is_folded_into_modules():
     assert "query/kernel 3x16x16" in attention
 
 
-def test_samples_tell_which_guesses_are_right():
+def test_samples_mark_right_guesses():
     assert show_samples(7, EVALUATION).splitlines() == [
         "step 7, held out: mlm_loss 4.5000, mlm_accuracy 0.2500, nsp_accuracy 0.5000",
         "  the [MASK] sat on [MASK] mat",
@@ -45,7 +45,7 @@ def summary() -> dict:
     return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0))
 
 
-def test_the_summary_has_the_keys_that_others_read():
+def test_keys_of_the_summary():
     assert summary() == {
         "eval": EVALUATION.metrics,
         "baseline": EVALUATION.baselines,
@@ -71,7 +71,7 @@ def printed(summary: dict) -> str:
     return console.file.getvalue()
 
 
-def test_the_table_has_the_baselines_beside_what_they_compare_with():
+def test_the_table_has_baselines_beside_the_metrics():
     text = printed(summary())
     rows = {line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line}
     assert "4.5000" in rows["mlm_loss"] and "6.2500" in rows["mlm_loss"]

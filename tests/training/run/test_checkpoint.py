@@ -152,7 +152,7 @@ def test_one_flipped_bit_in_any_file_is_detected(two, tmp_path, caplog):
     assert arrays and arrays <= reported
 
 
-def test_what_stands_beside_the_arrays_is_verified_too(two, tmp_path, caplog):
+def test_metadata_is_verified_too(two, tmp_path, caplog):
     name = "20/meta/metadata"
     for place in range(0, (two / name).stat().st_size, 23):
         folder = tmp_path / str(place) / "c"
@@ -164,7 +164,7 @@ def test_what_stands_beside_the_arrays_is_verified_too(two, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
-def test_a_newest_checkpoint_that_is_not_whole_is_reported_and_set_aside(two, tmp_path, caplog, damage):
+def test_a_damaged_newest_checkpoint_is_reported_and_renamed(two, tmp_path, caplog, damage):
     name = max(files_of(two), key=lambda name: (two / name).stat().st_size)
     folder = tmp_path / "c"
     shutil.copytree(two, folder)
@@ -188,7 +188,7 @@ def assert_reported(folder: Path, caplog) -> None:
     assert any(aside.rglob("*"))
 
 
-def test_where_none_is_whole_nothing_is_made_up(two, tmp_path):
+def test_if_all_are_damaged_the_run_is_refused(two, tmp_path):
     folder = tmp_path / "c"
     shutil.copytree(two, folder)
     for data in folder.glob("*/state/d/*"):
@@ -207,7 +207,7 @@ def test_a_checkpoint_from_the_future(tmp_path, monkeypatch):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [10]
 
 
-def test_what_is_written_beside_the_arrays(two):
+def test_metadata_of_a_checkpoint(two):
     [path] = (two / "20" / "meta").glob("metadata")
     meta = json.loads(path.read_text())
     assert meta["format_version"] == 1 and meta["fingerprints"]["params/kernel"] > 0

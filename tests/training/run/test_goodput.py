@@ -80,7 +80,7 @@ def test_steps_within_a_chunk_are_traced_with_it(tmp_path):
         assert bool(list(tmp_path.rglob("*.xplane.pb"))) == (first == 32)
 
 
-def test_a_trace_of_steps_that_do_not_come_is_missed_aloud(tmp_path, caplog):
+def test_a_trace_of_steps_that_are_not_trained_is_a_warning(tmp_path, caplog):
     trace = Trace(range(20, 25), epath.Path(tmp_path))
     trace.edge(0, 16, {})
     trace.end({})

@@ -62,7 +62,7 @@ def test_a_resumed_journal_drops_what_is_written_again(path):
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
 
 
-def test_events_that_cannot_be_written_hold_nothing_up(tmp_path, monkeypatch, caplog):
+def test_events_that_cannot_be_written_do_not_stop_a_run(tmp_path, monkeypatch, caplog):
     def refuse(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 

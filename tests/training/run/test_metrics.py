@@ -29,7 +29,7 @@ def workdir(tmp_path) -> Workdir:
     return Workdir.at(tmp_path)
 
 
-def test_records_follow_the_contract(workdir):
+def test_keys_of_an_entry(workdir):
     log = MetricsLog(workdir, Totals(), 0)
     log.count(STEP, 1e9)
     log.count(STEP, 1e9)
@@ -59,7 +59,7 @@ def test_records_follow_the_contract(workdir):
     assert events.stat().length > 200
 
 
-def test_totals_go_on_where_a_run_was_stopped(workdir):
+def test_totals_continue_after_a_stop(workdir):
     log = MetricsLog(workdir, Totals(tokens=1000.0, seconds=60.0, data_wait_seconds=2.0), 10)
     log.count(STEP, 1e9)
     with log.spending("data_wait"):
@@ -97,7 +97,7 @@ def test_flops_by_hand():
     assert training_flops(batches.ENCODER, 10, 50, 2) == 6 * (kernels + attention + head)
 
 
-def test_a_jump_is_json_whatever_its_loss(workdir):
+def test_a_spike_is_valid_json_whatever_its_loss(workdir):
     log = MetricsLog(workdir, Totals(), 0)
     log.write_spike(3, {"name": "mlm_loss", "loss": float("nan"), "deviations": float("nan"), "rows": [4, 5]})
     log.close()

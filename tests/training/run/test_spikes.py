@@ -3,7 +3,7 @@ import numpy as np
 from bertjax.training.run.spikes import SpikeDetector
 
 
-def test_a_loss_that_jumps_is_found_and_hardly_moves_the_mean():
+def test_a_spike_is_found_and_hardly_moves_the_mean():
     draw, detector = np.random.default_rng(0), SpikeDetector(deviations=6.0, horizon=50)
     losses = 5.0 + 0.1 * draw.normal(size=400)
     losses[[200, 201, 300]] = 7.0, 9.0, np.nan
