@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.config_file import load
-from tests import runs
+from tests import frozen, runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = (
@@ -25,6 +25,8 @@ RECIPES = (
     "stacking",
     "xlnet",
 )
+# Those whose results are compared with `tests/frozen.json`.
+FROZEN = ("albert_base", "electra_small", "xlnet")
 # The class of transformers that opens what a recipe leaves; the heads and encoders of the others have none.
 CLASSES = {
     "bert_base": "BertForPreTraining",
@@ -43,7 +45,9 @@ CLASSES = {
 def test_a_recipe_goes_the_whole_way(name, tmp_path):
     config = load(f"{CONFIGS / name}.py:smoke")
     store = ["--config.data.store=" + str(tmp_path / "stores")]
-    done = runs.finish(runs.start(f"--config={CONFIGS / name}.py:smoke", *store, f"--workdir={tmp_path / 'run'}"))
+    as_users_compile = {"XLA_FLAGS": ""} if name in FROZEN else {}
+    flags = [f"--config={CONFIGS / name}.py:smoke", *store, f"--workdir={tmp_path / 'run'}"]
+    done = runs.finish(runs.start(*flags, **as_users_compile))
     assert done.returncode == 0, done.stderr
     steps = sum(stage.steps for stage in config.stages)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -59,6 +63,21 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
     for index, stage in enumerate(config.stages):
         assert f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens" in done.stdout
         assert f" rows of {stage.seq_len} tokens an epoch" in done.stdout
+    if name in FROZEN:
+        assert_frozen(name, tmp_path)
+
+
+def assert_frozen(name: str, folder: Path) -> None:
+    """The run in a folder computed what `tests/frozen.json` holds."""
+    expected = json.loads(frozen.FILE.read_text())
+    recipe = expected["recipes"][name]
+    assert frozen.batches(name, folder / "stores") == recipe["batches"]
+    figures = frozen.figures(folder / "run")
+    assert (figures["steps"], figures["tokens"]) == (recipe["steps"], recipe["tokens"])
+    if frozen.cpu() == expected["cpu"]:
+        assert frozen.parameters(folder / "run" / "export") == recipe["parameters"]
+        assert figures["eval"] == recipe["eval"]
+    assert figures["eval"] == pytest.approx(recipe["eval"], abs=0.02)
 
 
 @pytest.mark.parametrize("name", RECIPES)
