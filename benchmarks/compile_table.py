@@ -96,14 +96,17 @@ def _in_a_process(path: Path, *names: Any) -> None:
 
 
 def markdown(cells: dict[str, dict]) -> str:
-    """The table, with the cells in their order."""
+    """Return two tables, of what a step needs and of what it sends, with the cells in their order."""
+    finished_cells = [(names, cells[_key(*names)]) for names in _cells() if _key(*names) in cells]
     lines = [
-        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | MB a device | compile |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | compile |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(f"| {' | '.join(map(str, names))} | {_row(cell)} |" for names, cell in finished_cells),
+        "",
+        "| topology | model | T | MB a device sends in a step |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(map(str, names))} | {_collectives(cell)} |" for names, cell in finished_cells),
     ]
-    for topology, preset, seq_len in _cells():
-        if cell := cells.get(_key(topology, preset, seq_len)):
-            lines.append(f"| {topology} | {preset} | {seq_len} | {_row(cell)} |")
     for preset in PRESETS:
         if flops := cells.get(_key("flops", preset)):
             lines.append(
@@ -116,10 +119,6 @@ def markdown(cells: dict[str, dict]) -> str:
 def _row(cell: dict) -> str:
     memory, floor = cell["memory"], cell["floor"]
     used = f"{report.gibibytes(memory['needed'])} of {report.gibibytes(memory['usable'])}"
-    sent: dict[str, float] = {}
-    for row in cell["collectives"]:
-        kind = row["kind"] + (" between slices" if row["between_slices"] else "")
-        sent[kind] = sent.get(kind, 0.0) + row["bytes"] / 1e6
     return " | ".join(
         [
             str(cell["topology"]["chips"]),
@@ -128,10 +127,18 @@ def _row(cell: dict) -> str:
             cell["remat"],
             used if memory["fits"] else f"**{used}**",
             f"{floor['seconds'] * 1e3:.1f} ms, {floor['binds']}" if floor else "does not fit",
-            ", ".join(f"{kind} {megabytes:,.0f}" for kind, megabytes in sent.items() if megabytes >= 1),
             f"{cell['compile_seconds']:.0f} s",
         ]
     )
+
+
+def _collectives(cell: dict) -> str:
+    """Return the megabytes of each kind of collective."""
+    sent: dict[str, float] = {}
+    for row in cell["collectives"]:
+        kind = row["kind"] + (" between slices" if row["between_slices"] else "")
+        sent[kind] = sent.get(kind, 0.0) + row["bytes"] / 1e6
+    return ", ".join(f"{kind} {megabytes:,.0f}" for kind, megabytes in sent.items() if megabytes >= 1)
 
 
 def _cells() -> list[tuple[str, str, int]]:

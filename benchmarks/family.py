@@ -34,6 +34,7 @@ from bertjax.errors import RunFailed, UserError
 _REPOSITORY = Path(__file__).resolve().parents[1]
 WITH_SEEDS = (TEACHER, "electra")
 PAIRS = 500
+_LOSSES_A_LINE = 4
 _WORD = re.compile("[a-z]+")
 
 
@@ -145,27 +146,35 @@ def markdown(done: dict[Run, dict[str, Any]]) -> str:
     lines = []
     for equal in ("steps", "time"):
         lines += [
-            f"| equal {equal} | steps | tokens/s | own loss, held out | pairs | probe, F1 | beside `bert` |",
-            "|---|---|---|---|---|---|---|",
+            f"| equal {equal} | steps | tokens/s | pairs | probe, F1 | beside `bert` |",
+            "|---|---|---|---|---|---|",
         ]
         rows = [row for row in (*ROWS, STUDENT) if (row, equal) in groups]
-        lines += [_row(row, groups[row, equal], groups.get(("bert", equal), [])) for row in rows] + [""]
+        lines += [_row(row, groups[row, equal], groups.get(("bert", equal), [])) for row in rows]
+        lines += ["", f"| equal {equal}: own loss, held out | |", "|---|---|"]
+        lines += [line for row in rows for line in _losses(row, groups[row, equal])] + [""]
     return "\n".join(lines)
 
 
 def _row(row: str, lines: list[dict[str, Any]], bert: list[dict[str, Any]]) -> str:
-    evals = [line["eval"] for line in lines]
-    losses = {name: _mean(evals, operator.itemgetter(name)) for name in evals[0] if name.endswith("_loss")}
     cells = [
         f"`{row}`" + (f" ({len(lines)} seeds)" if len(lines) > 1 else ""),
         f"{round(_mean(lines, lambda line: line['steps'])):,}",
         f"{_mean(lines, lambda line: line['tokens'] / line['seconds']):,.0f}",
-        ", ".join(f"{name.removesuffix('_loss')} {loss:.2f}" for name, loss in losses.items()),
         _spread(lines, "pairs"),
         _spread(lines, "probe"),
         "" if row == "bert" else _beside(lines, bert),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _losses(row: str, lines: list[dict[str, Any]]) -> list[str]:
+    """Return the rows of the table of losses, at most `_LOSSES_A_LINE` in each."""
+    evals = [line["eval"] for line in lines]
+    names = [name for name in evals[0] if name.endswith("_loss")]
+    losses = [f"{name.removesuffix('_loss')} {_mean(evals, operator.itemgetter(name)):.2f}" for name in names]
+    parts = [losses[start : start + _LOSSES_A_LINE] for start in range(0, len(losses), _LOSSES_A_LINE)]
+    return [f"| {'' if index else f'`{row}`'} | {', '.join(part)} |" for index, part in enumerate(parts)]
 
 
 def _mean(lines: list[dict[str, Any]], of: Callable[[dict[str, Any]], float]) -> float:
@@ -182,13 +191,13 @@ def _spread(lines: list[dict[str, Any]], name: str) -> str:
 
 
 def _beside(lines: list[dict[str, Any]], bert: list[dict[str, Any]]) -> str:
-    """Whether the row does worse than BERT, of what both have."""
+    """Return the differences of the means from BERT's, of the scores that both have."""
     words = []
     for name in ("pairs", "probe"):
         if bert and all(name in line for line in (*lines, *bert)):
             value = operator.itemgetter(name)
             difference = 100 * (_mean(lines, value) - _mean(bert, value))
-            words.append(f"{name} {'better' if difference > 0 else 'worse'} by {abs(difference):.1f}")
+            words.append(f"{name} {difference:+.1f}")
     return ", ".join(words)
 
 

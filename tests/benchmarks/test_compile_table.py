@@ -24,11 +24,13 @@ def test_rows(tmp_path):
     fits = json.loads(json.dumps(report.as_dict(forecast)))
     too_large = fits | {"floor": None, "collectives": [], "memory": fits["memory"] | {"fits": False}}
     table = compile_table.markdown({"v5e:4x4 base 128": fits, "v5e:4x4 large 512": too_large})
-    header, _, row, other = table.splitlines()
+    needed, sent = (part.splitlines() for part in table.split("\n\n"))
+    header, _, row, other = needed
     assert header.count("|") == row.count("|") == other.count("|")
     assert row.startswith("| v5e:4x4 | base | 128 | 4 | gathered | 8 | dots | 0.0")
     assert f"ms, {forecast.floor.binds} |" in row and row.endswith(" s |")
     assert "does not fit" in other and "**0.0" in other
+    assert sent[2].startswith("| v5e:4x4 | base | 128 | all-") and sent[3] == "| v5e:4x4 | large | 512 |  |"
 
 
 def test_cells_are_those_of_bert_as_published():

@@ -49,9 +49,9 @@ def test_the_table_has_means_ranges_and_who_is_worse_than_bert(tmp_path):
     assert mlm[:-1] == [
         "10",
         "500",
-        "mlm 4.25",
         "75.0 (70.0 to 80.0)",
         "25.0 (20.0 to 30.0)",
     ]
+    assert rows["`mlm`"][2].strip() == "mlm 4.25"
     by_steps = text.split("equal time")[0]
-    assert "pairs better by 5.0, probe worse by 5.0" in by_steps and "`electra`" not in by_steps
+    assert "pairs +5.0, probe -5.0" in by_steps and "`electra`" not in by_steps
