@@ -1,6 +1,9 @@
-"""Every command that the documentation shows is one that the command lines understand."""
+"""The documentation: commands load, the tour prints what it shows, links lead somewhere, lines fit the page."""
 
+import contextlib
+import io
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -11,9 +14,39 @@ from bertjax import config_file
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "configs").rglob("*.py")))
-SHOWN = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
-COMMANDS = sorted({match[0] for page in PAGES for match in SHOWN.finditer(page.read_text().replace("\\\n", " "))})
+DOCS = tuple(sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "launch" / "README.md", *DOCS)
+WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
+COMMAND = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
+COMMANDS = sorted(
+    {match[0] for page in WITH_COMMANDS for match in COMMAND.finditer(page.read_text().replace("\\\n", " "))}
+)
+TOUR = ROOT / "docs" / "start.md"
+CODE = re.compile(r"```.*?```", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)", re.MULTILINE)
+FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs")
+MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
+NAME = re.compile(r"`(?:[\w/]+/)?(\w+\.py)[:\w]*`")
+# Files that the pages mention and that belong to the reader or to other repositories.
+ELSEWHERE = ("launch/pod.env", "create_pretraining_data.py", "run_qa.py", "replaced.py")
+LONGEST_LINE = 120
+
+
+def relative(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of the links of a page that lead into the repository."""
+    matches = LINK.finditer(CODE.sub("", page.read_text()))
+    targets = [match[1] or match[2] for match in matches]
+    return [target for target in targets if not target.startswith(("http://", "https://"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def test_there_are_commands():
@@ -33,3 +66,58 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
     config_file.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_to_files_and_headings(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        linked = Path(os.path.normpath(page.parent / path)) if path else page
+        assert linked.exists(), f"{relative(page)} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{relative(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_mentioned_files_exist(page):
+    text = page.read_text()
+    names = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    paths = [mention.rstrip(".") for mention in MENTION.findall(text)]
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    missing += [name for name in NAME.findall(text) if name not in names]
+    assert [mention for mention in missing if mention not in ELSEWHERE] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_lines_fit_the_page(page):
+    lines = enumerate(page.read_text().splitlines(), 1)
+    long = [f"{relative(page)}:{number}" for number, line in lines if len(line) > LONGEST_LINE]
+    assert not long
+
+
+def test_every_page_is_reached_from_readme():
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page not in reached:
+            reached.add(page)
+            targets = (page.parent / target.partition("#")[0] for target in links(page))
+            queue += [Path(os.path.normpath(target)) for target in targets if target.suffix == ".md"]
+    assert [relative(page) for page in PAGES if page not in reached] == []
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 140
+
+
+@pytest.mark.slow
+def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
+    scope: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", TOUR.read_text(), re.DOTALL)
+    assert len(blocks) > 12
+    for code, shown in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, scope)
+        assert printed.getvalue() == shown, code
