@@ -1,6 +1,6 @@
-"""Example formats: one file each. The registry names them; one that lives elsewhere is named by `module:Class`.
+"""Example formats, one per file. The registry lists them; a format outside of bertjax is named by `module:Class`.
 
-Those here read token stores; those of `bertjax.data.labeled` read files of labeled examples.
+The formats here read token stores; those of `bertjax.data.labeled` read labeled files.
 """
 
 from bertjax.data.formats.base import ExampleFormat

@@ -1,4 +1,4 @@
-"""The contract of an example format: how data becomes examples; of a token store's documents, block by block."""
+"""The contract of an example format: how data becomes examples, for a token store block by block."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.examples import Examples
 from bertjax.data.store import Split, TokenStore
 
-# Sentences that a block walks, give or take a document: what is held in memory, however large the split is.
+# About how many sentences a block covers. It bounds the memory, whatever the size of the split.
 BLOCK_SENTENCES = 1 << 20
 
 
@@ -19,12 +19,12 @@ BLOCK_SENTENCES = 1 << 20
 class Block:
     """Consecutive examples of a plan.
 
-    The tokens of the examples are those of the documents walked, less the lost and with the repeated ones.
+    The tokens of the examples are the tokens of the block's documents without the lost and with the repeated tokens.
 
     Attributes:
       ranges: int64 [E, columns of the format], token ranges of the store's split.
-      lost_tokens: tokens of the documents walked that the walk puts into no example.
-      repeated_tokens: tokens that examples hold besides, as partners taken from elsewhere.
+      lost_tokens: tokens of the block's documents that are in no example.
+      repeated_tokens: tokens that examples have in addition, as partners from elsewhere.
     """
 
     ranges: np.ndarray
@@ -34,11 +34,11 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleFormat:
-    """How data becomes examples; the fields of a subclass are its choices.
+    """How data becomes examples; the fields of a subclass are its settings.
 
     Attributes:
-      kind: the name that a configuration knows the format by; a subclass sets it as its default, nobody else does.
-      labels: names of the labels that every example carries.
+      kind: the name of the format in a configuration; each subclass sets its own as the default.
+      labels: names of the labels of every example.
     """
 
     kind: str = dataclasses.field(init=False)
@@ -50,29 +50,29 @@ class TextFormat(ExampleFormat):
     """How the text of a token store becomes examples."""
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """One pass over the documents of a split; the same examples in the same order, however they are blocked.
+        """Yield the examples of one pass over a split; the size of the blocks changes neither them nor their order.
 
         Args:
-          split: `documents` may begin anywhere in `sentences` and end before its end: only what lies between belongs.
+          split: the split; its `documents` may be a part of `sentences`, and only that part is used.
           seq_len: T, the most tokens of an example.
-          seed: of all that is drawn.
+          seed: the seed of all random numbers.
 
         Raises:
-          UserError: the split or `seq_len` cannot serve the format.
+          UserError: the format cannot make examples of this split or `seq_len`.
         """
         raise TypeError(f"{type(self).__name__} has no blocks()")
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> Examples:
-        """The examples whose ranges, those of all blocks, were saved as the .npy file `ranges`."""
+        """Return the examples with the ranges of all blocks, which are in the .npy file `ranges`."""
         raise TypeError(f"{type(self).__name__} has no open()")
 
 
 def document_runs(split: Split) -> Iterator[tuple[Split, int, int]]:
-    """Goes through the documents in runs of about BLOCK_SENTENCES sentences, each at least one document.
+    """Divide the documents into runs of about BLOCK_SENTENCES sentences, each at least one document.
 
     Yields:
-      (split, start, stop): documents start..stop-1 are a run. The split is a copy, which maps the files anew, so that
-      the pages read for one run are let go before the next.
+      (split, start, stop): documents start..stop-1 are a run. The split is a copy with its own memory maps, so that
+      the pages read for one run are freed before the next.
     """
     documents = np.asarray(split.documents)
     start, end = 0, len(documents) - 1
@@ -84,9 +84,9 @@ def document_runs(split: Split) -> Iterator[tuple[Split, int, int]]:
 
 
 def walk(following: np.ndarray, start: int = 0) -> np.ndarray:
-    """The indices met on the way from `start` until `following` (int [n], ascending steps) leads out of the array."""
-    steps, at, met = following.tolist(), start, []
-    while at < len(steps):
-        met.append(at)
-        at = steps[at]
-    return np.array(met, np.int64)
+    """Return the indices from `start`, each the `following` (int [n]) of the one before, until the end of the array."""
+    steps, index, visited = following.tolist(), start, []
+    while index < len(steps):
+        visited.append(index)
+        index = steps[index]
+    return np.array(visited, np.int64)

@@ -1,4 +1,4 @@
-"""Full sentences: text that runs on across documents (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
+"""Full sentences: text that continues across documents (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from bertjax.data.store import Split
 
 @dataclasses.dataclass(frozen=True)
 class FullSentences(RunFormat):
-    """[CLS] text [SEP] text ... [SEP]: a [SEP] between documents. No token is lost, none is repeated."""
+    """[CLS] text [SEP] text ... [SEP], with a [SEP] between documents. No token is lost or repeated."""
 
     kind: str = dataclasses.field(init=False, default="full_sentences")
     across: ClassVar[bool] = True
 
     def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Cuts the stream of all documents, a separator after each, every `room` places.
+        """Cut the stream of all documents, with a separator after each, every `room` places.
 
-        A separator beside a cut is left out, since the [CLS] or [SEP] of the example stands there: such an example is
-        one token short, and each cut lies at a multiple of `room` whatever comes before it.
+        A separator next to a cut is left out, because the example has [CLS] or [SEP] there. Such an example is one
+        token short, so that each cut is at a multiple of `room` whatever precedes it.
         """
         origin = split.sentences[split.documents[0]]
         begin, begin_document = origin, 0

@@ -17,21 +17,21 @@ from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
-# How B relates to A: follows it, precedes it, comes from another document, or from elsewhere in the same one; or there
-# is nothing to pair A with.
+# How B relates to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
+# there is no B for A.
 NEXT, PREVIOUS, RANDOM, DISTANT, ALONE = range(5)
 
-# (name of a use, int64 [S] sentences) -> float64 [S] in [0, 1), the same for the same sentence of a store and seed.
+# (name of a stream, int64 [S] sentences) -> float64 [S] in [0, 1), a function of the stream, the sentence and the seed.
 Share = Callable[[str, np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """The chunk that begins with each of S consecutive sentences: two runs, first..middle-1 and middle..stop-1.
+    """The chunk that starts with each of S consecutive sentences: two runs, first..middle-1 and middle..stop-1.
 
     Attributes:
-      first, middle, stop: int64 [S], sentences; middle = stop where the chunk is a single sentence.
-      target: int64 [S], tokens that the pair aims at where the second run is replaced by one from elsewhere.
+      first, middle, stop: int64 [S], sentences; middle = stop if the chunk is a single sentence.
+      target: int64 [S], intended tokens of the pair if the second run is replaced by a run from elsewhere.
     """
 
     first: np.ndarray
@@ -39,23 +39,22 @@ class Chunks:
     stop: np.ndarray
     target: np.ndarray
 
-    def __getitem__(self, met: np.ndarray) -> "Chunks":
-        return Chunks(self.first[met], self.middle[met], self.stop[met], self.target[met])
+    def __getitem__(self, indices: np.ndarray) -> "Chunks":
+        return Chunks(self.first[indices], self.middle[indices], self.stop[indices], self.target[indices])
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFormat(TextFormat):
-    """[CLS] A [SEP] B [SEP] with one label: how B relates to A. A subclass says what chunks and relations there are.
+    """[CLS] A [SEP] B [SEP] with one label: how B relates to A. A subclass defines the chunks and the relations.
 
-    Documents are walked from chunk to chunk. Where B is from elsewhere, the chunk's second run is left for the next
-    chunk. A chunk of a single sentence takes a random B where the format knows such, and is lost (and counted)
-    otherwise.
+    Documents are walked from chunk to chunk. If B is from elsewhere, the chunk's second run is left for the next chunk.
+    A chunk of a single sentence gets a random B if the format has random pairs; otherwise it is lost (and counted).
 
     Attributes:
-      trim: what goes when a pair is too long, always from the longer segment: `random_end` (a token at its front or
-        its back, by a coin, as Devlin et al. 2019) or `outer_ends` (the first run's front and the second run's end,
-        so that what adjoins in the text still does).
-      relations: those that occur; a label is an index into them.
+      trim: which tokens are removed from a pair that is too long, always from the longer segment: `random_end` (a token
+        at its front or its back, by a coin, as Devlin et al. 2019) or `outer_ends` (the front of the first run and the
+        end of the second run, so that the runs stay adjacent).
+      relations: the relations that occur; a label is an index into them.
     """
 
     trim: str = "random_end"
@@ -66,30 +65,30 @@ class PairFormat(TextFormat):
             raise UserError(f"examples.trim={self.trim!r} is unknown; choose one of {', '.join(TRIMS)}")
 
     def shares(self) -> dict[int, float]:
-        """{relation: its share of the chunks}; B follows A in the others."""
+        """Return {relation: its share of the chunks}; in the other chunks B follows A."""
         raise TypeError(f"{type(self).__name__} has no shares()")
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        """The chunk that each sentence would begin.
+        """Return the chunk that starts with each sentence.
 
         Args:
           bounds: int64, as `Split.sentences`.
           first: int64 [S], consecutive sentences.
-          ends: int64 [S], where the document of each ends.
+          ends: int64 [S], the end of the document of each.
           room: tokens for A and B together.
-          share: gives what is drawn.
+          share: returns the random numbers.
         """
         raise TypeError(f"{type(self).__name__} has no chunks()")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """The pairs of one pass; `ranges` int64 [E, 5]: a_start, a_stop, b_start, b_stop, label.
+        """Yield the pairs of one pass; `ranges` int64 [E, 5]: a_start, a_stop, b_start, b_stop, label.
 
-        The ranges fit `seq_len` and are never empty. What a chunk is depends on nothing but the sentence it begins
-        with, hence it is computed for every sentence at once, and only the walk from chunk to chunk is sequential.
+        The ranges fit `seq_len` and are never empty. A chunk depends only on its first sentence, so the chunks of all
+        sentences are computed at once, and only the walk from chunk to chunk is sequential.
 
         Raises:
-          UserError: no document to take a random partner from, no sentence with another one beside it, or a `seq_len`
-            that cannot hold a pair.
+          UserError: there is no other document for a random partner, no document has two sentences, or `seq_len` cannot
+            hold a pair.
         """
         room, documents, pairs = seq_len - special_tokens(2), len(split.documents) - 1, 0
         if room < 2:
@@ -97,7 +96,7 @@ class PairFormat(TextFormat):
         if RANDOM in self.relations and documents < 2:
             raise UserError(
                 f"sentence pairs need at least two documents and there is {documents}; "
-                "add documents or split them where their sentences stop being consecutive"
+                "add documents, or split a document between sentences that are not consecutive"
             )
         for part, start, stop in document_runs(split):
             block = self._block(part, start, stop, room, seed)
@@ -105,8 +104,8 @@ class PairFormat(TextFormat):
             yield block
         if not pairs:
             raise UserError(
-                f"examples.kind={self.kind} pairs consecutive sentences and no document has two; "
-                "choose another kind, or see that data.splitter finds the sentences"
+                f"examples.kind={self.kind} pairs consecutive sentences, but no document has two; "
+                "choose another kind, or a data.splitter that finds the sentences"
             )
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "PairExamples":
@@ -114,7 +113,7 @@ class PairFormat(TextFormat):
         return PairExamples(store, split, ranges, Vocabulary.of(store.tokenizer), label)
 
     def _block(self, split: Split, start: int, stop: int, room: int, seed: int) -> Block:
-        """The pairs whose first sentences lie in documents start..stop-1."""
+        """Return the pairs whose first sentences are in documents start..stop-1."""
         share = functools.partial(_share, seed)
         bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
         sizes = np.diff(documents[start : stop + 1])
@@ -124,9 +123,9 @@ class PairFormat(TextFormat):
         chunks = self.chunks(bounds, first, ends, room, share)
         relation = self._relation(chunks, begins, ends, share("random", first))
         from_elsewhere = np.isin(relation, list(_PLACES))
-        met = walk(np.where(from_elsewhere, chunks.middle, chunks.stop) - documents[start])
-        met = met[relation[met] != ALONE]
-        chunks, relation, owner, from_elsewhere = chunks[met], relation[met], owner[met], from_elsewhere[met]
+        used = walk(np.where(from_elsewhere, chunks.middle, chunks.stop) - documents[start])
+        used = used[relation[used] != ALONE]
+        chunks, relation, owner, from_elsewhere = chunks[used], relation[used], owner[used], from_elsewhere[used]
 
         b_first, b_stop = chunks.middle.copy(), chunks.stop.copy()
         for kind, places in _PLACES.items():
@@ -135,18 +134,18 @@ class PairFormat(TextFormat):
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
         one, two = trimmed(one, two, room, self.trim, seed, chunks.first)
 
-        repeated = int((two[1] - two[0])[from_elsewhere].sum())
-        used = int((one[1] - one[0] + two[1] - two[0]).sum()) - repeated
-        walked = int(bounds[documents[stop]] - bounds[documents[start]])
+        repeated_tokens = int((two[1] - two[0])[from_elsewhere].sum())
+        used_tokens = int((one[1] - one[0] + two[1] - two[0]).sum()) - repeated_tokens
+        block_tokens = int(bounds[documents[stop]] - bounds[documents[start]])
 
         labels = np.argmax(relation[:, None] == np.array(self.relations), axis=1)
         ranges = np.stack([*one, *two, labels], axis=1)
         swapped = relation == PREVIOUS
         ranges[swapped] = ranges[swapped][:, [2, 3, 0, 1, 4]]
-        return Block(ranges, walked - used, repeated)
+        return Block(ranges, block_tokens - used_tokens, repeated_tokens)
 
     def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """How B relates to A in each chunk of a document that begins and ends there, by a number drawn in [0, 1)."""
+        """Return how B relates to A in each chunk, from a random number in [0, 1) and the bounds of its document."""
         relation, edge = np.full(len(drawn), NEXT), 0.0
         for other, share in self.shares().items():
             relation[(drawn >= edge) & (drawn < edge + share)] = other
@@ -161,13 +160,13 @@ class PairExamples(StoredExamples):
     """`Examples` [CLS] A [SEP] B [SEP] with one label, int32.
 
     Attributes:
-      label: its name.
+      label: the name of the label.
     """
 
     label: str
 
     def label_counts(self) -> np.ndarray:
-        """How many examples have the label 0, 1, ...; int64."""
+        """Return the number of examples with label 0, 1, ...; int64."""
         return np.bincount(self._ranges[:, 4])
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
@@ -188,7 +187,7 @@ class PairExamples(StoredExamples):
 
 
 def below(share: np.ndarray, size: int | np.ndarray) -> np.ndarray:
-    """A number in [0, 1) as an integer in range(size)."""
+    """Return a number in [0, 1) as an integer in range(size)."""
     return (share * size).astype(np.int64)
 
 
@@ -197,12 +196,12 @@ def _share(seed: int, use: str, sentences: np.ndarray) -> np.ndarray:
 
 
 def _apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many sentences of its document lie before and after a chunk's first run, without those that adjoin it."""
+    """Return the number of sentences before and after a chunk's first run in its document, except adjacent ones."""
     return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
 
 
 def _in_another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """For each chunk a sentence of any document but its own, and where that document ends; int64 [C]."""
+    """Return for each chunk a sentence of another document, and the end of that document; int64 [C]."""
     other = below(share("document", chunks.first), len(documents) - 2)
     other += other >= owner
     begins, ends = documents[other], documents[other + 1]
@@ -210,7 +209,7 @@ def _in_another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share:
 
 
 def _in_the_same(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """For each chunk a sentence of its document that does not adjoin its first run, and how far it may go on; [C]."""
+    """Return for each chunk a sentence of its document not adjacent to its first run, and where a run must end; [C]."""
     begins, ends = documents[owner], documents[owner + 1]
     before, after = _apart(chunks, begins, ends)
     drawn = below(share("start", chunks.first), before + after)
@@ -219,34 +218,34 @@ def _in_the_same(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share
     return first, np.where(is_before, chunks.first - 1, ends)
 
 
-# Where a B from elsewhere is.
+# How a B from elsewhere is found.
 _PLACES = {RANDOM: _in_another, DISTANT: _in_the_same}
 
 
 def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, places, share: Share) -> Range:
-    """For each chunk a run of sentences from elsewhere, as long as the target leaves room for.
+    """Return for each chunk a run of sentences from elsewhere, as long as the target has room for.
 
     Args:
       bounds, documents: int64, as `Split.sentences` and `Split.documents`.
-      chunks: C of them.
+      chunks: the C chunks.
       owner: int64 [C], the document of each.
       places: one of `_PLACES`.
-      share: gives what is drawn.
+      share: returns the random numbers.
 
     Returns:
       First sentences and stops, int64 [C].
     """
     first, last = places(documents, chunks, owner, share)
-    wanted = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
-    return first, _reach(bounds, first, np.minimum(first + wanted, last), wanted)
+    tokens = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
+    return first, _reach(bounds, first, np.minimum(first + tokens, last), tokens)
 
 
-def _reach(bounds: np.ndarray, first: np.ndarray, last: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The first sentence after `first` that begins `wanted` tokens later or more, or `last`: bisection in between.
+def _reach(bounds: np.ndarray, first: np.ndarray, last: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return the first sentence after `first` that starts at least `tokens` later, or `last`, by bisection.
 
-    A search through all bounds would read pages of the map from everywhere.
+    A search through all bounds would read pages from the whole memory map.
     """
-    low, high, reached = first + 1, last, bounds[first] + wanted
+    low, high, reached = first + 1, last, bounds[first] + tokens
     while (low < high).any():
         middle = (low + high) // 2
         is_before = (low < high) & (bounds[middle] < reached)

@@ -1,4 +1,4 @@
-"""What full-sentences and doc-sentences share: runs of text that fill rows, each token in exactly one example."""
+"""What full sentences and doc sentences share: runs of text that fill rows, each token in exactly one example."""
 
 import dataclasses
 import functools
@@ -20,13 +20,13 @@ CUTS = ("tokens", "sentences")
 
 @dataclasses.dataclass(frozen=True)
 class RunFormat(TextFormat):
-    """[CLS] text [SEP]: consecutive sentences, as many as fit. A subclass says whether documents may share a row.
+    """[CLS] text [SEP]: as many consecutive sentences as fit. A subclass defines whether they may cross documents.
 
     Attributes:
-      cut: where an example ends. `tokens`: where the row is full, and the next example goes on from there;
-        `sentences`: after the last sentence that fits as a whole (as Liu et al. 2019 have it), so rows keep some
-        padding unless they are packed. A sentence longer than a row is cut either way.
-      across: an example goes on with the next document after a [SEP].
+      cut: where an example ends. `tokens`: when the row is full; the next example continues from there. `sentences`:
+        after the last sentence that fits as a whole (as Liu et al. 2019), so rows have some padding unless they are
+        packed. A sentence that is longer than a row is cut in both cases.
+      across: whether an example continues with the next document after a [SEP].
     """
 
     cut: str = "tokens"
@@ -37,10 +37,10 @@ class RunFormat(TextFormat):
             raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """One pass; `ranges` int64 [E, 3]: start, stop, and how many [SEP] stand between documents. Nothing is drawn.
+        """Yield one pass; `ranges` int64 [E, 3]: start, stop, and the number of [SEP] between documents. Not random.
 
         Raises:
-          UserError: a `seq_len` that cannot hold a token.
+          UserError: `seq_len` cannot hold a token.
         """
         room = seq_len - special_tokens(1)
         if room < 1:
@@ -53,33 +53,32 @@ class RunFormat(TextFormat):
         return RunExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
 
     def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Ranges of examples that end where the row is full."""
+        """Yield ranges of examples that end when the row is full."""
         raise TypeError(f"{type(self).__name__} has no _at_tokens()")
 
     def _at_sentences(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Ranges of examples that end after whole sentences: from each, the walk takes as many as fit.
+        """Yield ranges of examples that end after whole sentences; each has as many as fit.
 
-        A separator counts as a token of the document before it. An example that may go on in the next block is left
-        to it.
+        A separator counts as a token of the document before it. An example that may continue in the next block is left
+        to that block.
         """
         begin = split.sentences[split.documents[0]]
         for part, _, stop in document_runs(split):
             bounds, documents = np.asarray(part.sentences), np.asarray(part.documents)
-            first = np.searchsorted(bounds, begin, side="right") - 1
-            sentences = np.arange(first, documents[stop])
+            sentences = np.arange(np.searchsorted(bounds, begin, side="right") - 1, documents[stop])
             starts, stops, which = pieces(bounds[sentences], bounds[sentences + 1], room)
             document = np.searchsorted(documents, sentences, side="right")[which]
             separators = document if self.across else 0
             following = np.searchsorted(stops + separators, starts + separators + room, side="right")
             if not self.across:
                 following = np.minimum(following, np.searchsorted(document, document, side="right"))
-            met = walk(following, int(np.searchsorted(starts, begin)))
+            first = walk(following, int(np.searchsorted(starts, begin)))
             if self.across and stop < len(documents) - 1:
-                met, begin = met[:-1], starts[met[-1]]
+                first, begin = first[:-1], starts[first[-1]]
             else:
                 begin = bounds[documents[stop]]
-            last = following[met] - 1
-            yield np.stack([starts[met], stops[last], document[last] - document[met]], axis=1)
+            last = following[first] - 1
+            yield np.stack([starts[first], stops[last], document[last] - document[first]], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,15 +127,15 @@ class RunExamples(StoredExamples):
 
 
 def document_edges(split: Split, start: int, stop: int) -> np.ndarray:
-    """Where documents start..stop-1 begin in the tokens, and where the last of them ends; int64 [stop - start + 1]."""
+    """Return the first tokens of documents start..stop-1 and the end of the last one; int64 [stop - start + 1]."""
     return np.asarray(split.sentences)[split.documents[start : stop + 1]]
 
 
 def pieces(starts: np.ndarray, stops: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cuts each range into pieces of `room` tokens, the last of them shorter.
+    """Cut each range into pieces of `room` tokens; the last piece may be shorter.
 
     Returns:
-      Starts and stops of the P pieces and the index of the range that each is from; int64 [P].
+      Starts and stops of the P pieces, and the index of the range of each; int64 [P].
     """
     counts = -(-(stops - starts) // room)
     which = np.repeat(np.arange(len(starts)), counts)

@@ -1,4 +1,4 @@
-"""Segment pairs as BERT makes them: B follows A, or comes from another document (Devlin et al. 2019, appendix A.2)."""
+"""BERT's segment pairs: B follows A or is from another document (Devlin et al. 2019, appendix A.2)."""
 
 import dataclasses
 from typing import ClassVar
@@ -12,8 +12,8 @@ class SegmentPairs(SegmentFormat):
     """Two segments of whole sentences that fill a row together. Label `is_random`: 1 where B is from another document.
 
     Attributes:
-      random_next: share of the pairs whose B comes from another document. A chunk of a single sentence has nothing
-        left for B and takes a random one besides, as in BERT: the share over all pairs lies above this one.
+      random_next: share of the pairs whose B is from another document. In addition, a chunk of a single sentence gets
+        a random B, as in BERT, so the share of all pairs is higher.
     """
 
     kind: str = dataclasses.field(init=False, default="segment_pairs")

@@ -1,4 +1,4 @@
-"""Chunks that fill a row: as many whole sentences as reach it, cut in two at a random sentence."""
+"""Chunks that fill a row: as many whole sentences as needed, cut in two between random sentences."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,9 +14,9 @@ class SegmentFormat(PairFormat):
     """Pairs of segments, each one sentence or more.
 
     Attributes:
-      short_seq_prob: share of the pairs that aim at a random shorter length, so that fine-tuning on short inputs is
-        not a surprise.
-      fewest: sentences that a chunk has at least, where its document has so many left.
+      short_seq_prob: share of the pairs with a random shorter target length, because fine-tuning inputs are often
+        short.
+      fewest: the fewest sentences of a chunk, if its document has as many left.
     """
 
     short_seq_prob: float = 0.1
@@ -36,6 +36,6 @@ class SegmentFormat(PairFormat):
 
 
 def check_share(field: str, value: float) -> None:
-    """Raises UserError where a share of the examples is none."""
+    """Raise UserError if a share is not between 0 and 1."""
     if not 0.0 <= value <= 1.0:
-        raise UserError(f"examples.{field}={value} must lie between 0 and 1")
+        raise UserError(f"examples.{field}={value} must be between 0 and 1")

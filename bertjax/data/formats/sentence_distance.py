@@ -1,4 +1,4 @@
-"""Sentence distance: B adjoins A, or is elsewhere in its document, or in another one.
+"""Sentence distance: B follows A, is elsewhere in the same document, or is in another document.
 
 (Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Structure-aware Pre-training Tasks".)
 """
@@ -13,11 +13,11 @@ from bertjax.data.formats.segments import SegmentFormat
 @dataclasses.dataclass(frozen=True)
 class SentenceDistance(SegmentFormat):
     """Two segments that fill a row together. Label `distance`, a third each: 0 B follows A, 1 it is from the same
-    document with a sentence or more between them, 2 it is from another document.
+    document with one or more sentences between them, 2 it is from another document.
 
-    Where a document has nothing that far away, B follows A; a sentence that is left alone at the end of its document
-    takes a B from another one, whatever was drawn. So the shares are a third each in long documents alone
-    (`PairExamples.label_counts` has the numbers).
+    If a document has no such distant sentence, B follows A. A single sentence at the end of its document always gets a
+    B from another document. So the shares are a third each only in long documents (`PairExamples.label_counts` returns
+    the numbers).
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_distance")

@@ -9,9 +9,9 @@ from bertjax.data.formats.segments import SegmentFormat
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrder(SegmentFormat):
-    """Two adjoining segments that fill a row together. Label `is_swapped`, half of the time: 1 where B precedes A.
+    """Two adjacent segments that fill a row together. Label `is_swapped`: 1 if B precedes A, in half of the pairs.
 
-    A sentence that is left alone at the end of its document has no other to be ordered with: it is lost, and counted.
+    A single sentence at the end of its document has no partner: it is lost (and counted).
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_order")

@@ -11,11 +11,11 @@ from bertjax.data.formats.segments import check_share
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs(PairFormat):
-    """A is one sentence; B is the next one, or one of another document. Label `is_random`: 1 for the latter.
+    """A is one sentence; B is the next one, or one of another document. Label `is_random`: 1 for another document.
 
     Attributes:
-      random_next: share of the pairs whose B comes from another document. The last sentence of a document, where it
-        begins a pair, takes a random one besides.
+      random_next: share of the pairs whose B is from another document. In addition, the last sentence of a document
+        gets a random B if it starts a pair.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_pairs")
@@ -31,5 +31,5 @@ class SentencePairs(PairFormat):
         return {RANDOM: self.random_next}
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        # A target that A alone reaches leaves a random B the one sentence that it has at least.
+        # A target of one token, which A reaches, leaves a random B with its minimum of one sentence.
         return Chunks(first, first + 1, np.minimum(first + 2, ends), target=np.ones_like(first))

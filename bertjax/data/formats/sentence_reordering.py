@@ -24,28 +24,28 @@ from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
 MOST_SEGMENTS = 3
-# The orders of one segment, of two, of three: a label is an index into them.
+# The orders of one, two and three segments; a label is an index into them.
 ORDERS = [order for count in range(1, MOST_SEGMENTS + 1) for order in itertools.permutations(range(count))]
 _PADDED_ORDERS = np.array([(*order, *range(len(order), MOST_SEGMENTS)) for order in ORDERS])
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceReordering(TextFormat):
-    """[CLS] segment [SEP] segment [SEP] segment [SEP], in a random order of all that so many segments have.
+    """[CLS] segment [SEP] segment [SEP] segment [SEP], the segments in a random order.
 
-    The segments are those into which a run of whole sentences of one document, as many as fit, is cut: one, two or
-    three of them with equal chances, as far as there are sentences. Label `permutation`: which of the 1! + 2! + 3! = 9
-    orders it is, 0 where nothing was cut. No token is lost, none is repeated.
+    A run of whole sentences of one document, as many as fit, is cut into one, two or three segments with equal
+    probability, as far as it has as many sentences. Label `permutation`: which of the 1! + 2! + 3! = 9 orders it is, 0
+    if nothing was cut. No token is lost or repeated.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_reordering")
     labels: ClassVar[tuple[str, ...]] = ("permutation",)
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """One pass; `ranges` int64 [E, 7]: start and stop of each segment as they stand in the example, and the label.
+        """Yield one pass; `ranges` int64 [E, 7]: start and stop of each segment in the example's order, and the label.
 
         Raises:
-          UserError: a `seq_len` that cannot hold a token.
+          UserError: `seq_len` cannot hold a token.
         """
         room = seq_len - special_tokens(MOST_SEGMENTS)
         if room < 1:
@@ -54,7 +54,7 @@ class SentenceReordering(TextFormat):
             )
         for block in DocSentences(cut="sentences").blocks(split, room + special_tokens(1), seed):
             start, stop, _ = block.ranges.T
-            # A copy maps the file anew, so that the pages read for a block are let go after it.
+            # A copy has its own memory maps, so that the pages read for a block are freed after it.
             yield Block(_permuted(np.asarray(copy.copy(split).sentences), start, stop, seed), 0, 0)
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "ReorderedExamples":
@@ -62,7 +62,7 @@ class SentenceReordering(TextFormat):
 
 
 def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int) -> np.ndarray:
-    """Cuts each range between sentences and permutes the parts; see `SentenceReordering.blocks`."""
+    """Cut each range between sentences and permute the parts; see `SentenceReordering.blocks`."""
 
     def drawn(use: str, size: int | np.ndarray) -> np.ndarray:
         return below(uniform(seed, f"reordering/{use}", 0, start, 0), size)
@@ -73,7 +73,7 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
 
     one, other = drawn("cut", np.maximum(inner, 1)), drawn("second cut", np.maximum(inner - 1, 1))
     other += other >= one
-    # A cut that is not made lies at the end: the segments after it are empty.
+    # A cut that is not made is at the end, so that the segments after it are empty.
     places = [np.where(count > 1, first + one, -1), np.where(count > 2, first + other, -1)]
     cuts = np.sort([np.where(place >= 0, bounds[place], stop) for place in places], axis=0)
     edges = np.stack([start, *cuts, stop], axis=1)
@@ -87,7 +87,7 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
 
 @dataclasses.dataclass(frozen=True)
 class ReorderedExamples(StoredExamples):
-    """`Examples` of one to three segments with a [SEP] after each; all of segment 0. Label `permutation`, int32."""
+    """`Examples` of one to three segments with a [SEP] after each; segment id 0. Label `permutation`, int32."""
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         lengths = ranges[:, 1:-1:2] - ranges[:, :-1:2]

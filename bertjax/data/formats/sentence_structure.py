@@ -1,4 +1,4 @@
-"""Sentence structure: B follows A, precedes it, or is random (Wang et al. 2020, StructBERT, arXiv 1908.04577, 2.2)."""
+"""Sentence structure: B follows A, precedes A, or is random (Wang et al. 2020, StructBERT, arXiv 1908.04577, 2.2)."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,8 +11,8 @@ from bertjax.data.formats.segments import SegmentFormat
 class SentenceStructure(SegmentFormat):
     """Two segments that fill a row together. Label `order`, a third each: 0 B follows A, 1 precedes it, 2 is random.
 
-    A sentence that is left alone, as that of a document of one sentence is, has none before or after it: it takes a
-    random B, and the share of label 2 lies above a third by these (`PairExamples.label_counts` has the numbers).
+    A single sentence at the end of its document has no partner there. It gets a random B, so the share of label 2 is
+    above a third (`PairExamples.label_counts` returns the numbers).
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_structure")

@@ -1,4 +1,4 @@
-"""Examples whose tokens are ranges of a store: what all formats share when they read a plan."""
+"""Examples whose tokens are ranges of a store: what all formats share when a plan is read."""
 
 import dataclasses
 import functools
@@ -14,13 +14,13 @@ _LENGTHS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class StoredExamples:
-    """`Examples` of a plan. A subclass says how long they are (`_lengths_of`) and where their tokens come from.
+    """`Examples` of a plan. A subclass defines their lengths (`_lengths_of`) and `take`.
 
     Attributes:
-      store: holds the tokens.
+      store: the store with the tokens.
       split: `train` or `heldout`.
-      ranges: those of the format's blocks, as .npy.
-      vocabulary: of the tokens.
+      ranges: .npy file with the ranges of the format's blocks.
+      vocabulary: the vocabulary of the tokens.
     """
 
     store: TokenStore
@@ -29,7 +29,7 @@ class StoredExamples:
     vocabulary: Vocabulary
 
     def __getstate__(self) -> dict:
-        """The fields alone: a process that receives the examples opens the memory maps itself."""
+        """Only the fields: a process that receives the examples opens the memory maps itself."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -56,7 +56,7 @@ class StoredExamples:
         return lengths
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
-        """Tokens of the examples with these ranges; int64 [M]."""
+        """Return the number of tokens of the examples with these ranges; int64 [M]."""
         raise TypeError(f"{type(self).__name__} has no _lengths_of()")
 
     def _assemble(self, indices, frame, sources, segments, labels) -> Ragged:
@@ -73,7 +73,7 @@ class StoredExamples:
 
 
 def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """start, ..., stop - 1 of every range, one range after the other; int64."""
+    """Return start, ..., stop - 1 of every range, one range after the other; int64."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

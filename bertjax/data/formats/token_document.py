@@ -1,4 +1,4 @@
-"""Which tokens of a text occur elsewhere in its document, too.
+"""Token-document relation: which tokens of a text occur elsewhere in its document.
 
 (Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Word-aware Pre-training Tasks".)
 """
@@ -19,12 +19,12 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class TokenDocument(DocSentences):
-    """[CLS] text [SEP] of one document. Label `elsewhere`, one a token: 1 where the document has it again outside of
-    the text, 0 where it has not, -1 for special symbols.
+    """[CLS] text [SEP] of one document. Token label `elsewhere`: 1 if the document has the token again outside of the
+    text, 0 if not, -1 for special tokens.
 
     Attributes:
-      reach: how many tokens of the document before the text, and as many after it, count. A whole book would take
-        longer to look through than a step takes.
+      reach: number of tokens of the document before and after the text that are searched. Searching a whole book would
+        take longer than a training step.
     """
 
     kind: str = dataclasses.field(init=False, default="token_document")
@@ -45,7 +45,7 @@ class TokenDocumentExamples(RunExamples):
     """`Examples` [CLS] text [SEP] of one document with the token label `elsewhere`, int32.
 
     Attributes:
-      reach: of the format.
+      reach: as in `TokenDocument`.
     """
 
     reach: int
@@ -59,13 +59,13 @@ class TokenDocumentExamples(RunExamples):
         before = np.maximum(start - self.reach, bounds[documents[document]])
         after = np.minimum(stop + self.reach, bounds[documents[document + 1]])
 
-        # A token of an example as one number, so that all examples are looked up at once.
+        # A token and its example as one number, so that all examples are looked up at once.
         lengths, example = (start - before) + (after - stop), np.arange(len(indices))
         outside = np.stack([before, start, stop, after], axis=1).reshape(-1, 2)
-        found = self._tokens[concatenated(outside[:, 0], outside[:, 1])]
+        context = self._tokens[concatenated(outside[:, 0], outside[:, 1])]
         size = self.vocabulary.size
         again = np.isin(
-            ragged.tokens + size * ragged.token_examples, np.unique(found + size * np.repeat(example, lengths))
+            ragged.tokens + size * ragged.token_examples, np.unique(context + size * np.repeat(example, lengths))
         )
         elsewhere = np.where(ragged.special, -1, again).astype(np.int32)
         return dataclasses.replace(ragged, token_labels={"elsewhere": elsewhere})

@@ -1,4 +1,4 @@
-"""What goes when a pair is longer than a row: token by token, always from the longer segment."""
+"""Cuts pairs that are longer than a row: token by token, always from the longer segment."""
 
 import numpy as np
 
@@ -11,15 +11,15 @@ Range = tuple[np.ndarray, np.ndarray]
 
 
 def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarray) -> tuple[Range, Range]:
-    """The ranges of A and B, cut so that both together have at most `room` tokens and neither is empty.
+    """Return the ranges of A and B, cut so that both together have at most `room` tokens and neither is empty.
 
     Args:
       a, b: starts and stops, int64 [M] each.
       room: tokens for A and B, at least 2.
-      trim: `random_end` tosses a coin for every token that goes, front or back (Devlin et al. 2019, in the code that
-        came with it); `outer_ends` takes A's front and B's end.
-      seed: of the coins.
-      keys: int64 [M], what the coins of each pair depend on besides.
+      trim: `random_end` tosses a coin for every token to remove, front or back (as the code of Devlin et al. 2019);
+        `outer_ends` removes A's front and B's end.
+      seed: the seed of the coins.
+      keys: int64 [M], keys of the coins of each pair.
     """
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     a_kept, b_kept = kept_of_pair(a_length, b_length, room)
@@ -31,7 +31,7 @@ def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarra
 
 
 def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.ndarray:
-    """How many of `tosses` fair coins show heads, 32 coins to a word of random bits."""
+    """Return how many of `tosses` fair coins show heads, with 32 coins per word of random bits."""
     heads = np.zeros_like(tosses)
     for word in range(-(-int(tosses.max(initial=0)) // 32)):
         left = np.clip(tosses - 32 * word, 0, 32).astype(np.uint64)

@@ -161,7 +161,7 @@ def test_segments_fill_rows():
 def test_a_corpus_without_pairs_is_refused():
     alone = split_of([[5], [6], [7]])
     with pytest.raises(
-        UserError, match="^examples.kind=sentence_order pairs consecutive sentences and no document has"
+        UserError, match="^examples.kind=sentence_order pairs consecutive sentences, but no document has"
     ):
         made(SentenceOrder(), alone, 64)
     for examples_class in (SegmentPairs, SentencePairs, SentenceStructure):
