@@ -1,1 +1,1 @@
-"""What a token store holds, as people look at it: a report, histograms of lengths, printed rows."""
+"""Views of a token store for people: a report, histograms of lengths, printed rows."""

@@ -1,4 +1,4 @@
-"""`lengths.png`: how long documents and sentences of a token store are."""
+"""`lengths.png`: the lengths of the documents and sentences of a token store."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BINS_AN_OCTAVE = 4
 
 
 def draw(splits: dict[str, Split], folder: Path) -> None:
-    """Draws histograms of the lengths in tokens, with logarithmic bins, into `folder`."""
+    """Draw histograms of the lengths in tokens, with logarithmic bins, into `folder`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4))
@@ -23,20 +23,20 @@ def draw(splits: dict[str, Split], folder: Path) -> None:
         axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.minorticks_off()  # each tick takes as long as all of a histogram
+        axes.minorticks_off()  # drawing one tick takes as long as a whole histogram
         axes.legend()
         axes.grid(alpha=0.3)
     figure.savefig(folder / NAME, dpi=120)
 
 
 def histogram(split: Split, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Histogram of the lengths in tokens, in constant memory.
+    """Return a histogram of the lengths in tokens, computed in constant memory.
 
     Args:
       what: `document` or `sentence`.
 
     Returns:
-      Edges of the bins, four of which double the length, float64 [bins+1], and counts, int64 [bins].
+      Edges of the bins, four bins per octave, float64 [bins+1], and counts, int64 [bins].
     """
     octaves = 1 + max(1, len(split.tokens)).bit_length()
     edges = 2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE - 0.5 / BINS_AN_OCTAVE)

@@ -1,11 +1,11 @@
-"""What a token store holds, in a few lines, and the vocabulary size that its corpus would carry."""
+"""The contents of a token store in a few lines, and a vocabulary size that fits its corpus."""
 
 import numpy as np
 
 from bertjax.data.inspect import lengths
 from bertjax.data.store import SPLITS, TokenStore
 
-# Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types shall occur at least 100 times.
+# Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
 FREQUENT = 100
 SHARE_FREQUENT = 0.95
 
@@ -18,11 +18,11 @@ _LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
 
 
 def suggested_types(counts: np.ndarray) -> int:
-    """How many learned pieces the corpus would carry by the rule of Gowda & May 2020: the largest vocabulary in which
-    at least 95% of the types occur at least 100 times.
+    """Return the number of learned pieces that fits the corpus by the rule of Gowda & May 2020: the largest vocabulary
+    in which at least 95% of the types occur at least 100 times.
 
-    Estimated from one tokenization. Where the vocabulary breaks the rule, the pieces that are frequent enough bound it;
-    where it keeps the rule, Zipf's law through its rarer half says at which rank a piece would occur 100 times.
+    It is estimated from one tokenization. If the vocabulary violates the rule, the number of pieces that are frequent
+    enough is the bound. Otherwise Zipf's law, fitted to the rarer half, gives the rank of pieces that occur 100 times.
 
     Args:
       counts: occurrences of each learned piece, int64 [types].
@@ -40,7 +40,7 @@ def suggested_types(counts: np.ndarray) -> int:
 
 
 def report(store: TokenStore) -> str:
-    """Lines for the terminal: what the store holds, what was left out, what stands out, and warnings."""
+    """Return lines for the terminal: contents, documents that were left out, the longest documents, and warnings."""
     manifest = store.manifest
     lines = [_HEADER.format("", *_COLUMNS)]
     for name in SPLITS:
@@ -48,8 +48,8 @@ def report(store: TokenStore) -> str:
         if len(manifest["counts"][name]) > 1:
             lines += [_line(f"  {source}", counts) for source, counts in manifest["counts"][name].items()]
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
-        each = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
-        lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({each})" if len(by_source) > 1 else ""))
+        details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
+        lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
     lines.append(
         "longest documents: "
         + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
@@ -77,23 +77,23 @@ def _vocabulary(store: TokenStore) -> str:
     counts = np.delete(store.unigram_counts("train"), sorted(not_learned))
     suggested = suggested_types(counts) + len(not_learned)
     return (
-        f"vocabulary {tokenizer.vocab_size:,}; this corpus would carry about {suggested:,} "
-        f"({SHARE_FREQUENT:.0%} of the pieces occurring {FREQUENT} times)"
+        f"vocabulary {tokenizer.vocab_size:,}; about {suggested:,} would fit this corpus "
+        f"({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} times)"
     )
 
 
 def _warnings(manifest: dict) -> list[str]:
-    """Signs of a tokenizer that does not fit its text."""
-    found = []
+    """Return warnings about a tokenizer that does not fit its text."""
+    warnings = []
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"
             if counts["unk"] > MOST_UNK * counts["tokens"]:
                 share = counts["unk"] / counts["tokens"]
                 remedy = "raise data.tokenizer.character_coverage or set data.tokenizer.byte_fallback"
-                found.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
+                warnings.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
             if counts["tokens"] > MOST_TOKENS_A_WORD * counts["words"]:
                 fertility = counts["tokens"] / counts["words"]
                 remedy = "raise data.tokenizer.vocab_size, or train a tokenizer on text of this kind"
-                found.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
-    return found
+                warnings.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
+    return warnings

@@ -1,4 +1,4 @@
-"""Rows as people read them: examples, segments, labels, what is masked and what it was; a picture of the packing."""
+"""Rows in readable form: examples, segments, labels, masked tokens and their originals; a picture of the packing."""
 
 import itertools
 from pathlib import Path
@@ -14,12 +14,12 @@ _DRAWN_ROWS = 1_000_000
 
 
 def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
-    """The first rows of training, a line for each segment of each example.
+    """Return the first rows of training, one line per segment of each example.
 
     Args:
-      feed: where the rows come from.
-      tokenizer: of the tokens.
-      count: how many rows.
+      feed: the feed of the rows.
+      tokenizer: the tokenizer of the tokens.
+      count: number of rows.
     """
     batch = feed.batch(np.arange(count))
     originals_BT, predicted_BT = _originals(batch)
@@ -47,7 +47,7 @@ def _labels(batch: dict[str, np.ndarray]) -> list[str]:
 
 
 def _originals(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens before masking (int32 [B, T]) and which of them are predicted (bool [B, T]), by any term."""
+    """Return the tokens before masking (int32 [B, T]) and whether any term predicts them (bool [B, T])."""
     originals_BT, predicted_BT = batch["tokens_BT"].copy(), np.zeros(batch["tokens_BT"].shape, bool)
     for name in batch:
         if name.endswith("_positions_BK"):
@@ -60,7 +60,7 @@ def _originals(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, predicted: np.ndarray) -> str:
-    """One segment as text; runs of tokens that are not predicted are decoded as a whole."""
+    """Return one segment as text; runs of tokens that are not predicted are decoded together."""
     spelled = []
     for hidden, run in itertools.groupby(range(len(tokens)), key=lambda at: bool(predicted[at])):
         run = list(run)
@@ -71,13 +71,13 @@ def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, pred
                 [at] = part
                 kept = tokens[at] == originals[at]
                 text += "‹=›" if kept else f"‹{tokenizer.decode(originals[part], keep_special=True)}›"
-            goes_on = int(originals[part[0]]) in tokenizer.continuation_ids
-            spelled.append(text if goes_on or not spelled else " " + text)
+            continues = int(originals[part[0]]) in tokenizer.continuation_ids
+            spelled.append(text if continues or not spelled else " " + text)
     return "".join(spelled)
 
 
 def draw_packing(feed: Feed, target: Path) -> None:
-    """A picture of the lengths of the examples, of how full the rows are and of how many examples they hold."""
+    """Draw the lengths of the examples, how full the rows are, and the numbers of examples in a row."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -92,9 +92,9 @@ def draw_packing(feed: Feed, target: Path) -> None:
         (lengths_RN.sum(axis=1), edges, f"tokens in a row of {feed.seq_len}", "rows"),
         (filled_RN.sum(axis=1), np.arange(0.5, plan.counts.slots + 1), "examples in a row", "rows"),
     )
-    for axes, (values, bins, label, of) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for axes, (values, bins, x_label, y_label) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         axes.hist(values, bins=bins)
-        axes.set(xlabel=label, ylabel=of, yscale="log")
+        axes.set(xlabel=x_label, ylabel=y_label, yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     figure.suptitle(f"{plan.counts.real_share(feed.seq_len):.1%} of the positions hold tokens")

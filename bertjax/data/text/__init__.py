@@ -1,1 +1,1 @@
-"""Text before tokens: sentences, words, phrases that occur together, and lexicons of them."""
+"""Text: splitting into sentences, words of tokens, collocations, and lexicons of phrases."""

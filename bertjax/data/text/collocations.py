@@ -1,4 +1,4 @@
-"""Finds the phrases of a corpus: runs of words that occur together far more often than their parts would by chance."""
+"""Finds the phrases of a corpus: runs of words that occur together far more often than by chance."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ MIN_COUNT = 5
 THRESHOLD = 100.0
 SAMPLE_TOKENS = 4_000_000
 _BLOCKS = 1024
-_SAMPLE_SEED = 0  # a store is shared by the runs of all seeds
+_SAMPLE_SEED = 0  # constant, because runs with any seed share a store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Counts:
 
     Attributes:
       hashes: uint64 [R], ascending.
-      first: int64 [R], the word that its first occurrence begins with.
+      first: int64 [R], the first word of the first occurrence.
       counts: int64 [R].
     """
 
@@ -32,26 +32,26 @@ class _Counts:
     counts: np.ndarray
 
     def of(self, hashes: np.ndarray) -> np.ndarray:
-        """The counts of runs that occur; int64."""
+        """Return the counts of runs that occur; int64."""
         return self.counts[np.searchsorted(self.hashes, hashes)]
 
 
 def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
-    """Runs of 2 to 4 words as token ids, the best first; the same for the same store.
+    """Return runs of 2 to 4 words as token ids, best first; the same for the same store.
 
     The score of two words is that of Mikolov et al. 2013 (section 4, arXiv 1310.4546) times the number of words N:
-    N * (count(ab) - delta) / (count(a) * count(b)), where the discount delta keeps rare words from forming phrases.
-    A longer run is as good as the worst of the ways to make it of two shorter ones. Runs with at least MIN_COUNT
-    occurrences (which is delta too) and a score of at least THRESHOLD count, as in word2phrase, the program of that
-    paper. They are counted on SAMPLE_TOKENS tokens of the split, in blocks from all over it.
+    N * (count(ab) - delta) / (count(a) * count(b)). The discount delta keeps rare words from forming phrases. The score
+    of a longer run is the lowest of its divisions into two shorter runs. As in word2phrase, the program of that paper,
+    a run needs at least MIN_COUNT occurrences (delta is the same number) and a score of at least THRESHOLD. Runs are
+    counted on SAMPLE_TOKENS tokens, in blocks from the whole split.
     """
     tokens, boundary = _sample(split)
     words = Words.of(tokens, boundary, vocabulary)
     hashes = list(words.hashes(tokens, vocabulary.size, LONGEST))
     counts = []
-    for length, each in enumerate(hashes, start=1):
+    for length, hashes_of_length in enumerate(hashes, start=1):
         fits = np.flatnonzero(words.room >= length)
-        known, first, occurrences = np.unique(each[fits], return_index=True, return_counts=True)
+        known, first, occurrences = np.unique(hashes_of_length[fits], return_index=True, return_counts=True)
         counts.append(_Counts(known, fits[first], occurrences))
 
     scores, firsts, lengths = [], [], []
@@ -75,7 +75,7 @@ def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
 
 
 def _sample(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of blocks from all over the split (int32 [n]), and where a sentence or a block starts (bool [n])."""
+    """Return tokens of blocks from the whole split (int32 [n]), and whether a sentence or block starts (bool [n])."""
     share = min(1.0, SAMPLE_TOKENS / len(split.tokens))
     blocks = _BLOCKS if share < 1.0 else 1
     edges = np.linspace(0, len(split.tokens), blocks + 1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Phrases that are masked as wholes: a file with a phrase a line, the user's own or mined from a token store."""
+"""Lexicons of phrases that are masked as units: a file with one phrase per line, given or mined from a token store."""
 
 import dataclasses
 import hashlib
@@ -20,19 +20,19 @@ MINE = "mine"
 
 @dataclasses.dataclass(frozen=True)
 class Lexicon:
-    """Phrases, known by their hashes.
+    """Phrases, represented by their hashes.
 
     Attributes:
-      hashes: number of words (2 or more) -> uint64 [phrases], ascending, see `Words.hashes`. A phrase of one word is a
-        unit anyhow.
-      fingerprint: hex, of the file that they stand in.
+      hashes: number of words (2 or more) -> uint64 [phrases], ascending, see `Words.hashes`. Single words are units
+        without an entry.
+      fingerprint: hex, a hash of the lexicon's file.
     """
 
     hashes: dict[int, np.ndarray]
     fingerprint: str
 
     def units(self, words: Words, tokens: np.ndarray, vocab_size: int) -> np.ndarray:
-        """Phrases, longest first and then from the left, and the words between them; the first word of each unit.
+        """Return the first word of each unit: a phrase (longest first, then from the left) or a word between phrases.
 
         Returns:
           int64 [U], ascending.
@@ -51,19 +51,19 @@ class Lexicon:
 
 
 def open_lexicon(store: TokenStore, source: str, size: int) -> Lexicon:
-    """The lexicon in a file; `mine`: of up to `size` phrases, mined once and kept beside the tokens of the store.
+    """Return the lexicon of a file, or for `mine` up to `size` phrases, mined once and kept in the store's folder.
 
     Raises:
-      UserError: the file cannot be read or written, an entry is unusable, or there is nothing to mine.
+      UserError: the file cannot be read or written, an entry is unusable, or the store has no phrases.
     """
     return read(_mined(store, size) if source == MINE else Path(source).expanduser(), store.tokenizer)
 
 
 def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
-    """Reads a UTF-8 file with a phrase a line.
+    """Read a UTF-8 file with one phrase per line.
 
     Raises:
-      UserError: the file cannot be read or is empty, or an entry has no token, or one that no text has.
+      UserError: the file cannot be read or is empty, or an entry has no tokens or unknown characters.
     """
     try:
         content = path.read_bytes()
@@ -82,19 +82,21 @@ def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
     boundary[np.cumsum([0, *map(len, entries[:-1])])] = True
     words = Words.of(tokens, boundary, vocabulary)
     by_length = enumerate(words.hashes(tokens, vocabulary.size, words.stretch_lengths.max()), start=1)
-    hashes = {n: np.unique(each[words.stretch_starts[words.stretch_lengths == n]]) for n, each in by_length if n > 1}
-    return Lexicon({n: each for n, each in hashes.items() if len(each)}, hashlib.sha256(content).hexdigest())
+    hashes = {n: np.unique(runs[words.stretch_starts[words.stretch_lengths == n]]) for n, runs in by_length if n > 1}
+    return Lexicon({n: known for n, known in hashes.items() if len(known)}, hashlib.sha256(content).hexdigest())
 
 
 def _mined(store: TokenStore, size: int) -> Path:
-    """The file of the phrases mined from a store, best first."""
+    """Return the file of the phrases mined from a store, best first."""
     identity = f"{FORMAT_VERSION}\0{store.fingerprint}\0{size}"
     path = store.path / "lexicons" / f"{hashlib.sha256(identity.encode()).hexdigest()[:12]}.txt"
     if path.exists():
         return path
     phrases = _phrases(store, size)
     if not phrases:
-        raise UserError(f"masking.lexicon={MINE!r} finds no phrase in {store.path}; name a file, or mask words")
+        raise UserError(
+            f"masking.lexicon={MINE!r} finds no phrases in {store.path}; name a file, or use masking.kind=words"
+        )
     try:
         path.parent.mkdir(exist_ok=True)
         storage.write_text(path, "".join(f"{phrase}\n" for phrase in phrases))
@@ -104,29 +106,29 @@ def _mined(store: TokenStore, size: int) -> Path:
 
 
 def _phrases(store: TokenStore, size: int) -> list[str]:
-    """The best collocations as text; those that the tokenizer would not read again as the same tokens are no use."""
+    """Return the best collocations as text, without those that the tokenizer would encode as other tokens."""
     tokenizer = store.tokenizer
-    found = collocations(store.split("train"), Vocabulary.of(tokenizer))
-    texts = [tokenizer.decode(ids) for ids in found]
-    same = [
+    phrases = collocations(store.split("train"), Vocabulary.of(tokenizer))
+    texts = [tokenizer.decode(ids) for ids in phrases]
+    usable = [
         text
-        for text, ids, again in zip(texts, found, tokenizer.encode(texts), strict=True)
-        if again == ids.tolist() and text == text.strip() and "\n" not in text
+        for text, ids, encoded in zip(texts, phrases, tokenizer.encode(texts), strict=True)
+        if encoded == ids.tolist() and text == text.strip() and "\n" not in text
     ]
-    return same[:size]
+    return usable[:size]
 
 
 def _is_in(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which of `hashes` are among those `known`, which ascend; bool."""
+    """Return which of `hashes` are in `known`, which is ascending; bool."""
     place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
     return known[place] == hashes
 
 
 def _leftmost(starts: np.ndarray, length: int) -> np.ndarray:
-    """Of runs of `length` words from ascending `starts`, those that remain when each bars what overlaps it; bool.
+    """Return which runs of `length` words from ascending `starts` are kept from the left without overlaps; bool.
 
-    A run with no other in the `length - 1` words before it remains for sure, and bars those that overlap it; so on
-    with the rest. All chains of overlapping runs are worked off at once.
+    A run without another run in the `length - 1` words before it is kept, and the runs that overlap it are removed.
+    The same follows for the rest. All chains of overlapping runs are processed at once.
     """
     remains, left = np.zeros(len(starts), bool), np.arange(len(starts))
     while len(left):

@@ -1,4 +1,4 @@
-"""Words of a text in tokens, and hashes of runs of them."""
+"""The words of tokens, and hashes of runs of words."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.examples import Vocabulary
 from bertjax.data.random import bits
 
-_WITHIN_WORD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no power of it vanishes
+_WITHIN_WORD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never zero
 _BETWEEN_WORDS = np.uint64(0xD1342543DE82EF95)
 
 
@@ -17,12 +17,12 @@ _BETWEEN_WORDS = np.uint64(0xD1342543DE82EF95)
 class Words:
     """W words that cover every token of a text that is not special.
 
-    A word is a token and those after it that go on with it. It ends at a special token and at the end of a stretch: a
-    run of words without a special token, or another boundary, between them.
+    A word is a token and the tokens after it that continue it. It ends at a special token and at the end of a stretch.
+    A stretch is a run of words without a special token or another boundary between them.
 
     Attributes:
-      starts: int64 [W], index of its first token.
-      lengths: int64 [W], its number of tokens.
+      starts: int64 [W], index of the first token of each word.
+      lengths: int64 [W], tokens of each word.
       stretch_starts: int64 [S], the first word of each stretch.
     """
 
@@ -32,7 +32,7 @@ class Words:
 
     @classmethod
     def of(cls, tokens: np.ndarray, boundary: np.ndarray, vocabulary: Vocabulary) -> "Words":
-        """Splits tokens (int [n]) into words; `boundary` (bool [n]): no word or stretch goes on across its front."""
+        """Split tokens (int [n]) into words; a word and a stretch end before each token with `boundary` (bool [n])."""
         special = vocabulary.is_special[tokens]
         opens = boundary.copy()
         opens[1:] |= special[:-1]
@@ -58,9 +58,9 @@ class Words:
         return (self.stretch_starts + self.stretch_lengths)[self.stretches] - np.arange(len(self.starts))
 
     def hashes(self, tokens: np.ndarray, vocab_size: int, longest: int) -> Iterator[np.ndarray]:
-        """For n = 1 .. `longest`: a hash of the n words from each word on, by their tokens alone; uint64 [W].
+        """Yield for n = 1 .. `longest` a hash of the tokens of n words from each word on; uint64 [W].
 
-        Where a stretch has fewer than n words left (`room`), the hash means nothing.
+        If a stretch has fewer than n words left (`room`), the hash is meaningless.
         """
         if not len(self.starts):
             yield from (np.zeros(0, np.uint64) for _ in range(longest))
@@ -80,6 +80,6 @@ class Words:
 
 @functools.lru_cache(maxsize=1)
 def _token_hashes(vocab_size: int) -> np.ndarray:
-    """A random number of 64 bits for every id, the same everywhere; uint64 [vocab_size]."""
+    """Return a constant random number of 64 bits for every id; uint64 [vocab_size]."""
     high, low = (bits(0, f"words/{half}", 0, np.arange(vocab_size), 0).astype(np.uint64) for half in ("high", "low"))
     return high << np.uint64(32) | low

@@ -169,7 +169,9 @@ def test_an_entry_with_an_unknown_character_is_refused(tmp_path):
 
 
 def test_a_store_without_phrases_is_refused(store):
-    with pytest.raises(UserError, match="masking.lexicon='mine' finds no phrase in .*; name a file, or mask words"):
+    with pytest.raises(
+        UserError, match="masking.lexicon='mine' finds no phrases in .*; name a file, or use masking.kind=words"
+    ):
         lexicon.open_lexicon(store, "mine", 10)
 
 
