@@ -1,4 +1,27 @@
-"""bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load."""
+"""bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load.
+
+Words that have one meaning in the whole code:
+
+    corpus, document, sentence   what the user has; the unit in which sentences are consecutive; a part of a document
+    token store                  the prepared corpus: a folder of memory-mapped token ids and offsets
+    example, row, batch          one [CLS] ... [SEP] sequence; a line of a batch with one or more examples; all rows of
+                                 a step on all hosts
+    plan                         how a store becomes rows, for one example format and row length
+    objective, term, task        what is predicted; a summand of its loss; an objective with its examples and weight
+    stage                        consecutive steps with fixed shapes
+    encoder, head, preset        the Transformer; what turns hidden states into logits; a published architecture
+    tap                          a per-layer value that is captured, or a mask that is applied, by name
+    teacher, student             a frozen model that gives targets; the model that is trained on them
+    workdir, checkpoint, export  everything that a run writes; one saved state of it; the finished model
+    forecast                     what compilation for an absent TPU reports
+
+Arrays end in the letters of their axes, `hidden_BTD` or `logits_BKV`:
+
+    B  rows of a batch             D  width of the model          L  layers
+    T  tokens of a row             F  width of the feed-forward   V  tokens of the vocabulary
+    K  predicted positions a row   H  attention heads             E  width of the embeddings
+    N  examples of a row           Q  queries of attention
+"""
 
 import os
 import sys
@@ -16,13 +39,15 @@ __version__ = "0.1.0"
 
 
 def load(name: str | os.PathLike) -> "Model":
-    """Opens a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
+    """Read a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
+
+    No class that the export names is imported.
 
     Args:
-      name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+      name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
 
     Raises:
-      UserError: nothing readable is there.
+      UserError: the name stands for no model, or the model is damaged.
     """
     from bertjax import opening
 
@@ -30,13 +55,13 @@ def load(name: str | os.PathLike) -> "Model":
 
 
 def predictor(name: str | os.PathLike) -> "Predictor":
-    """Opens a model to be used: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
+    """Read a model to use: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
 
     Args:
-      name: as for `load`.
+      name: path of an export folder, `RUN` or `RUN@STEP`.
 
     Raises:
-      UserError: nothing readable is there.
+      UserError: the name stands for no model, or the model is damaged.
     """
     from bertjax import opening
     from bertjax.inference.predictor import Predictor

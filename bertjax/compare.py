@@ -1,4 +1,4 @@
-"""python -m bertjax.compare: in what runs differ, what they came to, and their curves in one picture."""
+"""python -m bertjax.compare: list the settings and results in which runs differ, and draw their curves."""
 
 import argparse
 import dataclasses
@@ -20,13 +20,13 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a call of `run` found.
+    """The result of a call of `run`.
 
     Attributes:
-      entries: the runs, in the order in which they were named.
-      differences: settings in which they differ.
-      numbers: of each entry.
-      picture: the PNG that was written.
+      entries: the runs, in the order of the arguments.
+      differences: settings in which the runs differ.
+      numbers: results and costs of each run.
+      picture: path of the PNG that was written.
     """
 
     entries: list[Entry]
@@ -38,20 +38,21 @@ class Comparison:
 def run(
     paths: Sequence[str], *, x: str = "steps", metrics: Sequence[str] = (), out: epath.PathLike = "compare.png"
 ) -> Comparison:
-    """Compares runs, finished or not, and draws their curves.
+    """Compare runs, finished or not, and draw their curves.
 
     Args:
-      paths: workdirs, and folders of runs with `--seeds`; two at least.
-      x: the x axis, `steps`, `tokens`, `flops` or `seconds`.
-      metrics: to draw, such as `mlm_loss`, or `TASK/mlm_loss` of a mixture; by default the losses that two share.
-      out: the PNG to write.
+      paths: at least two workdirs, or folders of runs with `--seeds`.
+      x: quantity of the x axis: `steps`, `tokens`, `flops` or `seconds`.
+      metrics: names of the metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses
+        that two runs share.
+      out: path of the PNG to write.
 
     Raises:
-      UserError: something that is no run or is damaged, or an axis or metric that is not there; nothing was written.
+      UserError: a path is not a run or is damaged, or there is no such axis or metric; nothing was written.
     """
     target = epath.Path(out).expanduser()
     if target.suffix != ".png":
-        raise UserError(f"--out={out} must end in .png, which is what is written")
+        raise UserError(f"--out={out} must end in .png")
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     comparison = Comparison(entries, differences_of(entries), [numbers_of(entry) for entry in entries], target)
@@ -63,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.compare",
-        description="Says in what runs differ and what they came to, side by side, and draws their curves.",
+        description="Compare runs side by side: the settings in which they differ, their results and costs, and their\n"
+        "curves in one picture.",
         epilog="examples:\n"
         "  two runs at equal cost:            python -m bertjax.compare runs/tiny runs/tiny-layers=6 --x=flops\n"
         "  metrics of your choice:            python -m bertjax.compare runs/* --metric=mlm_accuracy\n"
@@ -71,26 +73,28 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a workdir, or the folder of a run with --seeds")
-    parser.add_argument("--x", default="steps", help=f"the x axis: {', '.join(curves.AXES)} (default: %(default)s)")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more workdirs, or folders of runs with --seeds")
+    parser.add_argument(
+        "--x", default="steps", help=f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"
+    )
     parser.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help="draw this one, once or more (default: the losses)",
+        help="metric to draw; may be repeated (default: the losses)",
     )
-    parser.add_argument("--out", default="compare.png", help="the picture to write (default: %(default)s)")
+    parser.add_argument("--out", default="compare.png", help="picture to write (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
     args = parser.parse_args(argv)
-    found = run(args.runs, x=args.x, metrics=args.metric, out=args.out)
-    parts = (found.entries, found.differences, found.numbers)
+    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out)
+    parts = (comparison.entries, comparison.differences, comparison.numbers)
     if args.json:
-        print(json.dumps(as_dict(*parts) | {"curves": str(found.picture)}, indent=2, ensure_ascii=False))
+        print(json.dumps(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2, ensure_ascii=False))
         return 0
     print_comparison(*parts)
     flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
-    print(f"curves    {found.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
+    print(f"curves    {comparison.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
     return 0
 
 

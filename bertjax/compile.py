@@ -1,4 +1,4 @@
-"""python -m bertjax.compile: what a TPU would make of a configuration, told by its compiler where there is none."""
+"""python -m bertjax.compile: forecast how a configuration would run on a TPU, by compiling for it without one."""
 
 import argparse
 import json
@@ -22,18 +22,19 @@ log = logging.getLogger(__name__)
 
 
 def run(config: Config, topology: str, stage: int | None = None) -> list[Forecast]:
-    """Compiles the step that training runs, for chips that need not be there.
+    """Compile the training step for chips that are not present.
 
     Args:
-      config: what would be trained. No corpus is read: the vocabulary is as large as the configuration says.
-      topology: such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
+      config: the configuration of the run. No corpus is read; the size of the vocabulary is the configured one.
+      topology: name of the chips, such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
       stage: index of the only stage to compile; by default one of each distinct shape.
 
     Returns:
-      A forecast for each task of each stage compiled, in order.
+      A forecast for each task of each compiled stage, in order.
 
     Raises:
-      UserError: no such topology or stage, devices that do not divide the batch, or libtpu is not installed.
+      UserError: no such topology or stage, a setting depends on the data, the devices do not divide the batch, or
+        libtpu is not installed.
       RunFailed: the compiler fails for another reason than memory.
     """
     _check_resolved(config)
@@ -64,7 +65,7 @@ def _check_resolved(config: Config) -> None:
 
 
 def _distinct(config: Config) -> list[int]:
-    """The first stage of each shape, choice of tasks and depth."""
+    """Return the first stage of each shape, choice of tasks and depth."""
     first = {}
     for index, stage in enumerate(config.stages):
         first.setdefault((stage.seq_len, stage.batch, stage.tasks, stage.layers), index)
@@ -87,16 +88,16 @@ def _run_search(config: Config, topology: str, stage: int | None, as_json: bool)
     for forecast in search(config, chips, index):
         tried.append(forecast)
         log.info("%s", report.one_line(forecast))
-    found = best(tried)
+    winner = best(tried)
     if as_json:
-        chosen = None if found is None else tried.index(found)
+        chosen = None if winner is None else tried.index(winner)
         print(json.dumps({"tried": [report.as_dict(one) for one in tried], "best": chosen}, indent=2))
-    elif found is None:
-        print(f"nothing that was tried fits {chips}; use a smaller batch or more chips")
+    elif winner is None:
+        print(f"no combination fits {chips}; use a smaller batch or more chips")
     else:
-        print(report.as_text(found))
-        print(f"best         {shlex.join(report.flags(found))}")
-    return 0 if found else 1
+        print(report.as_text(winner))
+        print(f"best         {shlex.join(report.flags(winner))}")
+    return 0 if winner else 1
 
 
 def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespace) -> None:
@@ -109,10 +110,11 @@ def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespa
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; exits with 1 where a stage does not fit."""
+    """The command line; the exit code is 1 if a stage does not fit into memory."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.compile",
-        description="Compiles the training step for a TPU topology on a machine without one, and tells what to expect.",
+        description="Compile the training step for a TPU that is not present, and forecast memory, time per step\n"
+        "and communication. No corpus is read.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -121,30 +123,37 @@ def main(argv: list[str] | None = None) -> int:
         "--topology",
         required=True,
         metavar="NAME",
-        help="v5e:16x16, 2xv5e:16x16 (two slices), or the name of an accelerator type such as v4-32 (16 chips)",
+        help="chips to compile for: v5e:16x16, 2xv5e:16x16 (two slices), or an accelerator type such as v4-32",
     )
-    parser.add_argument("--stage", type=int, metavar="N", help="only this stage (default: one of each distinct shape)")
+    parser.add_argument(
+        "--stage",
+        type=int,
+        metavar="N",
+        help="index of the only stage to compile (default: one of each distinct shape)",
+    )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="try strategies, remat and micro-batches for the largest stage, or --stage, and print the best that fits",
+        help="try strategies, remat and micro-batches for the largest stage (or --stage), and print the best that fits",
     )
-    parser.add_argument("--corpus-tokens", type=float, metavar="N", help="tokens of the corpus: tells epochs and days")
+    parser.add_argument(
+        "--corpus-tokens", type=float, metavar="N", help="corpus size in tokens; also prints epochs and days"
+    )
     parser.add_argument(
         "--mfu",
         type=float,
         default=_ASSUMED_MFU,
         metavar="SHARE",
-        help="model FLOPs utilization that the days are told for (default: %(default)s)",
+        help="model FLOPs utilization that is assumed for the projected days (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON alone")
+    parser.add_argument("--json", action="store_true", help="print only JSON")
     args, overrides = config_file.parse(parser, argv)
     platform.configure_logging()
     for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
     if args.corpus_tokens and (args.json or args.search or args.stage is not None):
-        raise UserError("--corpus-tokens tells of a whole run as text; leave out --json, --search and --stage")
+        raise UserError("--corpus-tokens projects a whole run, as text; remove --json, --search and --stage")
     config = config_file.load(args.config, overrides)
     platform.configure("cpu")
     if args.search:

@@ -1,7 +1,7 @@
-"""Configuration: a file of what differs from the defaults becomes one typed, frozen `Config`, checked at the door.
+"""The configuration of a run: typed, frozen dataclasses that are checked when they are built.
 
-`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` are what a run is: only the same ones resume a workdir.
-`eval` and `runtime` are how it is carried out, free to change.
+`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` identify a run: a workdir is resumed only with the same ones.
+`eval` and `runtime` may change between starts.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, 
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
-# The preset that is the architecture of `init_from`.
+# The preset that copies the architecture of `init_from`.
 INIT_FROM = "init_from"
 
 # Settings whose `kind` chooses a class.
 _UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES)
 
-# Where data comes from and lies, and what prepares it; what was read is in the store's fingerprint.
+# Where data is read and stored, and how many processes prepare it; the content is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
 
 
@@ -40,12 +40,12 @@ class Task:
     """An objective with the examples that it is trained on.
 
     Attributes:
-      objective: by `kind`, see `bertjax.objectives`.
-      examples: by `kind`, see `bertjax.data.formats`.
-      row_examples: examples that may share a row; 1 for none, 0 for one per 16 tokens of the row.
-      plans: how often the text is cut and paired anew; epoch e trains on plan e mod `plans`.
-      weight: of its share of the steps, beside the other tasks of a stage.
-      task_type: which of the model's task embeddings its steps add (`model.task_types`).
+      objective: what is predicted, chosen by `kind` (`bertjax.objectives`).
+      examples: how text becomes examples, chosen by `kind` (`bertjax.data.formats`).
+      row_examples: largest number of examples in a row; 0 allows one per 16 tokens.
+      plans: number of different ways in which the text is cut and paired; epoch e trains on plan e mod `plans`.
+      weight: share of the steps, relative to the other tasks of a stage.
+      task_type: index of the task embedding that is added in its steps (`model.task_types`).
     """
 
     objective: Objective = BERT()
@@ -63,7 +63,7 @@ class Task:
                 remedy = "name its column in examples.label"
             raise UserError(
                 f"objective.kind={OBJECTIVES.kind_of(self.objective)} learns the label {missing[0]}, which "
-                f"examples.kind={self.examples.kind} does not give; {remedy}, or another objective"
+                f"examples.kind={self.examples.kind} does not have; {remedy}, or another objective"
             )
         if self.row_examples < 0:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
@@ -73,8 +73,7 @@ class Task:
             raise UserError(f"plans={self.plans} must be at least 1")
         if not 0.0 < self.weight < math.inf:
             raise UserError(
-                f"weight={self.weight} must be a number above 0; to train without a task, leave it out of "
-                "stages.N.tasks"
+                f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
             )
 
     @property
@@ -86,11 +85,13 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """All that a run follows from.
+    """The configuration of a run.
 
     Attributes:
-      init_from: begin with the weights of an export folder, a `RUN` or `RUN@STEP`, and with a fresh optimizer.
-      init_every: take the first of so many of its layers each, for an encoder that has fewer (DistilBERT's 2).
+      seed: seed of initialization, data order, masking and dropout.
+      init_from: path of an export folder, a `RUN` or `RUN@STEP` whose weights the run starts with; the optimizer starts
+        from scratch.
+      init_every: take every n-th layer of `init_from`, starting with the first; DistilBERT takes every second.
     """
 
     seed: int = 0
@@ -107,8 +108,8 @@ class Config:
     def __post_init__(self):
         if self.init_every < 1 or (self.init_every > 1 and not self.init_from):
             raise UserError(
-                f"init_every={self.init_every} says which layers of init_from to take; leave it 1 without one, and "
-                "let it be at least 1"
+                f"init_every={self.init_every} must be at least 1, and 1 without init_from, whose layers it selects; "
+                "set init_every=1"
             )
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
@@ -116,12 +117,12 @@ class Config:
             stage.check(f"stages.{index}")
             if stage.seq_len > self.model.max_positions:
                 raise UserError(
-                    f"stages.{index}.seq_len={stage.seq_len} is longer than the position table of "
-                    f"model.max_positions={self.model.max_positions}; raise that or shorten the rows"
+                    f"stages.{index}.seq_len={stage.seq_len} exceeds model.max_positions={self.model.max_positions}; "
+                    f"lower stages.{index}.seq_len or raise model.max_positions"
                 )
         if self.stages[0].learning_rate:
             raise UserError(
-                f"stages.0.learning_rate={self.stages[0].learning_rate} is that of the run's begin; set "
+                f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
         self._check_depths()
@@ -134,13 +135,13 @@ class Config:
         for index, (before, after) in enumerate(zip(depths, depths[1:]), 1):
             if after not in (before, 2 * before):
                 raise UserError(
-                    f"stages.{index} has {after} layers after {before}; a stack stays as deep or is doubled: let it be "
-                    f"{before} or {2 * before}"
+                    f"stages.{index} has {after} layers and the stage before has {before}; set "
+                    f"stages.{index}.layers to {before} or {2 * before}"
                 )
         if depths[-1] != self.model.layers:
             raise UserError(
-                f"stages.{len(depths) - 1}.layers={depths[-1]} is not model.layers={self.model.layers}; the last stage "
-                "trains the whole model"
+                f"stages.{len(depths) - 1}.layers={depths[-1]} must equal model.layers={self.model.layers}: the last "
+                "stage trains the whole model"
             )
 
     def _check_tasks(self) -> None:
@@ -150,44 +151,46 @@ class Config:
         if labeled and len(self.tasks) > 1:
             raise UserError(
                 f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
-                "a mixture is trained on one corpus: fine-tune such a task by itself"
+                f"a mixture is trained on one corpus: fine-tune {labeled[0]} in its own run"
             )
         for task in self.tasks.values():
             if task.objective.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
-                    f"runtime.micro_tokens={self.runtime.micro_tokens} would take the batch apart, and "
-                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all examples of it with each "
-                    "other; leave micro_tokens 0, and take runtime.remat=full or a smaller batch where memory is short"
+                    f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
+                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
+                    "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, self.model.task_types):
                 raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} is no row of model.task_types={self.model.task_types}; "
-                    f"raise that to {task.task_type + 1} or more"
+                    f"tasks.{name}.task_type={task.task_type} exceeds model.task_types={self.model.task_types}; raise "
+                    f"model.task_types to {task.task_type + 1} or more"
                 )
             if task.task_type and name in labeled:
                 raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} is of pretraining; what has learned a labeled task adds "
-                    "the first of the task embeddings, whoever uses it: leave task_type 0"
+                    f"tasks.{name}.task_type={task.task_type} applies to pretraining only; fine-tuned models use task "
+                    f"embedding 0: set tasks.{name}.task_type=0"
                 )
         if self.model.task_types and not self.init_from and all(task.task_type for task in self.tasks.values()):
             raise UserError(
-                f"model.task_types={self.model.task_types} and no task has task_type=0, whose embedding fine-tuning "
-                "and predict add; give it to one of the tasks"
+                f"model.task_types={self.model.task_types} and no task has task_type=0, which fine-tuning and predict "
+                "use; set it for one of the tasks"
             )
         named = {name for stage in self.stages for name in stage.tasks}
         if unknown := sorted(named - self.tasks.keys()):
-            raise UserError(f"stages.N.tasks names {unknown[0]!r}, which is none of tasks ({', '.join(self.tasks)})")
+            raise UserError(
+                f"stages.N.tasks has {unknown[0]!r}, which is not in tasks; choose among {', '.join(self.tasks)}"
+            )
         if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
-            raise UserError(f"tasks.{idle[0]} is in no stage; name it in stages.N.tasks, or leave it out of tasks")
+            raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
 
         for index, stage in enumerate(self.stages):
             weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
             rarest = min(weights, key=weights.__getitem__)
             if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
                 raise UserError(
-                    f"tasks.{rarest} would have {share:.3%} of the steps of stages.{index}, and the least is "
-                    f"{SMALLEST_SHARE:.3%}; raise its weight"
+                    f"tasks.{rarest}.weight={weights[rarest]} gives it {share:.3%} of the steps of stages.{index}; the "
+                    f"smallest share is {SMALLEST_SHARE:.3%}: raise its weight"
                 )
 
     @property
@@ -202,12 +205,12 @@ class Config:
         return (*stages, *classes)
 
     def layers_at(self, stage: int) -> int:
-        """How deep the encoder is in a stage."""
+        """Return the depth of the encoder in a stage."""
         return self.stages[stage].layers or self.model.layers
 
     @property
     def task_name(self) -> str:
-        """Name of the first task, of which there is but one unless tasks are mixed."""
+        """Name of the first task, in the order of the configuration file."""
         return next(iter(self.tasks))
 
     @property
@@ -216,23 +219,24 @@ class Config:
         return self.tasks[self.task_name]
 
     def qualified(self, task: str, name: str) -> str:
-        """What a metric or another thing of a task is called: `name`, after the task's where there are several."""
+        """Return the name of a metric of a task: `name`, or `task/name` if there are several tasks."""
         return "/".join(filter(None, (task, name))) if len(self.tasks) > 1 else name
 
     @property
     def expected_vocab_size(self) -> int:
-        """V as configured; a tokenizer that is loaded or trained may have another one."""
+        """V as configured; the tokenizer that is loaded or trained may differ."""
         return self.model.vocab_size or self.data.tokenizer.vocab_size
 
     def encoder(self, vocab_size: int, backend: str) -> EncoderConfig:
-        """The encoder for a tokenizer's vocabulary, executed as `runtime` asks for on a backend.
+        """Return the encoder for a vocabulary, executed as `runtime` requests for a backend.
 
         Raises:
           UserError: `model.vocab_size` is set and is not the tokenizer's.
         """
         if self.model.vocab_size not in (0, vocab_size):
             raise UserError(
-                f"model.vocab_size={self.model.vocab_size} does not match the tokenizer's {vocab_size}; leave it 0"
+                f"model.vocab_size={self.model.vocab_size} does not match the {vocab_size} ids of the tokenizer; "
+                "set model.vocab_size=0"
             )
         dtype = self.runtime.dtype
         if dtype == "auto":
@@ -248,7 +252,7 @@ class Config:
         if self.open_settings:
             raise ValueError(f"{', '.join(self.open_settings)} must be resolved first")
         identity = to_dict(self)
-        for free in ("eval", "runtime", "init_from"):  # the last by content
+        for free in ("eval", "runtime", "init_from"):  # init_from by its content
             del identity[free]
         for path in _PATHS:
             del identity["data"][path]
@@ -267,17 +271,17 @@ class Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain nested dicts and lists, as written to JSON and read again by `from_dict`."""
+    """Return plain nested dicts and lists, as written to JSON and read by `from_dict`."""
     settings = plain(config)
     del settings["model"]["execution"]  # it follows from `runtime`
     return settings
 
 
 def from_dict(mapping: dict[str, Any]) -> Config:
-    """The inverse of `to_dict`; keys that are left out take their defaults, renamed ones are read under both names.
+    """Build a configuration from plain dicts. Missing keys take their defaults; old names of settings are accepted.
 
     Raises:
-      UserError: an unknown key, a value of the wrong type, or a combination that cannot be.
+      UserError: an unknown key, a value of the wrong type, or settings that exclude each other.
     """
     mapping = renames.current(mapping)
     if isinstance(mapping.get("model"), dict):
@@ -286,9 +290,9 @@ def from_dict(mapping: dict[str, Any]) -> Config:
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
-    """The settings of `model.preset`, where one is named, under those that are set directly."""
+    """Return the settings of `model.preset`, if there is one, overridden by those that are set directly."""
     if "execution" in model:
-        raise UserError("model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat")
+        raise UserError("model.execution is not a setting; use runtime.dtype, runtime.unroll and runtime.remat")
     model = dict(model)
     preset = model.pop("preset", None)
     if preset is None:
@@ -301,7 +305,7 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Nested dataclasses as nested dicts and lists; an objective with its `kind` first."""
+    """Return nested dataclasses as nested dicts and lists; an objective has its `kind` first."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Objective):

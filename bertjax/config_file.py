@@ -1,4 +1,4 @@
-"""Configuration files: `FILE[:variant]`, overrides `a.b=value`, and the command-line flags that carry them."""
+"""Configuration files `FILE[:variant]`, overrides `a.b=value`, and the command-line flags that carry both."""
 
 import argparse
 import importlib.util
@@ -15,26 +15,30 @@ from bertjax.opening import SavedModel
 
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
-    """Reads `FILE[:variant]`, whose `get_config(variant)` gives a ConfigDict, and applies `a.b=value` overrides.
+    """Read `FILE[:variant]` and apply overrides.
+
+    Args:
+      config_path: a Python file whose `get_config(variant)` returns a ConfigDict or a dict.
+      overrides: assignments `a.b=value`.
 
     Raises:
-      UserError: the file is missing or broken, the variant unknown, or see `from_dict`.
+      UserError: the file is missing or fails, the variant is unknown, or a setting is wrong.
     """
     path, _, variant = config_path.partition(":")
     if not Path(path).is_file():
-        raise UserError(f"configuration file {path!r} does not exist; see the files in configs/")
+        raise UserError(f"configuration file {path!r} does not exist; choose a file in configs/, or write your own")
     spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        found = module.get_config(variant) if variant else module.get_config()
+        settings = module.get_config(variant) if variant else module.get_config()
     except UserError:
         raise
     except ValueError as error:
         raise UserError(f"configuration {config_path!r}: {error}") from error
-    except Exception as error:  # it is the user's program, and may fail in any way
+    except Exception as error:  # the file is a program of the user and may fail in any way
         raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
-    mapping = plain(_in_file_order(found))
+    mapping = plain(_in_file_order(settings))
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     model = mapping.get("model")
@@ -70,32 +74,42 @@ def _in_file_order(value: Any) -> Any:
 
 
 def _model_of(name: str) -> dict[str, Any]:
-    """The settings of the model that `init_from` names, but for the size of its vocabulary."""
+    """Return the settings of the model that `init_from` names."""
     if not name:
-        raise UserError(f"model.preset={INIT_FROM} has no model to be like; set --config.init_from=EXPORT")
+        raise UserError(
+            f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
+        )
     return SavedModel(name).settings["model"]
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:
-    """Kinds before other settings, and the outer before the inner: each takes the settings of another kind with it."""
+    """Sort kinds before other settings, outer ones first: a new kind removes the settings of the old one."""
     path = assignment.partition("=")[0]
     return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds --config; the overrides --config.a.b=value are left to `parse`."""
-    parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]", help="for example configs/tiny.py:smoke")
+    """Add --config; `parse` collects the overrides --config.a.b=value."""
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE[:VARIANT]",
+        help="configuration file with an optional variant, for example configs/tiny.py:smoke",
+    )
     parser.epilog = (
-        "Any setting can be overridden: --config.a.b=value, for example --config.seed=1 "
+        "Any setting can be overridden with --config.a.b=value, for example --config.seed=1\n"
         "--config.data.corpus=my/texts --config.stages.0.steps=500 --config.optimizer.learning_rate=1e-3."
     )
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Parses flags and collects the overrides (`a.b=value`, without the leading --config.).
+    """Parse flags.
+
+    Returns:
+      The flags of the parser, and the overrides as `a.b=value`, without the leading --config.
 
     Raises:
-      UserError: a flag that neither the parser nor the configuration knows.
+      UserError: an unknown flag.
     """
     args, rest = parser.parse_known_args(argv)
     overrides = []
@@ -108,14 +122,14 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tup
 
 
 def short_name(config_path: str, overrides: list[str]) -> str:
-    """`tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1: the default name of a workdir."""
+    """Return the default name of a workdir: `tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1."""
     path, _, variant = config_path.partition(":")
     parts = [Path(path).stem, variant, *(_short(assignment) for assignment in identifying(overrides))]
     return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
 
 
 def identifying(overrides: list[str]) -> list[str]:
-    """The overrides that make another run of it; those of `eval` and `runtime` do not."""
+    """Return the overrides that change what a run computes; those of `eval` and `runtime` do not."""
     return [assignment for assignment in overrides if not assignment.startswith(("eval.", "runtime."))]
 
 

@@ -1,4 +1,4 @@
-"""python -m bertjax.convert: Hugging Face checkpoints to bertjax and back, and either to ONNX."""
+"""python -m bertjax.convert: convert Hugging Face checkpoints to bertjax and back, and both to ONNX."""
 
 import argparse
 import dataclasses
@@ -17,67 +17,67 @@ from bertjax.opening import SavedModel
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a conversion came to.
+    """The result of a conversion.
 
     Attributes:
       target: the folder or file that was written.
-      made: what it is: a folder of `transformers`, an `export` or an `onnx` file.
-      has_heads: whether it can be evaluated, or only loaded and trained.
-      notes: what there is to say of the model, a line each.
+      kind: kind of the target: `transformers`, `export` or `onnx`.
+      has_heads: True if the model can be evaluated, and not only loaded and trained.
+      notes: remarks on the model, a line each.
     """
 
     target: Path
-    made: str
+    kind: str
     has_heads: bool
     notes: tuple[str, ...]
 
 
 def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
-    """Converts a model; the direction follows from what `source` holds and from whether `target` ends in `.onnx`.
+    """Convert a model. The direction follows from the content of `source` and from the suffix of `target`.
 
     Args:
-      source: a folder of transformers (`config.json` and weights), or an export, a workdir `RUN` or `RUN@STEP`.
-      target: a folder that is empty or not there yet, or a file `MODEL.onnx` that is not there yet.
+      source: a folder of transformers (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
+      target: a folder that is empty or does not exist, or a file `MODEL.onnx` that does not exist.
 
     Raises:
-      UserError: nothing readable is there, it is of no family that is converted, a name is left over on either side, or
-        the target is not empty.
+      UserError: the source is not a model, is of a family that bertjax does not convert, has a tensor without a
+        counterpart, or the target is not empty.
       RunFailed: see `onnx.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} is there already and not empty; name another, or remove it")
+        raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
     to_onnx = target.suffix == onnx.SUFFIX
     if to_onnx:
         onnx.check_installed()
-    found, notes = huggingface.read(path) if from_huggingface else (SavedModel(source).export, [])
+    model, notes = huggingface.read(path) if from_huggingface else (SavedModel(source).export, [])
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
-        notes += onnx.write(target, found)
+        notes += onnx.write(target, model)
     elif from_huggingface:
-        export.write(target, found)
+        export.write(target, model)
     else:
-        notes = huggingface.write(target, found)
-    made = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
-    return Summary(target, made, masked_lm(found) is not None, tuple(notes))
+        notes = huggingface.write(target, model)
+    kind = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
+    return Summary(target, kind, masked_lm(model) is not None, tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.convert",
-        description="Converts a model of Hugging Face transformers to bertjax, or one of bertjax to transformers:\n"
-        "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from what the folder holds;\n"
-        "a BERT becomes ONNX where --to ends in .onnx. PyTorch and transformers need not be installed, but for ONNX.",
+        description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"
+        "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from the content of --from.\n"
+        "A BERT becomes ONNX if --to ends in .onnx. Only ONNX needs PyTorch and transformers installed.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
         "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n"
-        "  either to ONNX:              python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
-        "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, of which nothing is\n"
-        "run) and the tokenizer. The classes that are converted end in Model, ForMaskedLM and ForPreTraining; of\n"
-        "ELECTRA it is the discriminator. Every tensor is accounted for: a name that is left over is an error.",
+        "  both to ONNX:                python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
+        "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
+        "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted; for\n"
+        "ELECTRA it is the discriminator. A tensor without a counterpart is an error.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -86,27 +86,27 @@ def main(argv: list[str] | None = None) -> int:
         dest="source",
         required=True,
         metavar="DIR",
-        help="a folder of transformers, an export, RUN or RUN@STEP",
+        help="model to convert: a folder of transformers, an export folder, a workdir, or WORKDIR@STEP",
     )
-    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="the folder or .onnx file to write")
+    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="folder or .onnx file to write")
     args = parser.parse_args(argv)
     platform.configure_logging()
-    platform.configure("cpu")  # checkpoints are read through JAX, and nothing is computed
-    print(_told(run(args.source, args.target)))
+    platform.configure("cpu")  # JAX only reads checkpoints here
+    print(_text(run(args.source, args.target)))
     return 0
 
 
-def _told(summary: Summary) -> str:
+def _text(summary: Summary) -> str:
     target = str(summary.target)
-    if summary.made == "transformers":
-        following = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
-    elif summary.made == "onnx":
-        following = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
+    if summary.kind == "transformers":
+        next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    elif summary.kind == "onnx":
+        next_step = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
     elif summary.has_heads:
-        following = command("evaluate", target, "--corpus=embedded:en")
+        next_step = command("evaluate", target, "--corpus=embedded:en")
     else:
-        following = f"module, params, tokenizer = bertjax.load({target!r})"
-    return "\n".join([*summary.notes, f"{summary.made:<12}  {target}", f"{'next':<12}  {following}"])
+        next_step = f"module, params, tokenizer = bertjax.load({target!r})"
+    return "\n".join([*summary.notes, f"{summary.kind:<12}  {target}", f"{'next':<12}  {next_step}"])
 
 
 if __name__ == "__main__":

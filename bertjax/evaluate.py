@@ -1,4 +1,4 @@
-"""python -m bertjax.evaluate: scores a run, a checkpoint or an export on held-out text."""
+"""python -m bertjax.evaluate: score a run, a checkpoint or an export on held-out text."""
 
 import argparse
 import contextlib
@@ -29,14 +29,16 @@ from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_o
 
 
 def run(name: str, corpus: str = "") -> dict[str, Any]:
-    """Scores a model on the held-out documents of a corpus, with fixed masks; a fine-tuned one on a labeled file.
+    """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
+
+    Masks are fixed. Whether a document is held out depends only on its content, so no training document is scored as
+    long as the share held out is the same. A run with a file of held-out documents (`data.heldout`) trained on its
+    whole corpus.
 
     Args:
-      name: an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
-      corpus: as in `data.corpus`; the model's own by default. Whether a document is held out depends on its content
-        alone, so no document that was trained on is scored where the share held out is the same; a run with a file of
-        held-out documents (`data.heldout`) trained on all of its corpus. For a fine-tuned model the labeled file that
-        is scored, by default its development set.
+      name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+      corpus: a corpus as in `data.corpus`, by default that of the run; for a fine-tuned model a labeled file, by
+        default its development set.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
@@ -50,17 +52,19 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
-    # How the run was carried out does not matter here: any machine scores it.
+    # Any machine can score the model, on whatever devices it was trained.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
     program = Program(config, model.tokenizer.vocab_size)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
-        raise UserError(f"{name} has no head {', '.join(sorted(missing))} to be scored; it is an encoder alone")
+        raise UserError(
+            f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
+        )
     store = _labeled(config, model.tokenizer, corpus) or open_or_prepare(config.data, may_prepare=True)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
-            f"the tokenizer of {name} is not that of {store.path}; score it with --corpus={config.data.corpus}"
+            f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(config, store))(params)
@@ -68,30 +72,30 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
 
 
 def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | None:
-    """The files of a fine-tuned model, None for any other model."""
-    form = config.task.examples
-    if not isinstance(form, LabeledFormat):
+    """Return the labeled files of a fine-tuned model, None for any other model."""
+    examples = config.task.examples
+    if not isinstance(examples, LabeledFormat):
         return None
-    source = LabeledSource(dataclasses.replace(form, heldout=path or form.heldout), tokenizer)
+    source = LabeledSource(dataclasses.replace(examples, heldout=path or examples.heldout), tokenizer)
     try:
         _ = source.train  # the baselines are those of the training file
     except UserError as error:
-        raise UserError(f"{error}; the baselines need it: put it back, or use `predict`, which does not") from error
+        raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
     return source
 
 
 def run_pairs(name: str, path: str) -> dict[str, Any]:
-    """Scores a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
+    """Score a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
 
     Args:
-      name: as for `run`.
+      name: path of an export folder, `RUN` or `RUN@STEP`.
       path: a .jsonl file with BLiMP's fields `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
 
     Returns:
       {`minimal_pairs`: {`accuracy`, `pairs`, `UID`: {name: {`accuracy`, `pairs`}}}}.
 
     Raises:
-      UserError: no such model or file, a line that is no pair, or a model without a masked-LM head.
+      UserError: no such model or file, a line that is not a pair, or a model without a masked-LM head.
     """
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name).export)
     request = minimal_pairs.request(predictor, pairs)
@@ -106,14 +110,16 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.evaluate",
-        description="Scores a run, a checkpoint or an export on held-out documents, or on minimal pairs.",
+        description="Score a model: a pretrained one on the held-out documents of a corpus, a fine-tuned one on its\n"
+        "development set, either on minimal pairs. Baselines that need no model are printed beside the metrics.",
         epilog="examples:\n"
         "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny/export\n"
         "  those of other texts, as JSON:     python -m bertjax.evaluate runs/tiny@3500 --corpus=my/texts --json\n"
         "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
         "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
-        'A line of such a file: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
-        '"agreement"};\na pair is right where the good sentence has the higher pseudo-log-likelihood.',
+        'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
+        '"agreement"}.\n'
+        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -124,20 +130,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--corpus",
         default="",
-        help="what to score on (default: that of the run); of a fine-tuned model, a labeled file",
+        help="corpus to score on (default: that of the run); for a fine-tuned model, a labeled file",
     )
-    parser.add_argument("--suite", choices=tuple(SUITES), help="print the table of the tasks whose runs MODEL holds")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="print one table for all runs in the folder MODEL")
     parser.add_argument(
         "--minimal-pairs",
         default="",
         metavar="F",
-        help="score on the pairs of this .jsonl file (BLiMP's fields) instead",
+        help="score on the sentence pairs of this .jsonl file instead (fields of BLiMP)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     platform.add_flag(parser)
     args = parser.parse_args(argv)
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
-        raise UserError("--corpus, --minimal-pairs and --suite are things to score on; give one of them")
+        raise UserError("--corpus, --minimal-pairs and --suite exclude each other; give one of them")
     if args.suite:
         suite = SUITES[args.suite]
         scores = scores_of(suite, args.model)
@@ -145,9 +151,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     platform.configure_logging()
     platform.configure(args.platform)
-    with contextlib.redirect_stdout(
-        sys.stderr
-    ):  # a corpus that is prepared on the way says so; --json prints JSON alone
+    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
         figures = run_pairs(args.model, args.minimal_pairs) if args.minimal_pairs else run(args.model, args.corpus)
     if args.json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))

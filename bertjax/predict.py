@@ -1,4 +1,4 @@
-"""python -m bertjax.predict: uses a model, from the command line; `bertjax.predictor` does the same in Python."""
+"""python -m bertjax.predict: use a model from the command line; `bertjax.predictor` does the same in Python."""
 
 import argparse
 import contextlib
@@ -26,36 +26,35 @@ from bertjax.storage import StorageError
 
 _ARRAY = ".npy"
 _HELP = """
-What is done follows from the model: a fine-tuned one predicts what it was trained for, a pretrained one fills
-masks, and one without a head embeds.
+--do chooses what to compute; the default is the first of these that the model can do:
 
-task     the class, the number or whatever a fine-tuned model predicts; records need no label
-fill     every [MASK], spelled so, gets the likeliest pieces of the vocabulary with their probabilities;
-         "filled" is the text with the best of each
-embed    the mean of a text's last hidden states, [CLS] and [SEP] included
+task     what a fine-tuned model was trained to predict, a class or a number for example; records need no label
+fill     the most probable pieces of the vocabulary for every [MASK], with their probabilities; "filled" is the
+         text with the best piece for each
+embed    a vector for each text: the mean of its last hidden states, [CLS] and [SEP] included
 
 examples:
-  words for the masks of a sentence:
+  fill the masks of a sentence:
       python -m bertjax.predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
-  the ten best for each, of all lines of a file, from a certain checkpoint:
+  the ten best pieces for each mask, for all lines of a file, from a certain checkpoint:
       python -m bertjax.predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
-  from a stream, the best sentence alone:
+  only the best sentence, from a stream:
       echo "Long live the [MASK]!" | python -m bertjax.predict runs/tiny | jq -r .filled
-  vectors as a numpy array of shape [sentences, width], of length 1:
+  vectors of length 1, as a numpy array of shape [sentences, width]:
       python -m bertjax.predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
 
-Each record becomes one line of JSON, in the order of the input, with the fields that it came with.
-A text that is longer than the model reads is cut at its end, and said so when all is done.
+Each record becomes one line of JSON, in the order of the input, and keeps its own fields.
+A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
 """
 
 
 def run(predictor: Predictor, request: Request, out: str = "") -> None:
-    """Write the predictions for a request to stdout or to a file, with progress and what was cut on stderr.
+    """Write the predictions to stdout or a file; progress and the number of cut texts go to stderr.
 
     Args:
       predictor: the model.
-      request: the result of its `request`.
-      out: a file of JSON lines, or a .npy file of embeddings; stdout where empty. It is there when it is complete.
+      request: the encoded records, from `predictor.request`.
+      out: a file of JSON lines, or a .npy file of embeddings; stdout if empty. The file appears when it is complete.
 
     Raises:
       UserError: the file cannot be written.
@@ -73,7 +72,7 @@ def run(predictor: Predictor, request: Request, out: str = "") -> None:
 
 @contextlib.contextmanager
 def _target(out: str) -> Iterator[IO[bytes]]:
-    """Return stdout, or a file that appears when all of it is written."""
+    """Open stdout, or a file that appears when all of it is written."""
     if not out:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -82,18 +81,18 @@ def _target(out: str) -> Iterator[IO[bytes]]:
         with storage.whole_file(Path(out).expanduser()) as file:
             yield file
     except StorageError as error:
-        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in a folder of yours") from None
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
 
 
 def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     if texts and file:
-        raise UserError(f"there are sentences on the command line and --file={file}; give one of the two")
+        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
     if texts:
         return records_of(texts, single_field(pipeline.fields))
     if file:
         return read_file(file, pipeline.fields)
     if sys.stdin.isatty():
-        print("one sentence a line, Ctrl-D after the last:", file=sys.stderr)
+        print("type one sentence per line, then Ctrl-D:", file=sys.stderr)
     return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
 
 
@@ -101,25 +100,34 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.predict",
-        description="Uses a model: what it was fine-tuned for, words for [MASK], or texts as vectors.",
+        description="Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="sentences; without any, --file or stdin is read")
+    parser.add_argument(
+        "texts", nargs="*", metavar="TEXT", help="sentences; without any, they are read from --file or stdin"
+    )
     parser.add_argument(
         "--file",
         default="",
         metavar="F",
-        help="a sentence a line, or .jsonl with a field 'text' (a task's own)",
+        help="a file with one sentence per line, or .jsonl with the field 'text' (or the fields of the task)",
     )
-    parser.add_argument("--out", default="", metavar="F", help="write there and not to stdout; embeddings also as .npy")
-    parser.add_argument("--do", choices=tuple(PIPELINES), help="what to do (default: what the model was trained for)")
-    parser.add_argument("--top", type=int, metavar="K", help="fill: pieces for each mask (5)")
-    parser.add_argument("--normalize", action="store_true", default=None, help="embed: vectors of length 1")
+    parser.add_argument(
+        "--out",
+        default="",
+        metavar="F",
+        help="file to write instead of stdout; embeddings also as .npy",
+    )
+    parser.add_argument(
+        "--do", choices=tuple(PIPELINES), help="what to compute (default: what the model was trained for)"
+    )
+    parser.add_argument("--top", type=int, metavar="K", help="with fill: number of pieces for each mask (default: 5)")
+    parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
     platform.add_flag(parser)
-    args = parser.parse_intermixed_args(argv)  # sentences may stand behind flags
+    args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     platform.configure_logging()
     platform.configure(args.platform)
 
@@ -128,14 +136,14 @@ def main(argv: list[str] | None = None) -> int:
     kind = PIPELINES[do]
     options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
-        raise UserError(f"--{stray.pop()} says nothing to --do={do}; leave it out")
+        raise UserError(f"--{stray.pop()} has no effect with --do={do}; remove it")
     if args.out.endswith(_ARRAY) and kind is not Embed:
-        raise UserError(f"--out={args.out} holds embeddings alone; add --do=embed, or name a .jsonl file")
+        raise UserError(f"--out={args.out} can hold only embeddings; add --do=embed, or name a .jsonl file")
     pipeline = predictor.pipeline(kind, **options)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     try:
         run(predictor, request, args.out)
-    except BrokenPipeError:  # whoever reads stdout has enough; nothing shall fail when it is closed
+    except BrokenPipeError:  # the reader of stdout has closed it; closing it here must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

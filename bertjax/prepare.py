@@ -1,6 +1,6 @@
-"""python -m bertjax.prepare: from a corpus to a tokenizer and a token store.
+"""Prepare a corpus: train or take a tokenizer and write a token store, which all runs with these settings share.
 
-Examples:
+examples:
   python -m bertjax.prepare --config=configs/tiny.py
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=embedded:ko
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus='books/*.txt.gz' --config.data.splitter=line
@@ -9,8 +9,7 @@ Examples:
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=books --config.data.workers=8
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.on_bad_document=skip
 
-A preparation that was killed goes on where it was when the same command is given again. --config.data.store may be a
-URL (gs://bucket/stores).
+The same command continues a preparation that was killed. --config.data.store may be a URL (gs://bucket/stores).
 """
 
 import argparse
@@ -35,18 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--show", type=int, metavar="N", help="then print the first N rows of training as people read them"
+        "--show", type=int, metavar="N", help="also print the first N training rows as text, with masks and labels"
     )
-    parser.add_argument("--verify", action="store_true", help="then hash every file of the store as a whole")
+    parser.add_argument("--verify", action="store_true", help="also compare the hash of every file of the store")
     config_file.add_flags(parser)
     args, overrides = config_file.parse(parser, argv)
     if args.show is not None and args.show < 1:
-        raise UserError(f"--show={args.show} must be at least 1: so many rows are printed")
+        raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
     loaded = config_file.load(args.config, overrides)
     store = prepare(loaded.data)
     if args.verify:
         TokenStore.open(store.path, verify=True)
-        print("every file is as it was written")
+        print("verified  every file has the hash that was recorded when it was written")
     if args.show is not None:
         _show(loaded, store, args.show)
     return 0

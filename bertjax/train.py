@@ -1,4 +1,4 @@
-"""python -m bertjax.train: pretrains an encoder from one configuration, and goes on where it was stopped."""
+"""python -m bertjax.train: train an encoder from one configuration; the same command resumes a stopped run."""
 
 import argparse
 import contextlib
@@ -42,13 +42,13 @@ from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a call of `run` came to.
+    """The result of a call of `run`.
 
     Attributes:
-      step: steps done.
-      finished: whether that is all of them.
-      figures: as in `summary.json`; empty where the run is not finished.
-      workdir: where everything was written.
+      step: number of steps done.
+      finished: True if those are all steps.
+      figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
+      workdir: the folder of the run.
     """
 
     step: int
@@ -66,55 +66,55 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     profile: range | None = None,
 ) -> Summary:
-    """Trains in a workdir, from its newest checkpoint if it has one, and exports the result.
+    """Train in a workdir, from its newest checkpoint if it has one, and export the result.
 
     Args:
-      config: what to train.
-      workdir: where everything is written; the same call on it resumes.
-      name: of the configuration file, for its reference curve.
+      config: the configuration of the run.
+      workdir: folder for everything that the run writes; a second call with the same workdir resumes.
+      name: name of the configuration file, by which the reference curve is found.
       longer: allows more steps in the last stage than when the workdir was started.
-      should_stop: asked between steps; when it says yes, the state is saved and the call returns. Where several
-        processes train, all must get the same answer: see `processes.StopTogether`.
+      should_stop: function that is called between steps; once it returns True, the state is saved and the call
+        returns. With several processes it must return the same in all of them: see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
 
     Raises:
-      UserError: bad input; nothing that was there is lost.
-      RunFailed: the run began and cannot go on.
+      UserError: bad input; existing files are kept.
+      RunFailed: the run started and cannot continue.
     """
     processes.check_started()
     files = Workdir.at(workdir)
-    with contextlib.ExitStack() as held, processes.noticing_lost_peers():
-        processes.on_writer(lambda: _claim(files, longer, held))
+    with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
+        processes.on_writer(lambda: _claim(files, longer, locks))
         elapsed = Elapsed(files.elapsed, processes.is_writer())
-        processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared for it
+        processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         feeds = processes.together(lambda: _open(config))
-        config = feeds.config  # what was left to the data is filled in
+        config = feeds.config  # resolved
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
-        meta = _begin_together(files, program, feeds, source, longer)
-        begin = functools.partial(init_from.state_from, source, program.at(0))
-        trained = Loop(program, feeds, files, meta, begin, should_stop, elapsed, profile).run()
+        meta = _record_run(files, program, feeds, source, longer)
+        initial_state = functools.partial(init_from.state_from, source, program.at(0))
+        trained = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, profile).run()
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
-        made = export.Export(configuration.to_dict(config), program.encoder, params, feeds.store.tokenizer, figures)
-        processes.on_writer(lambda: _write_results(files, made, name, trained.evaluation.predictions))
+        model = export.Export(configuration.to_dict(config), program.encoder, params, feeds.store.tokenizer, figures)
+        processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation.predictions))
         return Summary(trained.step, True, figures, Path(files.root))
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
-    """Trains with the seeds 0, 1, ..., each in a workdir of its own, and says how their figures are spread.
+    """Train with the seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
     Args:
-      config: of all of them, but for the seed.
-      workdir: holds `seed=0`, `seed=1`, ... and `seeds.json`; the same call on it resumes.
-      seeds: how many.
-      options: as in `run`.
+      config: the configuration; its seed is replaced.
+      workdir: folder of `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
+      seeds: number of seeds.
+      options: further arguments of `run`.
 
     Returns:
-      The summary of the last run, and what `over_seeds` gives; that is empty where a run was stopped.
+      The summary of the last run, and the result of `over_seeds`, which is empty if a run was stopped.
     """
     figures = []
     for seed in range(seeds):
@@ -127,8 +127,8 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     return summary, spread
 
 
-def _claim(files: Workdir, longer: bool, held: contextlib.ExitStack) -> None:
-    held.enter_context(files.locked())
+def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> None:
+    locks.enter_context(files.locked())
     if longer and not files.config.exists():
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
 
@@ -139,10 +139,10 @@ def _open(config: Config) -> Feeds:
     return feeds
 
 
-def _begin_together(
+def _record_run(
     files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
 ) -> dict[str, Any]:
-    """Writes the record of the run, or compares it with the one that is there; returns what every checkpoint tells."""
+    """Write the record of the run, or compare it with the existing one; return the metadata of every checkpoint."""
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
     frozen = processes.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
     if frozen:
@@ -157,7 +157,7 @@ def _begin_together(
         identity["read"] = feeds.read
     tokenizer = feeds.store.tokenizer
     run_record = record.RunRecord(program.config, identity, tokenizer.vocab_size)
-    processes.on_writer(lambda: _begin(files, run_record, tokenizer, longer))
+    processes.on_writer(lambda: _write_record(files, run_record, tokenizer, longer))
     processes.together(lambda: record.check_shared(files, identity))
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
@@ -173,39 +173,39 @@ def _begin_together(
     }
 
 
-def _begin(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, longer: bool) -> None:
+def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, longer: bool) -> None:
     resumes = record.check_identity(files, run_record.identity, longer)
     record.write_record(files, run_record, tokenizer)
     cut_jsonl(files.starts, last_step=math.inf)
     append_jsonl(files.starts, start_record(resumes, longer))
 
 
-def _write_results(files: Workdir, made: export.Export, name: str, predictions: list[Record]) -> None:
+def _write_results(files: Workdir, model: export.Export, name: str, predictions: list[Record]) -> None:
     with written_here(files.export) as folder:
-        export.write(folder, made)
+        export.write(folder, model)
         try:
-            huggingface.write(folder / "hf", made)
-        except UserError as error:  # an objective whose heads transformers has no class for
-            print(f"no {files.export / 'hf'}: {error}")
-    write_json(files.summary, made.numbers)
+            huggingface.write(folder / "hf", model)
+        except UserError as error:  # transformers has no class for the heads of this objective
+            print(f"{files.export / 'hf'} is not written: {error}")
+    write_json(files.summary, model.numbers)
     if predictions:
         write_jsonl(files.predictions / "heldout.jsonl", predictions)
     curves.draw(files.metrics, files.curves, name)
 
 
 def _stop_signal() -> Callable[[], bool]:
-    """Whether SIGTERM or Ctrl-C has come; a second signal ends the process at once."""
+    """Return a function that is True after SIGTERM or Ctrl-C; a second signal ends the process at once."""
     stop = threading.Event()
 
-    def ask_to_stop(signum: int, frame: Any) -> None:
+    def request_stop(signum: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, b"\nstopping after this step; once more to leave without saving\n")
+        # Not print: the signal may interrupt one.
+        os.write(2, b"\nstopping after this step; repeat the signal to leave without saving\n")
 
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, ask_to_stop)
+        signal.signal(signum, request_stop)
     return stop.is_set
 
 
@@ -213,12 +213,13 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.train",
-        description="Trains from one configuration: checkpoints and an exported model out. The same command resumes.",
+        description="Train an encoder from one configuration file. The workdir receives metrics, checkpoints and, at\n"
+        "the end, an exported model. The same command resumes a run that was stopped.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     config_file.add_flags(parser)
-    parser.add_argument("--workdir", help="where everything is written (default: runs/<config and overrides>)")
+    parser.add_argument("--workdir", help="folder for all that the run writes (default: runs/<file and overrides>)")
     platform.add_flag(parser)
     processes.add_flag(parser)
     parser.add_argument(
@@ -227,14 +228,17 @@ def main(argv: list[str] | None = None) -> int:
         help="continue a run with more steps in its last stage (bertjax.extend grows a vocabulary)",
     )
     parser.add_argument(
-        "--profile", type=parse_steps, metavar="FIRST:LAST", help="write an xprof trace of these steps to profile/"
+        "--profile",
+        type=parse_steps,
+        metavar="FIRST:LAST",
+        help="write an xprof trace of these steps, such as 100:105, to profile/ in the workdir",
     )
     parser.add_argument(
         "--seeds",
         type=int,
         default=0,
         metavar="N",
-        help="train with the seeds 0 to N-1 and report how scores are spread",
+        help="train N times, with the seeds 0 to N-1, and report mean and standard deviation of the scores",
     )
     args, overrides = config_file.parse(parser, argv)
     if args.seeds < 0:
@@ -261,10 +265,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | None) -> int:
-    """Prints what a run, or several with different seeds, came to; its exit code."""
+    """Print the result of a run, or of several with different seeds, and return the exit code."""
     if not summary.finished:
         again = command("train", *(sys.argv[1:] if argv is None else argv))
-        print(f"stopped and saved at step {summary.step}; to go on: {again}")
+        print(f"stopped and saved at step {summary.step}; to resume: {again}")
         return STOPPED
     root = summary.workdir
     if spread is not None:

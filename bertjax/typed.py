@@ -1,4 +1,4 @@
-"""A nested mapping becomes typed, frozen dataclasses, once, at the door; every slip is named with its remedy."""
+"""Build typed, frozen dataclasses from nested mappings; a wrong key or value is an error that names the right one."""
 
 import ast
 import dataclasses
@@ -10,19 +10,19 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# A union: the field's declared type -> (kind, or None where none is said -> the class that is built).
+# {declared type of a field: function from the kind, or None if there is none, to the class to build}.
 Unions = Mapping[type, Callable[[str | None], type]]
 
 
 def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
-    """Converts `value` to the type `expected`.
+    """Convert `value` to the type `expected`.
 
     Args:
       expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, or a key of
         `unions`.
       value: mappings, sequences and scalars.
-      path: how the user names this value.
-      unions: which class a mapping's `kind` stands for.
+      path: dotted name of this value, for messages.
+      unions: functions from the `kind` of a mapping to its class.
 
     Raises:
       UserError: an unknown key (with the nearest known one) or a value of the wrong type.
@@ -67,18 +67,18 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
 
 
 def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> None:
-    """Applies `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
+    """Apply `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
 
-    The value is read as a Python literal, and as text where it is none. Where another `kind` is chosen in place of one
-    that was said, the settings of that one go with it.
+    A value that is not a Python literal is read as text. If a `kind` replaces another one, the settings of the old kind
+    are removed.
 
     Args:
-      mapping: settings by name.
+      mapping: nested settings by name.
       assignment: `a.b.0.c=value`.
-      unions: names of the settings whose `kind` says which settings there are.
+      unions: names of the settings that are chosen by `kind`.
 
     Raises:
-      UserError: no `=`, or an index that a list does not have.
+      UserError: there is no `=`, or a list has no such index.
     """
     path, equals, text = assignment.partition("=")
     if not equals or not path:
@@ -89,7 +89,7 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> No
         target = target[_index(target, key, path)] if isinstance(target, list) else target.setdefault(key, {})
         if not isinstance(target, (dict, list)):
             raise UserError(
-                f"override {assignment!r}: {key!r} holds a value, not settings; see the names in config.json"
+                f"override {assignment!r}: {key!r} is a value and has no settings; see the names in config.json"
             )
     value = _literal(text)
     if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
@@ -98,7 +98,7 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> No
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """The leaves in which two nested structures differ, as `a.b: old -> new`."""
+    """Return the leaves in which two nested structures differ, as `a.b: old -> new`."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [line for key in keys for line in differences(old.get(key), new.get(key), _join(path, key))]
@@ -122,14 +122,16 @@ def _mapping(path: str, value: Any) -> Mapping:
     return value
 
 
-def _wrong_type(path: str, value: Any, wanted: str) -> UserError:
+def _wrong_type(path: str, value: Any, expected: str) -> UserError:
     kind = "nothing" if isinstance(value, types.NoneType) else type(value).__name__
-    return UserError(f"{path}={value!r} is {kind}; it must be {wanted}")
+    return UserError(f"{path}={value!r} is {kind}; it must be {expected}")
 
 
 def _index(items: list, key: str, path: str) -> int:
     if not key.isdecimal() or int(key) >= len(items):
-        raise UserError(f"override {path!r}: {key!r} is no index of a list of {len(items)}; use 0 to {len(items) - 1}")
+        raise UserError(
+            f"override {path!r}: {key!r} is not an index of a list of {len(items)}; use 0 to {len(items) - 1}"
+        )
     return int(key)
 
 

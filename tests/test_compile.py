@@ -126,7 +126,7 @@ def refused(capsys):
         (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
         (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
         (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
-        (["--topology=v5e:2x2", "--corpus-tokens=5e6", "--json"], ["--corpus-tokens tells of a whole run as text"]),
+        (["--topology=v5e:2x2", "--corpus-tokens=5e6", "--json"], ["--corpus-tokens projects a whole run, as text"]),
         ([], ["--topology"]),
     ],
 )

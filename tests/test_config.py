@@ -172,15 +172,23 @@ def test_a_kind_is_read_under_its_earlier_name():
 @pytest.mark.parametrize(
     ("model", "task", "said"),
     [
-        ({}, {"task_type": 1}, "tasks.a.task_type=1 is no row of model.task_types=0; raise that to 2 or more"),
-        ({"task_types": 2}, {"task_type": 2}, "tasks.a.task_type=2 is no row of model.task_types=2; raise that to 3"),
+        ({}, {"task_type": 1}, "tasks.a.task_type=1 exceeds model.task_types=0; raise model.task_types to 2 or more"),
+        (
+            {"task_types": 2},
+            {"task_type": 2},
+            "tasks.a.task_type=2 exceeds model.task_types=2; raise model.task_types to 3",
+        ),
         ({"task_types": 2}, {"task_type": -1}, "task_type=-1 must not be negative"),
         (
             {"task_types": 2},
             {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
-            "tasks.a.task_type=1 is of pretraining; .* leave task_type 0$",
+            "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
         ),
-        ({"task_types": 2}, {"task_type": 1}, "^model.task_types=2 and no task has task_type=0, whose embedding"),
+        (
+            {"task_types": 2},
+            {"task_type": 1},
+            "^model.task_types=2 and no task has task_type=0, which fine-tuning and predict use",
+        ),
         ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
         ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
     ],
@@ -203,7 +211,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
     with pytest.raises(UserError) as caught:
         from_dict({"tasks": {"a": {"objective": {"kind": objective}, "examples": {"kind": kind}}}})
     assert str(caught.value) == (
-        f"objective.kind={objective} learns the label {label}, which examples.kind={kind} does not give; "
+        f"objective.kind={objective} learns the label {label}, which examples.kind={kind} does not have; "
         f"use examples.kind={remedy}, or another objective"
     )
 
@@ -219,8 +227,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"model": {"width": 30}}, "model.width=30 is not divisible by model.heads=12"),
         (
             {"stages": [{"seq_len": 1024}]},
-            "stages.0.seq_len=1024 is longer than the position table of model.max_positions=512; "
-            "raise that or shorten the rows",
+            "stages.0.seq_len=1024 exceeds model.max_positions=512; lower stages.0.seq_len or raise "
+            "model.max_positions",
         ),
         (
             {"model": {"preset": "tinny"}},
@@ -228,47 +236,48 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"model": {"execution": {}}},
-            "model.execution is not set directly; use runtime.dtype, runtime.unroll and runtime.remat",
+            "model.execution is not a setting; use runtime.dtype, runtime.unroll and runtime.remat",
         ),
         (
             {"model": {"layers": 5}, "stages": [{"layers": 2}, {}]},
-            "stages.1 has 5 layers after 2; a stack stays as deep or is doubled: let it be 2 or 4",
+            "stages.1 has 5 layers and the stage before has 2; set stages.1.layers to 2 or 4",
         ),
         (
             {"model": {"layers": 4}, "stages": [{"layers": 2}]},
-            "stages.0.layers=2 is not model.layers=4; the last stage trains the whole model",
+            "stages.0.layers=2 must equal model.layers=4: the last stage trains the whole model",
         ),
         ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
         (
             {"tasks": {"a": {"weight": 0.0}}},
-            "weight=0.0 must be a number above 0; to train without a task, leave it out of stages.N.tasks",
+            "weight=0.0 must be a number above 0; to train without a task, remove it from stages.N.tasks",
         ),
         (
             {"tasks": {"a": {}, "b": {"weight": 1e-5}}},
-            "tasks.b would have 0.001% of the steps of stages.0, and the least is 0.012%; raise its weight",
+            "tasks.b.weight=1e-05 gives it 0.001% of the steps of stages.0; the smallest share is 0.012%: raise "
+            "its weight",
         ),
-        ({"stages": [{"tasks": ["a"]}]}, "stages.N.tasks names 'a', which is none of tasks (bert)"),
+        ({"stages": [{"tasks": ["a"]}]}, "stages.N.tasks has 'a', which is not in tasks; choose among bert"),
         (
             {"tasks": {"a": {}, "b": {}}, "stages": [{"tasks": ["a"]}]},
-            "tasks.b is in no stage; name it in stages.N.tasks, or leave it out of tasks",
+            "tasks.b is in no stage; add it to stages.N.tasks, or remove it from tasks",
         ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
         ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),
         (
             {"stages": [{}, {"seq_len": 1024}]},
-            "stages.1.seq_len=1024 is longer than the position table of model.max_positions=512; "
-            "raise that or shorten the rows",
+            "stages.1.seq_len=1024 exceeds model.max_positions=512; lower stages.1.seq_len or raise "
+            "model.max_positions",
         ),
         ({"stages": [{}, {"learning_rate": -1}]}, "stages.1.learning_rate=-1.0 must not be negative"),
         (
             {"stages": [{}, {"warmup_steps": 5}]},
-            "stages.1.warmup_steps=5 has no peak to rise to; set stages.1.learning_rate too, or "
+            "stages.1.warmup_steps=5 has no effect without stages.1.learning_rate; set both, or "
             "optimizer.warmup_steps for the warm-up of the run",
         ),
         (
             {"stages": [{"learning_rate": 1}]},
-            "stages.0.learning_rate=1.0 is that of the run's begin; set optimizer.learning_rate and "
+            "stages.0.learning_rate=1.0 has no effect in the first stage; set optimizer.learning_rate and "
             "optimizer.warmup_steps instead",
         ),
         (
@@ -298,11 +307,11 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"optimizer": {"multipliers": [{"factor": 2.0}]}},
-            "optimizer.multipliers.0.path is empty, which every path holds; write .* if that is meant",
+            "optimizer.multipliers.0.path is empty and would match every parameter; write .* if that is intended",
         ),
         (
             {"optimizer": {"multipliers": [{"path": "heads", "factor": 0.0}]}},
-            "optimizer.multipliers.0.factor=0.0 must be above 0; optimizer.frozen keeps parameters as they are",
+            "optimizer.multipliers.0.factor=0.0 must be above 0; to freeze parameters use optimizer.frozen",
         ),
         (
             {"optimizer": {"multipliers": [{"path": "layers/", "by_layer": [1, -1]}]}},
@@ -310,7 +319,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"optimizer": {"frozen": ["layers/("]}},
-            "optimizer.frozen.0='layers/(' is no regular expression: missing ), unterminated subpattern at position 7",
+            "optimizer.frozen.0='layers/(' is not a regular expression: missing ), unterminated subpattern at "
+            "position 7",
         ),
         ({"eval": {"rows": -1}}, "eval.rows=-1 must not be negative"),
         ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
@@ -363,7 +373,7 @@ def test_files_that_cannot_be_read(tmp_path, text, message):
 
 
 def test_files_and_variants_that_are_not_there():
-    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; see the files in configs/"):
+    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a file in configs/"):
         load("no/such.py")
     with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke or chars$"):
         load(path_of("tiny", "smokee"))
@@ -430,7 +440,9 @@ def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():
     asked = from_dict({"runtime": {"dtype": "float32", "unroll": True, "remat": "dots"}})
     assert asked.encoder(100, "tpu").execution == Execution("float32", True, "dots")
     fixed = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=99))
-    with pytest.raises(UserError, match="model.vocab_size=99 does not match the tokenizer's 100; leave it 0"):
+    with pytest.raises(
+        UserError, match="model.vocab_size=99 does not match the 100 ids of the tokenizer; set model.vocab_size=0"
+    ):
         fixed.encoder(100, "cpu")
 
 

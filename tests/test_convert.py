@@ -79,7 +79,7 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
 
 def test_an_encoder_alone_has_nothing_to_score(encoder_alone, tmp_path):
     convert.run(encoder_alone, tmp_path / "alone")
-    with pytest.raises(errors.UserError, match="has no head mlm to be scored; it is an encoder alone"):
+    with pytest.raises(errors.UserError, match="has no head mlm to score; fine-tune it, or name a model with heads"):
         evaluate.run(str(tmp_path / "alone"))
 
 
@@ -98,8 +98,8 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
     [
         ("{tmp}/nowhere", "{tmp}/new", "'{tmp}/nowhere' does not exist; name an export folder, a workdir"),
         ("{tmp}/empty", "{tmp}/new", "'{tmp}/empty' holds neither an export (bertjax.json) nor a run"),
-        ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs is there already and not empty; name another,"),
-        ("{tmp}/theirs", "{tmp}/theirs/config.json", "is there already and not empty"),
+        ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs exists and is not empty; name another,"),
+        ("{tmp}/theirs", "{tmp}/theirs/config.json", "exists and is not empty"),
         ("{tmp}/damaged", "{tmp}/new", "{tmp}/damaged/config.json is no readable JSON ("),
         ("{tmp}/t5", "{tmp}/new", "config.json has model_type='t5'; bertjax converts bert, albert"),
     ],

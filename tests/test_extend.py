@@ -150,23 +150,23 @@ def test_what_was_found_in_a_corpus_is_said(source, tmp_path):
     assert words < now < before and len((tmp_path / "mined" / "new_pieces.txt").read_text().split()) == 20
     pieces = str(write(tmp_path / "words.txt", "fedcab", "a", "fedcab", "zz"))
     notes = extend.run(source, tmp_path / "listed", pieces=pieces).notes
-    assert notes[0] == "in the vocabulary already, or named twice: 2"
-    assert notes[1] == "[UNK] before, whose row they begin with: 1 of the new pieces"
+    assert notes[0] == "skipped, in the vocabulary already or listed twice: 2"
+    assert notes[1] == "new pieces that were [UNK] before and start with its row: 1"
 
 
 @pytest.mark.parametrize(
     "flags, complaint",
     [
-        ([], "there is nothing to do; give --pieces, --corpus or --max-positions"),
+        ([], "nothing to extend; give --pieces, --corpus or --max-positions"),
         (["--pieces={tmp}/none.txt"], "--pieces={tmp}/none.txt cannot be read ("),
         (["--pieces={tmp}/known.txt"], "all 2 pieces are in the vocabulary already; there is nothing to add"),
-        (["--pieces={tmp}/known.txt", "--corpus=embedded:en"], "are both given; leave one of them out"),
+        (["--pieces={tmp}/known.txt", "--corpus=embedded:en"], "exclude each other; give one of them"),
         (["--corpus={tmp}/none"], "{tmp}/none"),
         (["--corpus={tmp}/known.txt"], "--new-pieces=1000 is too many: 0 words"),
         (["--corpus={tmp}/known.txt", "--new-pieces=0"], "--new-pieces=0 must be at least 1"),
         (["--max-positions=50", "--new-pieces=9"], "--new-pieces=9 takes words of a corpus; name it with --corpus"),
-        (["--max-positions=20"], "--max-positions=20 is not more than the 20 that there are"),
-        (["--max-positions=-1"], "--max-positions=-1 is not more than the 20 that there are"),
+        (["--max-positions=20"], "--max-positions=20 does not exceed the present 20"),
+        (["--max-positions=-1"], "--max-positions=-1 does not exceed the present 20"),
         (["--max-positions=many"], "--max-positions: invalid int value: 'many'; see python -m bertjax.extend --help"),
     ],
 )
@@ -184,7 +184,7 @@ def test_models_that_cannot_be_extended(source, undisturbed, tmp_path, capsys):
     theirs = source.parent / "theirs"
     assert f"{theirs} is a folder of transformers; " in said(capsys, theirs, new, words)
     assert "'nowhere' does not exist; name an export folder" in said(capsys, "nowhere", new, words)
-    assert "is there already and not empty" in said(capsys, source, f"--to={source}", words)
+    assert "exists and is not empty" in said(capsys, source, f"--to={source}", words)
 
 
 def said(capsys, *arguments) -> str:

@@ -101,13 +101,16 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
 @pytest.mark.parametrize(
     "more, complaint",
     [
-        (["--config.init_from="], "model.preset=init_from has no model to be like; set --config.init_from=EXPORT"),
+        (
+            ["--config.init_from="],
+            "model.preset=init_from needs a model to copy the architecture from; add --config.init_from=EXPORT",
+        ),
         (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder, a workdir, or WORKDIR@STEP"),
         (["--config.tasks.good.examples.label=stars"], "has no field 'stars'; it has 'sentence'"),
         (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
         (["--config.tasks.good.examples.limit=-1"], "examples.limit=-1 must not be negative"),
         (["--config.tasks.good.objective.metric=fame"], "objective.metric='fame' is unknown; choose one of accuracy"),
-        (["--config.stages.0.seq_len=64"], "stages.0.seq_len=64 is longer than the position table"),
+        (["--config.stages.0.seq_len=64"], "stages.0.seq_len=64 exceeds model.max_positions=32"),
         (["--config.tasks.good.objective.kind=regression"], "has the label 'yes', which is not a number"),
     ],
 )

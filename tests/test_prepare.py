@@ -25,7 +25,7 @@ def test_prepare_makes_a_store_and_prints_its_contents(tmp_path):
     [picture] = (tmp_path / "stores").glob("*/plans/*/packing.png")
     assert str(picture) in done.stdout
     [store] = (tmp_path / "stores").glob("corpus-????????????")
-    assert str(store) in done.stdout and "every file is as it was written" in done.stdout
+    assert str(store) in done.stdout and "every file has the hash that was recorded" in done.stdout
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path):

@@ -63,7 +63,7 @@ def test_a_run_that_is_older_than_a_setting_goes_on(undisturbed, tmp_path):
     path.write_text(json.dumps(record))
     assert check_identity(files, identity, longer=False)
     other = identity | {"model": identity["model"] | {"norm": "pre"}}
-    with pytest.raises(UserError, match="holds a run of other settings .model.norm"):
+    with pytest.raises(UserError, match="holds a run with other settings .model.norm"):
         check_identity(files, other, longer=False)
 
 

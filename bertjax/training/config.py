@@ -1,4 +1,4 @@
-"""What the user says about training: stages, optimizer, evaluation, and what does not change the result."""
+"""Settings of training: stages, optimizer, evaluation, and the settings of `runtime`, which may change on resume."""
 
 import dataclasses
 import re
@@ -71,19 +71,19 @@ class Stage:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.warmup_steps and not self.learning_rate:
             raise UserError(
-                f"{name}.warmup_steps={self.warmup_steps} has no peak to rise to; set {name}.learning_rate too, or "
+                f"{name}.warmup_steps={self.warmup_steps} has no effect without {name}.learning_rate; set both, or "
                 "optimizer.warmup_steps for the warm-up of the run"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Multiplier:
-    """The learning rate of some parameters, relative to that of the others.
+    """A factor on the learning rate of some parameters.
 
     Attributes:
-      path: a regular expression that is searched in the path of a parameter, such as `encoder/embeddings/`.
-      factor: of their learning rate.
-      by_layer: a further factor for each of the L layers of `encoder/layers/`; 0 keeps a layer as it is.
+      path: regular expression that is searched in the path of a parameter, such as `encoder/embeddings/`.
+      factor: factor on their learning rate.
+      by_layer: a further factor for each of the L layers of `encoder/layers/`; 0 freezes a layer.
     """
 
     path: str = ""
@@ -93,23 +93,23 @@ class Multiplier:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer with BERT's settings. Paths of parameters are those of the table that training begins with.
+    """The optimizer; the defaults are BERT's. A run prints the paths of its parameters when it starts.
 
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
-      learning_rate: the peak.
+      learning_rate: peak of the learning rate.
       warmup_steps: steps of the rise to the peak.
-      warmup_share: of all steps, in place of `warmup_steps`.
-      schedule: its shape, by `kind`, see `bertjax.training.schedules`.
+      warmup_share: share of all steps, in place of `warmup_steps`.
+      schedule: shape of the learning rate, chosen by `kind` (`bertjax.training.schedules`).
       b1: decay of the first moment.
       b2: decay of the second moment.
-      epsilon: added to the root of the second moment.
-      weight_decay: decoupled; none on biases and layer norms.
-      clip_norm: the gradient's global norm is clipped to this; 0 does not clip.
-      layer_decay: the learning rate falls by this factor with every layer from the heads down to the embeddings (Howard
-        & Ruder, 2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
-      multipliers: of the learning rate, besides; the first whose path is found counts.
-      frozen: regular expressions; parameters whose path holds one never change and have no moments.
+      epsilon: constant that is added to the root of the second moment.
+      weight_decay: decoupled weight decay; biases and layer norms have none.
+      clip_norm: largest global norm of the gradient; 0 does not clip.
+      layer_decay: factor on the learning rate with every layer from the heads down to the embeddings (Howard & Ruder,
+        2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
+      multipliers: further factors on the learning rate; the first one whose path matches is applied.
+      frozen: regular expressions; parameters whose path matches one never change and have no moments.
     """
 
     kind: str = "adamw"
@@ -136,7 +136,7 @@ class OptimizerConfig:
             raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
         for field in ("b1", "b2", "warmup_share"):
             if not 0.0 <= getattr(self, field) < 1.0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must lie in [0, 1)")
+                raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
         for field in ("warmup_steps", "weight_decay", "clip_norm"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
@@ -145,7 +145,7 @@ class OptimizerConfig:
             _check_pattern(f"{name}.path", multiplier.path)
             if not multiplier.factor > 0.0:
                 raise UserError(
-                    f"{name}.factor={multiplier.factor} must be above 0; optimizer.frozen keeps parameters as they are"
+                    f"{name}.factor={multiplier.factor} must be above 0; to freeze parameters use optimizer.frozen"
                 )
             if multiplier.by_layer and not min(multiplier.by_layer) >= 0.0:
                 raise UserError(f"{name}.by_layer={list(multiplier.by_layer)} must not be negative")
@@ -153,17 +153,17 @@ class OptimizerConfig:
             _check_pattern(f"optimizer.frozen.{index}", pattern)
 
     def warmup(self, steps: int) -> int:
-        """Steps of the rise to the peak in a run of so many."""
+        """Return the number of warm-up steps in a run of `steps` steps."""
         return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
 
 
 def _check_pattern(name: str, pattern: str) -> None:
     if not pattern:
-        raise UserError(f"{name} is empty, which every path holds; write .* if that is meant")
+        raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
     try:
         re.compile(pattern)
     except re.error as error:
-        raise UserError(f"{name}={pattern!r} is no regular expression: {error}") from error
+        raise UserError(f"{name}={pattern!r} is not a regular expression: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +171,9 @@ class EvalConfig:
     """Evaluation on held-out rows, with fixed masks.
 
     Attributes:
-      every: steps between evaluations, 0 for one an epoch; the last step is always evaluated.
-      rows: held-out rows used at most; 0 for all.
-      samples: masked sentences shown with the model's guesses.
+      every: steps between evaluations; 0 evaluates once an epoch. The last step is always evaluated.
+      rows: largest number of held-out rows; 0 for all.
+      samples: number of masked sentences that are printed with the model's guesses.
     """
 
     every: int = 1000
@@ -188,12 +188,12 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Devices along each axis of the mesh.
+    """Number of devices along each axis of the mesh.
 
     Attributes:
-      data: replicas; 0 takes all devices that the other two leave.
-      fsdp: shares of weights and optimizer state; 0 takes as many as one slice has and the strategy can use.
-      tensor: shares of each matrix product.
+      data: number of replicas; 0 takes all devices that the other two axes leave.
+      fsdp: number of shards of weights and optimizer state; 0 takes as many as a slice has and the strategy can use.
+      tensor: number of shards of each matrix product.
     """
 
     data: int = 0
@@ -217,32 +217,33 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """How a run is carried out; free to change when it is resumed.
+    """How a run is executed; these settings may change when it is resumed.
 
     Attributes:
-      mesh: see `MeshConfig`.
+      mesh: number of devices along each axis.
       strategy: where weights are stored: `replicated`, `gathered` or `fsdp`, see
         `bertjax.training.parallel.strategy`; `auto` is gathered up to a billion parameters and fsdp above.
-      reduction: dtype in which gradients are summed over devices; `auto` is that of activations.
-      random_bits: what dropout draws: `threefry`, the same on any number of devices, or `hardware`, faster on a TPU;
-        `auto` is hardware on TPU.
-      attention: `plain`, `splash` (TPU v4 and later, without attention dropout) or `cudnn` (GPU, the same); `auto` is
-        splash where that can serve.
-      dtype: of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
+      reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
+      random_bits: random numbers of dropout: `threefry`, the same on any number of devices, or `hardware`, faster on a
+        TPU; `auto` is hardware on TPU and threefry elsewhere.
+      attention: `plain`, `splash` (TPU v4 and later) or `cudnn` (GPU), both without attention dropout; `auto` is splash
+        if the chip and the model allow it.
+      dtype: dtype of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
       unroll: unroll the loop over layers instead of scanning it.
       remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is
         dots on TPU and none elsewhere.
-      micro_tokens: tokens (rows x T) that a device computes at once; more rows are taken in equal parts whose gradients
-        are summed, whatever the stage and the number of devices. 0 computes all rows at once.
-      steps_per_call: steps in one dispatch to the device; worth it for models whose step takes milliseconds.
+      micro_tokens: largest number of tokens (rows x T) that a device computes at once; larger batches are computed in
+        equal parts whose gradients are summed. 0 computes all rows at once.
+      steps_per_call: steps in one dispatch to the device; more than 1 helps if a step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
       save_every: steps between checkpoints; the last step is always saved.
-      keep: newest checkpoints kept.
-      keep_every: one checkpoint in every so many steps stays, too; 0 for none.
-      keep_best: so do as many of those with the lowest held-out loss of the first term; each evaluation is then saved.
-      max_skipped: so many steps in a row may have a non-finite loss or gradient before the run ends.
-      heartbeat_timeout: seconds after which a silent process counts as dead and the others end; with --distributed.
+      keep: number of newest checkpoints to keep.
+      keep_every: also keep one checkpoint in this many steps; 0 for none.
+      keep_best: also keep this many checkpoints with the lowest held-out loss of the first term; a checkpoint is then
+        saved at every evaluation.
+      max_skipped: number of consecutive steps that may have a non-finite loss or gradient before the run ends.
+      heartbeat_timeout: seconds without a sign of life after which a process counts as dead; with --distributed.
     """
 
     mesh: MeshConfig = MeshConfig()

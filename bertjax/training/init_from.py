@@ -1,4 +1,4 @@
-"""`init_from`: a new run that begins with the weights of another one, and with a fresh optimizer."""
+"""`init_from`: a new run that starts with the weights of another one and with a new optimizer state."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ from bertjax.training.run.workdir import Workdir
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
-# What an encoder may be given anew: its parameters and what they compute do not follow from it.
+# Settings that may differ from the source: the function that the weights compute does not depend on them.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
 
 log = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Weights to begin with.
+    """Initial weights.
 
     Attributes:
-      params: {path: float32 array}, those that the new run has, too; none are read for a run that has begun.
-      fingerprint: of them, part of the identity of the run.
+      params: {path: float32 array} of the parameters that the new run has too; empty for a run that resumes.
+      fingerprint: fingerprint of these parameters, part of the identity of the run.
     """
 
     params: dict[str, np.ndarray]
@@ -42,7 +42,7 @@ class Source:
 
 
 def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Source | None:
-    """What a run begins with, None where that is chance. A run that has saved a step does not need its source any more.
+    """Return the initial weights, or None for random initialization. A run with a checkpoint does not read them.
 
     Raises:
       UserError: see `read`.
@@ -57,14 +57,14 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:
-    """The weights that `init_from` names, as far as the run has them.
+    """Return the weights of `init_from` that the run has too.
 
-    The encoder must be the same, but for fewer layers where `init_every` takes one of several, and for a segment table
-    where the new one has none. A head that the source lacks, or has in another shape, begins anew, and that is said; so
-    does a pooler that it lacks, as a checkpoint with the MLM head alone.
+    The encoder must be the same, except for layers that `init_every` skips and for a segment table that the new encoder
+    does not have. A head that the source lacks, or has in another shape, is initialized from scratch with a warning. So
+    is a missing pooler, as in a checkpoint with only an MLM head.
 
     Raises:
-      UserError: nothing readable is there, or it has another encoder or tokenizer.
+      UserError: the source is not a model, or has another encoder or tokenizer.
     """
     name = program.config.init_from
     saved = SavedModel(name)
@@ -72,28 +72,28 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         raise UserError(
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
-    opened = saved.export
-    source = _of_layers(opened, program.config.init_every)
+    model = saved.export
+    source = _every_nth_layer(model, program.config.init_every)
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)
-    found, wanted = _shapes(source), _shapes(program.abstract_state["params"])
-    differs = [path for path in sorted(found | wanted) if found.get(path) != wanted.get(path)]
-    lacking = {path for path in differs if path.startswith(_POOLER) and path not in found}
-    if of_encoder := [path for path in differs if path.startswith(_ENCODER) and path not in lacking]:
-        changes = [f"{path} {_said(found, path)} -> {_said(wanted, path)}" for path in of_encoder]
-        named = shorten(changes, separator="; ")
-        raise UserError(f"init_from={name} has another encoder ({named}); set model as it was set there")
-    if other := _computes_otherwise(opened.encoder, program):
-        raise UserError(f"init_from={name} computes something else with the same weights; set {' and '.join(other)}")
-    if new := [path for path in differs if path in wanted]:
-        log.warning("init_from=%s gives no %s: they begin anew", name, ", ".join(new))
-    params = {path: leaf for path, leaf in _leaves(source) if path in wanted and path not in new}
+    theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
+    differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]
+    missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
+    if in_encoder := [path for path in differing if path.startswith(_ENCODER) and path not in missing]:
+        changes = [f"{path} {_shape_text(theirs, path)} -> {_shape_text(ours, path)}" for path in in_encoder]
+        shown = shorten(changes, separator="; ")
+        raise UserError(f"init_from={name} has another encoder ({shown}); use the same settings of model")
+    if settings := _other_settings(model.encoder, program):
+        raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
+    if new := [path for path in differing if path in ours]:
+        log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
+    params = {path: leaf for path, leaf in _leaves(source) if path in ours and path not in new}
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
 
 
 def state_from(source: Source | None, program: Program) -> State:
-    """The state at step 0, with the weights of the source."""
+    """Return the state at step 0, with the weights of the source."""
     state = program.init_state()
     if source is None:
         return state
@@ -115,20 +115,20 @@ def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
     return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
 
 
-def _of_layers(opened: Export, every: int) -> dict:
-    """Params with the first of `every` layers each."""
-    layers = opened.encoder.layers
+def _every_nth_layer(model: Export, every: int) -> dict:
+    """Return parameters with every n-th layer, starting with the first."""
+    layers = model.encoder.layers
     if layers % every:
         raise UserError(
             f"init_every={every} does not divide the {layers} layers of init_from; use a divisor of {layers}"
         )
-    params = jax.tree.map(lambda leaf: leaf, opened.params)  # its own dicts, to be cut
+    params = jax.tree.map(lambda leaf: leaf, model.params)  # a copy of the dicts, not of the arrays
     params["encoder"]["layers"] = jax.tree.map(lambda leaf: leaf[::every], params["encoder"]["layers"])
     return params
 
 
-def _computes_otherwise(source: EncoderConfig, program: Program) -> list[str]:
-    """The settings of the source that are others here, though every array may have the same shape."""
+def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
+    """Return the settings that differ from the source and change what the weights compute."""
     ours = program.encoder
     free = {*_FREE, *(["layers"] if program.config.init_every > 1 else []), *([] if ours.segments else ["segments"])}
     fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
@@ -139,5 +139,5 @@ def _computes_otherwise(source: EncoderConfig, program: Program) -> list[str]:
     ]
 
 
-def _said(shapes: dict[str, tuple[int, ...]], path: str) -> str:
+def _shape_text(shapes: dict[str, tuple[int, ...]], path: str) -> str:
     return "x".join(map(str, shapes[path])) if path in shapes else "none"

@@ -1,4 +1,4 @@
-"""Opens the data of a run, and fills in what its configuration leaves to the data."""
+"""Open the data of a run, and resolve the settings that depend on it."""
 
 import dataclasses
 import math
@@ -15,37 +15,40 @@ from bertjax.training.feeds import Feeds
 
 
 def open_feeds(config: Config) -> Feeds:
-    """Opens the data of a run, and fills in what its configuration leaves to the data.
+    """Open the data of a run and resolve its configuration.
 
-    That is, for labeled examples, the names of the classes; and steps, rows of a batch, warm-up and evaluations where
-    they are said in epochs, examples and shares.
+    For labeled examples these are the names of the classes. Steps, rows of a batch, warm-up and evaluations are
+    resolved if they are given as epochs, examples and shares.
+
+    Returns:
+      The feeds; their `config` has no open settings.
 
     Raises:
-      UserError: the data cannot be read, or does not serve.
+      UserError: the data cannot be read, or does not fit the configuration.
     """
     task = config.task
     if not isinstance(task.examples, LabeledFormat):
-        return _filled(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
+        return _resolved(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
     source = LabeledSource(task.examples, _tokenizer_of(config))
     if task.has_classes:
         objective = dataclasses.replace(task.objective, classes=source.classes)
         config = dataclasses.replace(config, tasks={config.task_name: dataclasses.replace(task, objective=objective)})
-    return _filled(Feeds(config, source))
+    return _resolved(Feeds(config, source))
 
 
 def _tokenizer_of(config: Config) -> Tokenizer:
-    asked = config.data.tokenizer
-    if asked.model:
-        return tokenizer.from_model(asked.model, asked.lowercase)
+    settings = config.data.tokenizer
+    if settings.model:
+        return tokenizer.from_model(settings.model, settings.lowercase)
     if not config.init_from:
         raise UserError(
-            "labeled examples need the tokenizer of a model; set init_from to what is fine-tuned, or "
+            "labeled examples need the tokenizer of a model; set init_from to the model to fine-tune, or "
             "data.tokenizer.model"
         )
     return SavedModel(config.init_from).tokenizer
 
 
-def _filled(feeds: Feeds) -> Feeds:
+def _resolved(feeds: Feeds) -> Feeds:
     config = feeds.config
     stages, rows = list(config.stages), 0
     for index, stage in enumerate(stages):
@@ -63,5 +66,5 @@ def _filled(feeds: Feeds) -> Feeds:
     evaluation = config.eval
     if not evaluation.every:
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
-    filled = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
-    return dataclasses.replace(feeds, config=filled)
+    resolved = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
+    return dataclasses.replace(feeds, config=resolved)

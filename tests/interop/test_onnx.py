@@ -49,7 +49,7 @@ def session_of(path):
 def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tmp_path):
     export.write(tmp_path / "ours", made(kind))
     summary = convert.run(tmp_path / "ours", tmp_path / "new" / "model.onnx")
-    assert summary.made == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
+    assert summary.kind == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
     session = session_of(tmp_path / "new" / "model.onnx")
     assert [(each.name, each.type) for each in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
@@ -133,7 +133,7 @@ def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
     assert cli.exit_code_of(lambda: convert.main(flags)) == 2
-    assert f"--to={target} is there already" in capsys.readouterr().err
+    assert f"--to={target} exists and is not empty" in capsys.readouterr().err
 
 
 @installed

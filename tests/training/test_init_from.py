@@ -55,7 +55,7 @@ def test_heads_that_the_source_lacks_are_initialized_with_a_warning(flags, undis
     caplog.clear()
     command = [*flags, *SHORT, f"--config.init_from={tmp_path}/mlm@5", f"--workdir={tmp_path}/run"]
     assert runs.call(*command) == 0
-    [said] = [r.getMessage() for r in caplog.records if "begin anew" in r.getMessage()]
+    [said] = [r.getMessage() for r in caplog.records if "initialized from scratch" in r.getMessage()]
     assert "heads/nsp/classifier/kernel" in said and "mlm/transform" not in said
 
 
@@ -95,7 +95,7 @@ def test_params_that_a_hugging_face_checkpoint_lacks_are_initialized(tmp_path, c
     source = init_from.read(program, tokens)
     wanted = {path for path, _ in init_from._leaves(program.abstract_state["params"])}
     assert wanted - source.params.keys() == new
-    said = [record.getMessage() for record in caplog.records if "begin anew" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "initialized from scratch" in record.getMessage()]
     assert bool(said) == bool(new) and all(path in said[0] for path in new)
 
 
@@ -106,7 +106,7 @@ def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, t
     source = f"--config.init_from={undisturbed / 'export'}"
     assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"computes something else with the same weights; set model.{wanted}" in error
+    assert f"computes another function with these weights; set model.{wanted}" in error
     assert not (tmp_path / "run" / "config.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""A run as something to read: its configuration, tokenizer and checkpoints, for whoever does not train it."""
+"""The record of a run in its workdir: configuration, identity and tokenizer; checkpoints are read with it."""
 
 import dataclasses
 import shlex
@@ -31,7 +31,13 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "num
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """What `config.json` of a workdir says: the configuration, what identifies the run, the size of the vocabulary."""
+    """The content of `config.json` in a workdir.
+
+    Attributes:
+      config: the resolved configuration.
+      identity: what a resumed run must share (`Config.identity`).
+      vocab_size: number of ids of the tokenizer.
+    """
 
     config: Config
     identity: dict
@@ -39,7 +45,7 @@ class RunRecord:
 
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
-    """Writes `config.json` and the tokenizer."""
+    """Write `config.json` and the tokenizer."""
     with written_here(workdir.tokenizer) as folder:
         folder.mkdir(exist_ok=True)
         tokenizer.save(folder)
@@ -98,28 +104,27 @@ def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
         remedy = "use another --workdir, or the old settings"
         if changed == changed_steps:
             remedy = "add --longer to train it longer, or use another --workdir"
-        raise UserError(f"workdir {workdir.root} holds a run of other settings ({'; '.join(changed)}); {remedy}")
+        raise UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
     return True
 
 
 def _identity(record: RunRecord) -> dict:
-    """That of a run as this version writes it: settings that are newer than the run have their defaults."""
+    """Return the identity as this version writes it: settings that are newer than the run have their defaults."""
     return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
 
 
 def check_shared(workdir: Workdir, identity: dict) -> None:
-    """Raises UserError where this process does not see what the writer wrote, or trains something else."""
+    """Raise UserError unless this process sees the record of process 0 and has the same identity."""
     if not workdir.config.exists():
-        raise UserError(f"workdir {workdir.root} is not the one of process 0; name one that all processes share")
+        raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
     if changed := differences(read_record(workdir).identity, identity):
         raise UserError(
-            f"this process trains something else than process 0 ({'; '.join(changed)}); give all the same command, "
-            "corpus and code"
+            f"this process differs from process 0 ({'; '.join(changed)}); use the same command, corpus and code for all"
         )
 
 
 def read_checkpoint(path: Path, step: str) -> Export:
-    """The params of a checkpoint of a run; the newest where `step` is empty.
+    """Return the parameters of a checkpoint of a run, of the newest one if `step` is empty.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
@@ -127,33 +132,33 @@ def read_checkpoint(path: Path, step: str) -> Export:
     workdir = Workdir.at(path)
     record = _read(workdir)
     if not workdir.checkpoints.exists():
-        raise UserError(f"run {path} has no checkpoints; train it first")
+        raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
     checkpoints = Checkpoints(workdir.checkpoints)
     steps = checkpoints.steps()
-    wanted = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
-    if wanted not in steps:
+    number = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
+    if number not in steps:
         raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}")
     try:
-        restored = checkpoints.restore(wanted)
+        restored = checkpoints.restore(number)
     except Damaged as error:
-        others = ", ".join(str(other) for other in steps if other != wanted) or "none"
-        raise UserError(f"checkpoint {wanted} of run {path} is damaged ({error}); the others are {others}") from error
+        others = ", ".join(str(other) for other in steps if other != number) or "none"
+        raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); the others are {others}") from error
     settings = record["config"]
     encoder = encoder_of(settings, record["vocab_size"], path)
     stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
     last = sum(stage.steps for stage in stages) - 1
-    stage, _ = stage_at(stages, min(wanted, last))  # a state that was saved at the end of a stage has grown already
+    stage, _ = stage_at(stages, min(number, last))  # a state that was saved at the end of a stage has grown already
     return Export(
         settings=settings,
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
         params=jax.tree.map(np.asarray, restored.tree["params"]),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
-        numbers={"steps": wanted, **restored.meta["totals"]},
+        numbers={"steps": number, **restored.meta["totals"]},
     )
 
 
 def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
-    """When, by which command, with which code, versions and devices."""
+    """Return time, command, code, versions and devices of a start, for `starts.jsonl`."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
@@ -168,7 +173,7 @@ def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
 
 
 def _git_state() -> str:
-    """Which commit of bertjax this is; empty where there is no git, or no repository."""
+    """Return the commit of bertjax; empty without git or outside of a repository."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()

@@ -73,7 +73,7 @@ def test_pairs_need_no_label(files, store):
 
 
 def test_a_cross_encoder_refuses_siamese_pairs():
-    with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not give; use examples.kind=labeled_"):
+    with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not have; use examples.kind=labeled_"):
         Task(Classification(), SiamesePairs())
 
 

@@ -151,7 +151,7 @@ def test_a_unit_vector_of_nothing_is_nothing():
         (
             {"kind": "embedding_contrastive"},
             {"runtime": {"micro_tokens": 512}},
-            "micro_tokens=512 would take the batch apart, and objective.kind=embedding_contrastive compares all",
+            "micro_tokens=512 would split the batch, and objective.kind=embedding_contrastive compares all",
         ),
     ],
 )
