@@ -72,13 +72,13 @@ def test_json_has_all_differences_and_numbers(here, capsys):
     "arguments, complaint",
     [
         ([], "the following arguments are required: RUN; see python -m bertjax.compare --help"),
-        (["runs/first"], "runs/first alone has nothing to differ from; name two runs or more"),
+        (["runs/first"], "runs/first is the only run; name two runs or more"),
         (["runs/first", "runs/first/"], "runs/first/ is named twice; name each run once"),
         (["runs/first", "runs/none"], "'runs/none' does not exist; name a workdir"),
-        (["runs/first", "runs"], "'runs' is no run: it has neither config.json nor folders seed=N with one"),
+        (["runs/first", "runs"], "'runs' is not a run: it has neither config.json nor folders seed=N with one"),
         (
             ["runs/first", "runs/begun"],
-            "'runs/begun' has no line in metrics.jsonl yet; a run logs its first at step 10",
+            "'runs/begun' has no line in metrics.jsonl yet; a run writes the first at step 10",
         ),
         (["runs/first", "runs/torn"], "runs/torn/metrics.jsonl:2 is damaged ("),
         (["runs/first", "runs/odd"], "runs/odd/metrics.jsonl:2 is damaged (it is no JSON object); delete the line"),
@@ -86,11 +86,11 @@ def test_json_has_all_differences_and_numbers(here, capsys):
         (["runs/first", "runs/short"], "runs/short/summary.json is damaged (it has no eval, baseline"),
         (
             ["runs/first", "runs/second", "--x=hours"],
-            "--x=hours is no axis; choose one of steps, tokens, flops, seconds",
+            "--x=hours is not an axis; choose one of steps, tokens, flops, seconds",
         ),
         (
             ["runs/first", "runs/second", "--metric=f1"],
-            "--metric=f1 is in no record; choose among mlm_accuracy, mlm_loss\n",
+            "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
         ),
         (["runs/first", "runs/second", "--out=a.pdf"], "--out=a.pdf must end in .png"),
     ],

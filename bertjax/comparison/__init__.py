@@ -1,1 +1,1 @@
-"""Runs side by side: their settings, numbers and curves."""
+"""The comparison of runs: their settings, numbers and curves."""

@@ -1,4 +1,4 @@
-"""The curves of several runs in one picture."""
+"""The curves of several runs in one figure."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +13,7 @@ from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metric
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# How a user calls an x axis -> its name in `metrics.jsonl`.
+# Value of --x -> key in `metrics.jsonl`.
 AXES = {"steps": "step", "tokens": "tokens", "flops": "flops", "seconds": "seconds"}
 _COLUMNS = 3
 _STYLES = {HELDOUT: {"marker": "o", "markersize": 4}, TRAIN: {"alpha": 0.5, "linewidth": 0.8}}
@@ -29,69 +29,72 @@ class Curve(NamedTuple):
 
 
 def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
-    """The mean of a metric over runs with different seeds, the lowest and the highest.
+    """Return the mean, minimum and maximum of a metric over runs with different seeds.
 
-    Held-out metrics are averaged evaluation by evaluation, and so is their x: an epoch may have a step more with
-    another seed. Those of training are averaged at equal steps, each run read linearly between its own. A curve ends
-    where the first run does.
+    Held-out metrics are averaged evaluation by evaluation, and so is their x: an epoch may have one more step with
+    another seed. Training metrics are averaged at equal steps, with linear interpolation between the steps of each run.
+    A curve ends with the shortest run.
 
     Args:
-      runs: those that lack the metric are left out.
-      key: its name in `metrics.jsonl`.
-      axis: that of the x axis there.
+      runs: the runs; those that lack the metric are left out.
+      key: the metric's key in `metrics.jsonl`.
+      axis: the key of the x axis.
 
     Returns:
-      None where no run has both, or where no step is within all of them.
+      The curve, or None if no run has both keys, or the runs have no steps in common.
     """
-    found = [np.array(points, np.float64) for run in runs if (points := points_of(run.records, "step", axis, key))]
-    places = [np.arange(len(each)) if key.startswith(HELDOUT) else each[:, 0] for each in found]
-    if not found or (first := max(each[0] for each in places)) > (last := min(each[-1] for each in places)):
+    points = [np.array(values, np.float64) for run in runs if (values := points_of(run.records, "step", axis, key))]
+    positions = [np.arange(len(values)) if key.startswith(HELDOUT) else values[:, 0] for values in points]
+    if not points or (first := max(of_run[0] for of_run in positions)) > (
+        last := min(of_run[-1] for of_run in positions)
+    ):
         return None
-    shared = np.unique(np.concatenate(places))
-    shared = shared[(shared >= first) & (shared <= last)]
+    grid = np.unique(np.concatenate(positions))
+    grid = grid[(grid >= first) & (grid <= last)]
     xs, ys = (
-        np.stack([np.interp(shared, place, each[:, column]) for place, each in zip(places, found)]) for column in (1, 2)
+        np.stack([np.interp(grid, of_run, values[:, column]) for of_run, values in zip(positions, points)])
+        for column in (1, 2)
     )
     return Curve(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0))
 
 
 def check_axis(entries: Sequence[Entry], x: str) -> str:
-    """The name in `metrics.jsonl` of an x axis.
+    """Return the key of an x axis in `metrics.jsonl`.
 
     Raises:
-      UserError: it is none, or an entry has no record with it.
+      UserError: the axis is unknown, or an entry has no value of it.
     """
-    there = [name for name, key in AXES.items() if all(points_of(entry.records, key) for entry in entries)]
-    if x not in there:
-        what = "is not in the records of all runs" if x in AXES else "is no axis"
-        raise UserError(f"--x={x} {what}; choose one of {', '.join(there)}")
+    available = [name for name, key in AXES.items() if all(points_of(entry.records, key) for entry in entries)]
+    if x not in available:
+        problem = "is not in the records of all runs" if x in AXES else "is not an axis"
+        raise UserError(f"--x={x} {problem}; choose one of {', '.join(available)}")
     return AXES[x]
 
 
-def choose_metrics(entries: Sequence[Entry], wanted: Sequence[str]) -> list[str]:
-    """The metrics to draw: those that are wanted, by default the losses that two entries share.
+def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[str]:
+    """Return the metrics to draw: the requested ones, by default the losses that at least two entries have.
 
     Raises:
-      UserError: no record has one that is wanted, or no loss is shared.
+      UserError: no entry has a requested metric, or no loss is shared.
     """
-    of_entries = [set(metrics_in(entry.records)) for entry in entries]
-    there = sorted(set.union(*of_entries))
-    if unknown := [name for name in wanted if name not in there]:
-        raise UserError(f"--metric={unknown[0]} is in no record; choose among {', '.join(there)}")
-    shared = [name for name in losses_among(there) if sum(name in names for names in of_entries) > 1]
-    if not wanted and not shared:
-        raise UserError(f"no two of the runs share a loss; choose what to draw with --metric among {', '.join(there)}")
-    return list(dict.fromkeys(wanted)) or shared
+    by_entry = [set(metrics_in(entry.records)) for entry in entries]
+    available = sorted(set.union(*by_entry))
+    if unknown := [name for name in requested if name not in available]:
+        raise UserError(f"--metric={unknown[0]} is in no record; choose one of {', '.join(available)}")
+    shared = [name for name in losses_among(available) if sum(name in names for names in by_entry) > 1]
+    if not requested and not shared:
+        raise UserError(f"no two of the runs share a loss; set --metric to one of {', '.join(available)}")
+    return list(dict.fromkeys(requested)) or shared
 
 
 def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path) -> None:
-    """Draws a panel a metric, in it each entry.
+    """Draw one panel for each metric, with all entries.
 
     Args:
-      entries: a color each.
-      metrics: their names without `train/` or `eval/heldout/`.
-      axis: the x axis, by its name in `metrics.jsonl`.
-      target: the picture that is written, in a folder that need not exist.
+      entries: the entries; each has its color.
+      metrics: names of metrics without `train/` or `eval/heldout/`.
+      axis: the key of the x axis in `metrics.jsonl`.
+      target: the PNG file to write; its folder is created.
     """
     from matplotlib.figure import Figure
 
@@ -113,11 +116,11 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
 
 
 def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str) -> None:
-    """Draws training as a thin line, held-out rows with points, and seeds as bands from the lowest to the highest."""
+    """Draw training as a thin line, held-out rows with points, and seeds as a band from minimum to maximum."""
     label = f"{entry.name}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else entry.name
     for prefix, style in _STYLES.items():
         if curve := curve_of(entry.runs, f"{prefix}{metric}", axis):
             axes.plot(curve.x, curve.mean, color=color, label=label, **style)
-            label = None  # once for both
+            label = None  # one label for both lines
             if len(entry.runs) > 1:
                 axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)

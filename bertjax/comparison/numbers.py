@@ -1,4 +1,4 @@
-"""What runs came to, and what they spent: the figures of the newest step, over the seeds of an entry."""
+"""The results and costs of runs: the numbers of the newest step, over the seeds of an entry."""
 
 import dataclasses
 import statistics
@@ -13,7 +13,7 @@ class Spread:
     """A number over the runs of an entry that have it.
 
     Attributes:
-      values: one of each, at least one.
+      values: the values of the runs, at least one.
     """
 
     values: tuple[float, ...]
@@ -24,17 +24,17 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """Of a sample; 0 for a single value."""
+        """Standard deviation of a sample; 0 for a single value."""
         return deviation(self.values)
 
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """Of an entry, by name.
+    """The numbers of an entry, by name.
 
     Attributes:
       heldout: metrics of the last evaluation.
-      baselines: of finished runs, on the same rows.
+      baselines: baselines of finished runs on the same rows.
       spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
 
@@ -44,7 +44,7 @@ class Numbers:
 
 
 def numbers_of(entry: Entry) -> Numbers:
-    """Gathers the numbers of all runs of an entry."""
+    """Return the numbers of an entry."""
     evaluations = [_last_evaluation(run) for run in entry.runs]
     return Numbers(
         heldout=_over([metrics for _, metrics in evaluations]),
@@ -62,7 +62,7 @@ def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
 
 
 def _spent(run: Run) -> dict[str, float]:
-    """Up to the newest record; seconds up to the end where the run has one, as its own table says them."""
+    """Return what a run spent up to its newest line of metrics; for a finished run, the values of its summary."""
     newest = run.records[-1] if run.records else {}
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
     if run.summary.get("steps") == newest.get("step"):
@@ -72,7 +72,7 @@ def _spent(run: Run) -> dict[str, float]:
     return spent
 
 
-def _over(of_runs: list[dict[str, float | None]]) -> dict[str, Spread]:
-    names = dict.fromkeys(name for found in of_runs for name in found)
-    values = {name: tuple(found[name] for found in of_runs if found.get(name) is not None) for name in names}
-    return {name: Spread(found) for name, found in values.items() if found}
+def _over(by_run: list[dict[str, float | None]]) -> dict[str, Spread]:
+    names = dict.fromkeys(name for numbers in by_run for name in numbers)
+    values = {name: tuple(numbers[name] for numbers in by_run if numbers.get(name) is not None) for name in names}
+    return {name: Spread(of_runs) for name, of_runs in values.items() if of_runs}

@@ -1,4 +1,4 @@
-"""A comparison as tables for a person, and as plain data."""
+"""A comparison as tables, and as plain data."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,12 +25,13 @@ _SPENT = {
 
 
 def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers]) -> dict[str, Any]:
-    """All differences and numbers, nothing shortened.
+    """Return all differences and numbers, without shortening.
 
     Returns:
-      {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value, None
-      where it has none, or {`each`: its distinct values} where seeds differ}}}, `numbers`: {name: {part: {number:
-      {`values`, `mean`, `deviation`}}}}}. Halves and parts are the fields of `Differences` and `Numbers`.
+      {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value}}},
+      `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`}}}}}. A value is None if the entry lacks the
+      setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of `Differences` and
+      `Numbers`.
     """
     names = [entry.name for entry in entries]
     return {
@@ -45,17 +46,17 @@ def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequenc
         },
         "differences": {
             half: {
-                setting: {name: each[0] if len(each) == 1 else {"each": list(each)} for name, each in zip(names, row)}
+                setting: {name: cell[0] if len(cell) == 1 else {"each": list(cell)} for name, cell in zip(names, row)}
                 for setting, row in rows.items()
             }
             for half, rows in _fields(differences).items()
         },
         "numbers": {
             name: {
-                part: {number: _spread_dict(spread) for number, spread in found.items()}
-                for part, found in _fields(each).items()
+                part: {number: _spread_dict(spread) for number, spread in spreads.items()}
+                for part, spreads in _fields(of_entry).items()
             }
-            for name, each in zip(names, numbers)
+            for name, of_entry in zip(names, numbers)
         },
     }
 
@@ -63,12 +64,12 @@ def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequenc
 def print_comparison(
     entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers], console: Console | None = None
 ) -> None:
-    """Prints the settings that differ and the numbers, a column an entry."""
+    """Print the settings that differ and the numbers, with one column for each entry."""
     console = console or Console()
     for title, rows, width in (
         ("settings that differ: what is trained", differences.identity, None),
-        ("settings that differ: where data lies, and how it was carried out", differences.execution, None),
-        ("what they read (fingerprints)", differences.content, _FINGERPRINT_WIDTH),
+        ("settings that differ: where the data is, and how the run is executed", differences.execution, None),
+        ("data that differs (fingerprints)", differences.content, _FINGERPRINT_WIDTH),
     ):
         if rows:
             console.print(_settings_table(title, entries, rows, width))
@@ -96,13 +97,13 @@ def _table(title: str, entries: Sequence[Entry]) -> Table:
 def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int | None) -> Table:
     table = _table(title, entries)
     for name, row in rows.items():
-        texts = [text_of(each) for each in row]
+        texts = [text_of(values) for values in row]
         table.add_row(Text(name), *map(Text, shorten(texts, width) if width else shorten(texts)))
     return table
 
 
 def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Table:
-    table = _table("numbers, of seeds mean ± deviation", entries)
+    table = _table("numbers; over seeds mean ± deviation", entries)
 
     def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
         cells = [_cell(find(each), pattern, len(entry.runs)) for each, entry in zip(numbers, entries)]

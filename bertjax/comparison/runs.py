@@ -1,4 +1,4 @@
-"""The runs that are compared: a workdir each, or a folder of `--seeds` that holds several."""
+"""The runs to compare: a workdir each, or a folder of `--seeds` with several."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a workdir says of its run.
+    """A run, as recorded in its workdir.
 
     Attributes:
-      config: as it was filled in from the data.
-      identity: what a resumed run must share, the fingerprints of what was read among it.
+      config: the configuration, with the values that were filled in from the data.
+      identity: what a resumed run must share, including fingerprints of its data.
       records: the lines of `metrics.jsonl`.
-      summary: `summary.json`, empty as long as there is none.
+      summary: `summary.json`; empty without one.
     """
 
     config: Config
@@ -28,12 +28,12 @@ class Run:
 
     @property
     def planned_steps(self) -> int:
-        """Of all stages."""
+        """Steps of all stages."""
         return sum(stage.steps for stage in self.config.stages)
 
     @property
     def finished(self) -> bool:
-        """Whether all of them are done; one that is trained longer has the summary of its old end."""
+        """Whether all steps are done. A run that is being extended has the summary of its earlier end."""
         return self.summary.get("steps") == self.planned_steps
 
 
@@ -42,9 +42,9 @@ class Entry:
     """One side of a comparison.
 
     Attributes:
-      name: the path, without the folders that all entries share.
-      path: as the user named it.
-      runs: one, or one of each seed.
+      name: the path without the folders that all entries share.
+      path: the path on the command line.
+      runs: one run, or one for each seed.
     """
 
     name: str
@@ -53,19 +53,19 @@ class Entry:
 
     @property
     def records(self) -> list[dict]:
-        """Those of all runs."""
+        """The lines of `metrics.jsonl` of all runs."""
         return [record for run in self.runs for record in run.records]
 
 
 def open_entries(paths: Sequence[str]) -> list[Entry]:
-    """Reads workdirs, and folders with a workdir `seed=N` of each seed.
+    """Read workdirs, and folders with a workdir `seed=N` for each seed.
 
     Raises:
-      UserError: fewer than two, one that is named twice, or one that is no run or has logged nothing.
+      UserError: there are fewer than two, one is named twice, or one is not a run or has logged nothing.
     """
     roots = [Workdir.at(path).root for path in paths]
     if len(roots) < 2:
-        raise UserError(f"{paths[0] if paths else 'nothing'} alone has nothing to differ from; name two runs or more")
+        raise UserError(f"{paths[0] if paths else 'nothing'} is the only run; name two runs or more")
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
     return [Entry(name, str(path), _open(path)) for name, path in zip(_names(paths), paths, strict=True)]
@@ -82,12 +82,12 @@ def _open(path: str) -> tuple[Run, ...]:
         runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
     if not runs:
         raise UserError(
-            f"{path!r} is no run: it has neither config.json nor folders seed=N with one; name a workdir, or the "
+            f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "
             "folder of a run with --seeds"
         )
     if not any(run.records for run in runs):
         every = runs[0].config.runtime.log_every
-        raise UserError(f"{path!r} has no line in metrics.jsonl yet; a run logs its first at step {every}")
+        raise UserError(f"{path!r} has no line in metrics.jsonl yet; a run writes the first at step {every}")
     return runs
 
 
@@ -100,8 +100,8 @@ def _read(workdir: Workdir) -> Run:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """`a/x`, `b/x` for `runs/a/x`, `runs/b/x`."""
+    """Return paths without their common folders: `a/x`, `b/x` for `runs/a/x`, `runs/b/x`."""
     parts = [path.rstrip("/").split("/") for path in paths]
-    while all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
-        parts = [each[1:] for each in parts]
-    return ["/".join(each) for each in parts]
+    while all(len(path) > 1 for path in parts) and len({path[0] for path in parts}) == 1:
+        parts = [path[1:] for path in parts]
+    return ["/".join(path) for path in parts]

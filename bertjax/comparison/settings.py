@@ -1,4 +1,4 @@
-"""In what the configurations of runs differ."""
+"""The differences between the configurations of runs."""
 
 import dataclasses
 import json
@@ -10,10 +10,10 @@ from bertjax.comparison.runs import Entry, Run
 from bertjax.config import to_dict
 
 _WIDTH = 32
-# Characters that are seen of long texts before they part.
-_SEEN_BEFORE = 8
+# Characters that are shown before the first difference of long texts.
+_SHOWN_BEFORE = 8
 
-# Names of settings -> for each entry the distinct values of its runs; None where a run has no such setting.
+# Setting -> for each entry the distinct values of its runs; None if a run lacks the setting.
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
@@ -22,9 +22,9 @@ class Differences:
     """Settings whose values are not the same in all entries, by dotted name.
 
     Attributes:
-      identity: of what a run is.
-      execution: of how it is carried out: `eval`, `runtime`, and where data lies.
-      content: fingerprints of what was read, which the same path need not give twice.
+      identity: settings of the run's identity.
+      execution: settings of its execution: `eval`, `runtime`, and the paths of data.
+      content: fingerprints of data, which may differ for one path.
     """
 
     identity: Rows
@@ -33,7 +33,7 @@ class Differences:
 
 
 def differences_of(entries: Sequence[Entry]) -> Differences:
-    """Compares the configurations of all entries, defaults included."""
+    """Compare the configurations of all entries, including defaults."""
     settings = [[leaves(to_dict(run.config)) for run in entry.runs] for entry in entries]
     content = [[_content_of(run) for run in entry.runs] for entry in entries]
     identifying = {name for entry in entries for run in entry.runs for name in leaves(run.config.identity(""))}
@@ -46,9 +46,9 @@ def differences_of(entries: Sequence[Entry]) -> Differences:
 
 
 def leaves(nested: Any, path: str = "") -> dict[str, Any]:
-    """{`a.0.b`: value} of nested dicts and lists, as a user overrides them.
+    """Return {`a.0.b`: value} of nested dicts and lists, with the names of overrides.
 
-    A list of plain values is one value, and what is empty has none.
+    A list of plain values is one value; an empty dict has none.
     """
     if isinstance(nested, Mapping):
         inner = nested.items()
@@ -64,48 +64,46 @@ def leaves(nested: Any, path: str = "") -> dict[str, Any]:
 
 
 def shorten(texts: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Cuts long texts around the first place where they differ; all of each where two would look the same.
+    """Cut long texts around their first difference; none is cut if two would look the same.
 
-    Of a single one its end stays, which says most of a path.
+    A single text keeps its end, the most informative part of a path.
     """
     distinct = set(texts)
     long = [text for text in distinct if len(text) > width]
-    begin = max(len(os.path.commonprefix(long)) - _SEEN_BEFORE, 0)
-    short = {text: _window(text, begin, width) for text in distinct}
+    start = max(len(os.path.commonprefix(long)) - _SHOWN_BEFORE, 0)
+    short = {text: _window(text, start, width) for text in distinct}
     return [short[text] for text in texts] if len(set(short.values())) == len(distinct) else list(texts)
 
 
 def text_of(values: tuple[Any, ...]) -> str:
-    """The values of an entry as a person reads them; a dash where there is none."""
+    """Return the values of an entry as text; a dash for None."""
     return ", ".join(
         "-" if value is None else value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
         for value in values
     )
 
 
-def _window(text: str, begin: int, width: int) -> str:
+def _window(text: str, start: int, width: int) -> str:
     if len(text) <= width:
         return text
-    begin = min(begin, len(text) - width)
-    before, after = "…" if begin else "", "…" if begin + width < len(text) else ""
-    return f"{before}{text[begin : begin + width]}{after}"
+    start = min(start, len(text) - width)
+    before, after = "…" if start else "", "…" if start + width < len(text) else ""
+    return f"{before}{text[start : start + width]}{after}"
 
 
 def _content_of(run: Run) -> dict[str, Any]:
-    """What the identity holds besides the configuration; plans, which follow from it and the store, left out."""
+    """Return the identity without the configuration, and without plans, which follow from configuration and store."""
     stated = leaves(run.config.identity("")).keys() - {"data.store_fingerprint"}
-    found = {name: value for name, value in run.identity.items() if name != "plans"}
-    return {name: value for name, value in leaves(found).items() if name not in stated}
+    identity = {name: value for name, value in run.identity.items() if name != "plans"}
+    return {name: value for name, value in leaves(identity).items() if name not in stated}
 
 
-def _differing(of_entries: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
-    names = dict.fromkeys(name for of_runs in of_entries for found in of_runs for name in found)
-    rows = {
-        name: [tuple(_distinct([found.get(name) for found in of_runs])) for of_runs in of_entries] for name in names
-    }
-    return {name: values for name, values in rows.items() if any(each != values[0] for each in values)}
+def _differing(entries: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
+    names = dict.fromkeys(name for runs in entries for settings in runs for name in settings)
+    rows = {name: [tuple(_distinct([settings.get(name) for settings in runs])) for runs in entries] for name in names}
+    return {name: cells for name, cells in rows.items() if any(cell != cells[0] for cell in cells)}
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """In their order; lists among them cannot be hashed."""
+    """Return the distinct values in order; they may be lists, which cannot be hashed."""
     return [value for index, value in enumerate(values) if value not in values[:index]]

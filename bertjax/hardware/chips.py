@@ -1,4 +1,4 @@
-"""What chips can do, as published: every TPU generation, and the peak of whatever device JAX names."""
+"""Published figures of chips: every TPU generation, and the peak FLOP/s of a JAX device."""
 
 import dataclasses
 
@@ -10,19 +10,19 @@ _DOCS = "https://cloud.google.com/tpu/docs"
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip of one generation; all figures are of a whole chip.
+    """A chip of one generation. All figures are for a full chip.
 
     Attributes:
-      name: as in a topology name.
+      name: the name in topologies such as `v5e:4x4`.
       memory: bytes of HBM.
-      flops: peak of bfloat16 products, FLOP/s.
-      memory_bandwidth: of HBM, bytes/s.
-      interconnect: bytes/s that leave the chip over all its links to other chips of the slice, one way.
-      network: bytes/s that leave it for other slices, one way; 0 where slices cannot be combined.
-      devices: how many JAX devices it is; they share all of the above.
-      cores: TensorCores.
+      flops: peak FLOP/s of bfloat16 products.
+      memory_bandwidth: bytes/s of HBM.
+      interconnect: bytes/s from the chip to other chips of the slice over all links, one way.
+      network: bytes/s from the chip to other slices, one way; 0 if slices cannot be combined.
+      devices: number of JAX devices, which share all of the above.
+      cores: number of TensorCores.
       compiler_name: the chip configuration that libtpu compiles for.
-      source: where the figures are published.
+      source: page on which the figures are published.
     """
 
     name: str
@@ -131,7 +131,7 @@ CHIPS = {
     )
 }
 
-# `device_kind` -> chip. The names are those that JAX's Pallas knows TPUs by (jax/_src/pallas/mosaic/tpu_info.py).
+# `device_kind` -> chip, with the names of JAX's Pallas (jax/_src/pallas/mosaic/tpu_info.py).
 _TPUS = {
     "TPU v2": "v2",
     "TPU v3": "v3",
@@ -144,12 +144,12 @@ _TPUS = {
     "TPU v6e": "v6e",
     "TPU7x": "tpu7x",
 }
-# Dense bfloat16, half of what https://www.nvidia.com/en-us/data-center/h100/ and /h200/ give with sparsity.
+# Dense bfloat16: half of the figures with sparsity on https://www.nvidia.com/en-us/data-center/h100/ and /h200/.
 _GPUS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """FLOP/s of bfloat16 products that a JAX device can do, as published; None where that is not known here."""
+    """Return the published peak FLOP/s of bfloat16 products of a JAX device, or None if it is not known."""
     if device_kind in _TPUS:
         chip = CHIPS[_TPUS[device_kind]]
         return chip.flops / chip.devices

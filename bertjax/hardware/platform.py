@@ -1,4 +1,4 @@
-"""Which machine this is: settings that must stand before the process or JAX starts, and a guard against idle chips."""
+"""Settings that must be made before the process or JAX starts, and a check for idle accelerators."""
 
 import argparse
 import glob
@@ -12,7 +12,7 @@ import jax
 
 from bertjax.errors import UserError
 
-# What a machine shows of its accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
+# Device file of an accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
 _ACCELERATORS = {
     "/dev/accel[0-9]*": "tpu",
     "/dev/vfio/[0-9]*": "tpu",
@@ -23,8 +23,8 @@ _PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
 _GOOGLE = "0x1ae0"
 
 
-# glibc keeps freed memory, and asks for it in huge pages. XLA allocates the buffers of a step anew for every step; a
-# model of this size then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
+# With these settings glibc keeps freed memory, and requests it in huge pages. XLA allocates the buffers of a step again
+# for every step; a small model then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
 _MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
 _TUNABLES = "GLIBC_TUNABLES"
 
@@ -39,16 +39,16 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_logging(is_writer: bool = True) -> None:
-    """What bertjax has to say, of other processes than the writer only warnings; what fails in a library is raised."""
+    """Print log lines of bertjax on stderr: from the writer all, from other processes warnings only."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)
 
 
 def restart_with_huge_pages(platform: str | None) -> None:
-    """Replaces this process by itself with glibc's settings for large buffers, where it will compute on a Linux CPU.
+    """Restart this process with glibc's settings for large buffers, if it will compute on a Linux CPU.
 
-    They are read when a process starts. Nothing happens where the user has set them, or where an accelerator computes.
+    glibc reads them when a process starts. Nothing happens if the user has set them, or if an accelerator computes.
     """
     computes_on_cpu = platform == "cpu" or (platform is None and _accelerator() is None)
     if sys.platform == "linux" and computes_on_cpu and _TUNABLES not in os.environ:
@@ -57,10 +57,10 @@ def restart_with_huge_pages(platform: str | None) -> None:
 
 
 def configure(platform: str | None) -> None:
-    """Chooses the platform and the compiler's settings; call it before anything computes.
+    """Set the platform and the compiler's options; call it before anything computes.
 
     Raises:
-      UserError: JAX would run on CPU although the machine shows an accelerator, and `platform` does not ask for it.
+      UserError: JAX would run on CPU although the machine has an accelerator, and `platform` is not "cpu".
     """
     if "avx512f" in _cpu_flags():
         flag = "--xla_cpu_prefer_vector_width=512"
@@ -68,7 +68,7 @@ def configure(platform: str | None) -> None:
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     if platform:
         jax.config.update("jax_platforms", platform)
-    elif _has_compiler_alone():
+    elif _has_libtpu_without_tpu():
         jax.config.update("jax_platforms", "cpu")
     try:
         backend = jax.default_backend()
@@ -77,16 +77,16 @@ def configure(platform: str | None) -> None:
     if backend == "cpu" and platform != "cpu" and (idle := _accelerator()):
         device, extra = idle
         raise UserError(
-            f"this machine shows an accelerator ({device}) but JAX runs on CPU; pip install '.[{extra}]', "
-            "or say --platform=cpu"
+            f"this machine has an accelerator ({device}), but JAX runs on CPU; pip install '.[{extra}]', or set "
+            "--platform=cpu"
         )
 
 
 def keep_compiled_programs() -> None:
-    """Keeps what is compiled for accelerators, so that a run that goes on need not compile again.
+    """Cache programs that are compiled for accelerators, so that a run that resumes does not compile again.
 
-    JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. On CPU nothing is kept unless it is set: such code is
-    for the very processor that it was compiled on, and others may share the home directory.
+    JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. Without it, programs for CPU are not cached: they are
+    for exactly the processor that compiled them, and other machines may share the home directory.
     """
     if jax.default_backend() != "cpu" and not jax.config.jax_compilation_cache_dir:
         folder = Path.home() / ".cache" / "bertjax" / "compiled"
@@ -94,18 +94,18 @@ def keep_compiled_programs() -> None:
         log.info("compiled programs are kept in %s (JAX_COMPILATION_CACHE_DIR)", folder)
 
 
-def _has_compiler_alone() -> bool:
-    """Whether libtpu is here for `bertjax.compile`, and no TPU: JAX would look for one, at length and aloud."""
-    said = os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME")
-    return not said and importlib.util.find_spec("libtpu") is not None and _accelerator() is None
+def _has_libtpu_without_tpu() -> bool:
+    """True if libtpu is installed without a TPU; JAX would otherwise probe for one, slowly and with warnings."""
+    setting = os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME")
+    return not setting and importlib.util.find_spec("libtpu") is not None and _accelerator() is None
 
 
 def _accelerator() -> tuple[str, str] | None:
-    """The device file of an accelerator and the extra that serves it; None where the machine shows none."""
+    """Return the device file of an accelerator and the extra that supports it; None without an accelerator."""
     for pattern, extra in _ACCELERATORS.items():
-        # Any device may be handed to a virtual machine through vfio.
-        if (found := glob.glob(pattern)) and ("/vfio/" not in pattern or _has_google_device()):
-            return found[0], extra
+        # Any device can be passed to a virtual machine through vfio.
+        if (devices := glob.glob(pattern)) and ("/vfio/" not in pattern or _has_google_device()):
+            return devices[0], extra
     return None
 
 

@@ -77,9 +77,9 @@ def test_shared_losses_are_drawn_by_default(tmp_path):
     assert choose_metrics(entries, []) == ["a/mlm_loss", "mlm_loss"]
     assert choose_metrics(entries, ["own_loss", "learning_rate", "own_loss"]) == ["own_loss", "learning_rate"]
     known = "a/mlm_loss, learning_rate, mlm_accuracy, mlm_loss, own_loss"
-    with pytest.raises(UserError, match=f"^--metric=none is in no record; choose among {known}$"):
+    with pytest.raises(UserError, match=f"^--metric=none is in no record; choose one of {known}$"):
         choose_metrics(entries, ["mlm_loss", "none"])
-    with pytest.raises(UserError, match="^no two of the runs share a loss; choose what to draw with --metric among a/"):
+    with pytest.raises(UserError, match="^no two of the runs share a loss; set --metric to one of a/"):
         choose_metrics(entries[1:], [])
 
 
@@ -87,7 +87,7 @@ def test_unknown_axes(tmp_path):
     old = {key: value for key, value in record(1, 1.0).items() if key != "flops"}
     entries = open_entries([str(write(tmp_path / "a", [record(1, 1.0)])), str(write(tmp_path / "b", [old]))])
     assert check_axis(entries, "steps") == "step"
-    with pytest.raises(UserError, match="^--x=hours is no axis; choose one of steps, tokens, seconds$"):
+    with pytest.raises(UserError, match="^--x=hours is not an axis; choose one of steps, tokens, seconds$"):
         check_axis(entries, "hours")
     with pytest.raises(UserError, match="^--x=flops is not in the records of all runs; choose one of steps, tokens, "):
         check_axis(entries, "flops")

@@ -19,7 +19,7 @@ def test_an_idle_accelerator_is_an_error_with_the_line_that_installs_its_support
     with pytest.raises(UserError) as error:
         platform.configure(None)
     assert str(error.value) == (
-        f"this machine shows an accelerator ({device}) but JAX runs on CPU; pip install '.[tpu]', or say --platform=cpu"
+        f"this machine has an accelerator ({device}), but JAX runs on CPU; pip install '.[tpu]', or set --platform=cpu"
     )
 
 

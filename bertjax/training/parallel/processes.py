@@ -1,7 +1,7 @@
-"""Many processes that train one run: how they start, agree with each other, and end.
+"""Several processes that train one run: how they start, agree with each other, and end.
 
-Every process runs the same program on the same steps. What only one may do (write, print) falls to process 0; what any
-of them may fail at goes through `together`, so that none waits for a process that has gone.
+Every process runs the same program on the same steps. Only process 0, the writer, writes and prints. An action that may
+fail in one process runs through `together`, so that no process waits for one that has ended.
 """
 
 import argparse
@@ -23,17 +23,17 @@ from bertjax.errors import RunFailed, UserError
 
 T = TypeVar("T")
 
-# A corpus may take hours to prepare. Who dies meanwhile is noticed by its heartbeat.
+# The preparation of a corpus may take hours. The heartbeat detects processes that die meanwhile.
 _PATIENCE_MILLISECONDS = 7 * 24 * 3600 * 1000
-# The last two are bertjax's own, for machines that no detector of JAX knows.
+# The last two are bertjax's own, for clusters that JAX does not detect.
 _COORDINATOR, _PROCESSES, _PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
-# Of Gloo, which computes between CPUs, and of the service in which the processes agree.
+# Messages of Gloo, which computes between CPUs, and of the coordination service.
 _SIGNS_OF_A_LOST_PEER = ("Gloo", "Barrier failed", "heartbeat timeout", "UNAVAILABLE")
 
 _gathered = 0
-# Whether every process has been told of the same failure.
-_all_end = False
+# Whether every process knows of the same failure.
+_all_fail = False
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -41,16 +41,16 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--distributed",
         action="store_true",
-        help="train with all processes that run this command: on TPU VM, GKE, Slurm and Open MPI they find each other; "
+        help="train with all processes that run this command; on TPU VM, GKE, Slurm and Open MPI they find each other, "
         f"elsewhere set {_COORDINATOR} (host:port of process 0), {_PROCESSES} and {_PROCESS}",
     )
 
 
 def start(heartbeat_timeout: int) -> None:
-    """Joins the processes of the run; call it before anything computes.
+    """Connect to the other processes of the run; call it before anything computes.
 
     Args:
-      heartbeat_timeout: seconds after which a silent process counts as dead and the others end.
+      heartbeat_timeout: seconds without a heartbeat after which a process counts as dead and the others end.
 
     Raises:
       UserError: the processes cannot find each other.
@@ -84,52 +84,49 @@ def _count(name: str) -> int:
 
 
 def is_writer() -> bool:
-    """Whether this process writes and prints."""
+    """Return whether this process writes and prints."""
     return jax.process_index() == 0
 
 
 def check_started() -> None:
-    """Raises UserError where several processes compute together and cannot talk about anything else."""
+    """Raise UserError if several processes compute together without `start`."""
     if jax.process_count() > 1 and global_state.client is None:
-        raise UserError(f"{jax.process_count()} processes take part and do not know of each other; add --distributed")
+        raise UserError(f"{jax.process_count()} processes compute together without coordination; add --distributed")
 
 
 def gather(value: Any) -> list[Any]:
-    """Plain JSON of every process, in their order. They meet in the coordination service, where waiting is cheap."""
+    """Return the values of all processes in order, as JSON, through the coordination service."""
     global _gathered
     if jax.process_count() == 1:
         return [value]
     _gathered += 1
-    client, place = global_state.client, f"bertjax/{_gathered}"
-    client.key_value_set(f"{place}/{jax.process_index():08d}", json.dumps(value))
-    client.wait_at_barrier(f"{place}/told", _PATIENCE_MILLISECONDS)
-    return [json.loads(text) for _, text in sorted(client.key_value_dir_get(f"{place}/"))]
+    client, key = global_state.client, f"bertjax/{_gathered}"
+    client.key_value_set(f"{key}/{jax.process_index():08d}", json.dumps(value))
+    client.wait_at_barrier(f"{key}/done", _PATIENCE_MILLISECONDS)
+    return [json.loads(text) for _, text in sorted(client.key_value_dir_get(f"{key}/"))]
 
 
 def together(action: Callable[[], T]) -> T:
-    """Runs an action in every process; where one fails, all of them do.
-
-    Returns:
-      What this process got.
+    """Run an action in every process and return its result in this one; if it fails in one process, all of them raise.
 
     Raises:
-      UserError: the action raised one here or in another process.
-      Exception: what else it raised here; to the others it is a UserError.
+      UserError: the action raised a UserError or an OSError here, or any error in another process.
+      Exception: the action raised another error here.
     """
-    global _all_end
+    global _all_fail
     if jax.process_count() == 1:
         return action()
-    result, failure, unforeseen = None, None, None
+    result, failure, defect = None, None, None
     try:
         result = action()
-    except Exception as error:  # whatever it is, the others shall not wait for this process
+    except Exception as error:  # whatever it is, the others must not wait for this process
         failure = [str(error) or type(error).__name__, cli.code_for(error)]
-        unforeseen = None if isinstance(error, (UserError, OSError)) else error
+        defect = None if isinstance(error, (UserError, OSError)) else error
     for index, failed in enumerate(gather(failure)):
         if failed:
-            _all_end = True
-            if unforeseen is not None:
-                raise unforeseen
+            _all_fail = True
+            if defect is not None:
+                raise defect
             message, exit_code = failed
             kind = UserError if exit_code == cli.BAD_INPUT else RunFailed
             raise kind(message if index == 0 else f"process {index}: {message}")
@@ -137,18 +134,18 @@ def together(action: Callable[[], T]) -> T:
 
 
 def on_writer(action: Callable[[], Any]) -> None:
-    """Runs an action in process 0 alone while the others wait; where it fails, all of them do.
+    """Run an action only in process 0 while the others wait; if it fails, all of them raise.
 
     Raises:
-      UserError: the action raised one.
+      UserError: the action raised a UserError or an OSError.
     """
     together(action if is_writer() else lambda: None)
 
 
 class StopTogether:
-    """Whether to stop, asked by every process at every chunk edge: all get the same answer at the same edge.
+    """Returns whether to stop. Every process calls it between chunks, and all get the same answer at the same chunk.
 
-    A process that gets SIGTERM, or Ctrl-C, is to be preempted; JAX finds the next edge that none has passed yet.
+    SIGTERM or Ctrl-C in one process stops all of them; JAX finds the next chunk that no process has passed yet.
     """
 
     def __init__(self):
@@ -157,7 +154,7 @@ class StopTogether:
         self._interrupts = 0
 
     def __call__(self) -> bool:
-        self._edges += 1  # and not the step: the one that is agreed on is the next by number
+        self._edges += 1  # not the step: JAX's sync point is the next number that no process has passed
         return multihost_utils.reached_preemption_sync_point(self._edges)
 
     def _interrupted(self, signum: int, frame: Any) -> None:
@@ -181,7 +178,7 @@ def leave(run: Callable[[], int]) -> int:
         traceback.print_exc()
         exit_code = cli.FAILED
     if global_state.client is not None:
-        if exit_code in (cli.FINISHED, cli.STOPPED) or _all_end:
+        if exit_code in (cli.FINISHED, cli.STOPPED) or _all_fail:
             jax.distributed.shutdown()
         else:
             sys.stdout.flush()
@@ -192,17 +189,17 @@ def leave(run: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def noticing_lost_peers() -> Iterator[None]:
-    """Says in one line that another process has gone, where a computation or an agreement fails for that.
+    """Turn errors of computations and of the coordination service that follow the end of another process into one line.
 
     Raises:
-      RunFailed: it has.
+      RunFailed: another process has ended.
     """
     try:
         yield
     except (ValueError, RuntimeError) as error:
         if jax.process_count() > 1 and any(sign in str(error) for sign in _SIGNS_OF_A_LOST_PEER):
             raise RunFailed(
-                f"another process of the run has ended ({str(error).splitlines()[0][:200]}); what was saved stays: "
-                "give the same command again to all of them"
+                f"another process of the run has ended ({str(error).splitlines()[0][:200]}); run the same command "
+                "again in all processes, to resume from the newest checkpoint"
             ) from error
         raise
