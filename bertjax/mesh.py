@@ -1,8 +1,9 @@
-"""The mesh axes of a batch, and how `terms`, which runs in `jax.shard_map`, sees the other shards of its batch."""
+"""The mesh axes, and how `terms`, which runs in `jax.shard_map`, sees the other shards of its batch."""
 
 import jax
 
-# The mesh axes over which the rows of a batch are sharded.
+# All mesh axes, and those over which the rows of a batch are sharded.
+AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
 

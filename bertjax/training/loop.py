@@ -12,7 +12,6 @@ from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.errors import RunFailed
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
-from bertjax.training.growth import grow
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
@@ -25,7 +24,7 @@ from bertjax.training.run.progress import progress_bar, show_metrics
 from bertjax.training.run.spikes import SpikeReport
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
-from bertjax.training.state import State
+from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
 _PREFETCH = 2
@@ -127,7 +126,7 @@ class Loop:
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
                 if self._program_at(step) is not self._program_at(step - 1):
-                    self._state = grow(self._state, self._program_at(step))
+                    self._state = grow(self._state, self._program_at(step).abstract_state)
                     log.info("from step %d on the encoder has %d layers", step, self._program_at(step).encoder.layers)
                 stop = self._should_stop()
                 best = evaluation is not None and self._runtime.keep_best > 0

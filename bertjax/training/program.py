@@ -24,15 +24,9 @@ from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
-from bertjax.training.parallel.sharding import (
-    ENCODER_RULES,
-    HEAD_RULES,
-    check_batch,
-    make_mesh,
-    replicated,
-    shardings,
-)
-from bertjax.training.parallel.strategy import Layout, choose_strategy, fill_mesh
+from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, replicated, shardings
+from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes

@@ -1,4 +1,4 @@
-"""The training state: everything that one step passes to the next."""
+"""The training state, everything that one step passes to the next: how it is created, and how it grows."""
 
 from collections.abc import Callable
 
@@ -51,3 +51,20 @@ def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int)
     """Return the state at step 0, created with the shardings of `abstract`."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))
+
+
+def grow(state: State, abstract: State) -> State:
+    """Return the state with more layers: each stack of layers is repeated until it is as deep as in `abstract`.
+
+    This is progressive stacking (Gong et al., 2019, section 3, "Efficient training of BERT by progressively stacking",
+    ICML 2019, proceedings.mlr.press/v97/gong19a.html): the new upper layers start as copies of the lower ones. The
+    optimizer continues, so their moments are copied, too.
+    """
+
+    def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+        if leaf.shape == target.shape:
+            return leaf
+        return jnp.concatenate([leaf] * (target.shape[0] // leaf.shape[0]))
+
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(lambda state: jax.tree.map(repeat, state, abstract), out_shardings=shardings)(state)

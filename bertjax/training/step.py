@@ -16,9 +16,10 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.optimizer import apply_updates, without_gradient
+from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of
+from bertjax.training.parameter_rules import without_gradient
 from bertjax.training.state import State
 
 

@@ -198,12 +198,12 @@ def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
     [
         (
             {"frozen": ("encoder/embedding/word",)},
-            "optimizer.frozen.0='encoder/embedding/word' finds no parameter; the nearest paths are "
+            "optimizer.frozen.0='encoder/embedding/word' matches no parameter; the nearest paths are "
             "encoder/embeddings/word, ",
         ),
         (
             {"multipliers": (Multiplier("heads/"), Multiplier("layers/densse"))},
-            "optimizer.multipliers.1.path='layers/densse' finds no parameter; the nearest paths are ",
+            "optimizer.multipliers.1.path='layers/densse' matches no parameter; the nearest paths are ",
         ),
         (
             {"multipliers": (Multiplier("layers/", by_layer=(1.0, 2.0)),)},

@@ -10,7 +10,8 @@ from bertjax.models.config import Execution
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import MeshConfig, OptimizerConfig
 from bertjax.training.optimizer import make_optimizer
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, make_mesh, put_batches, replicated
+from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, put_batches, replicated
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.schedules import Linear, WarmupSegment, learning_rate
 from bertjax.training.state import abstract_state, init_state, new_state

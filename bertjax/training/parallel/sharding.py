@@ -1,4 +1,4 @@
-"""The mesh, and the one table of rules that shards every array on it."""
+"""The one table of rules that shards every array on the mesh."""
 
 import re
 from collections.abc import Sequence
@@ -6,18 +6,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
 from bertjax.mesh import BATCH_AXES
-from bertjax.training.config import MeshConfig
 from bertjax.training.param_paths import map_with_path
 
 Rules = Sequence[tuple[str, P]]
-
-AXES = ("data", "fsdp", "tensor")
 
 # The first matching rule applies. Kernels of the stack have the layer axis first. The last axis is left unsharded if
 # there is a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
@@ -35,40 +31,6 @@ ENCODER_RULES: Rules = (
     (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),
 )
 HEAD_RULES: Rules = ((r"(^|/)heads/", P()),)
-
-
-def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Return a mesh of all devices, or of `devices`, over the axes data, fsdp and tensor.
-
-    Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within a slice.
-
-    Raises:
-      UserError: the axes do not multiply to the number of devices, or fsdp x tensor to a divisor of a slice.
-    """
-    devices = jax.devices() if devices is None else devices
-    data = config.data or len(devices) // (config.fsdp * config.tensor)
-    if data * config.fsdp * config.tensor != len(devices):
-        raise UserError(
-            f"runtime.mesh data={data} x fsdp={config.fsdp} x tensor={config.tensor} is not the {len(devices)} devices "
-            "of the run; set runtime.mesh.data=0, and fsdp x tensor to a divisor of them"
-        )
-    slices = count_slices(devices)
-    if data % slices:
-        raise UserError(
-            f"runtime.mesh fsdp={config.fsdp} x tensor={config.tensor} does not fit into a slice of "
-            f"{len(devices) // slices} devices; set fsdp x tensor to a divisor of them"
-        )
-    shape = (data // slices, config.fsdp, config.tensor)
-    types = (AxisType.Auto,) * len(AXES)
-    if slices > 1:
-        grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices)
-        return Mesh(grid, AXES, axis_types=types)
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
-
-
-def count_slices(devices: Sequence[jax.Device]) -> int:
-    """Return the number of TPU slices that the devices belong to; 1 on other platforms."""
-    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:

@@ -14,7 +14,7 @@ the compiler. What the optimizer does to the shards of weights and moments is el
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,15 +23,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import UserError
-from bertjax.mesh import BATCH_AXES
-from bertjax.models.config import GATHERED, EncoderConfig
-from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.sharding import AXES, Rules, count_slices, spec_of
+from bertjax.mesh import AXES, BATCH_AXES
+from bertjax.models.config import GATHERED
+from bertjax.training.parallel.sharding import Rules, spec_of
 from bertjax.training.param_paths import map_with_path
 
-# With more parameters, a full copy of the weights and the activations do not fit into a chip of 16 GiB.
-_LARGEST_GATHERED = 1_000_000_000
 _LAYERS = "encoder/layers/"
 
 
@@ -138,43 +134,6 @@ class Layout:
             if "fsdp" in (entry if isinstance(entry, tuple) else (entry,)):
                 return axis
         return None
-
-
-def choose_strategy(strategy: str, parameters: int) -> str:
-    """Return the strategy; `auto` is `gathered` up to a billion parameters and `fsdp` above."""
-    if strategy != "auto":
-        return strategy
-    return "gathered" if parameters <= _LARGEST_GATHERED else "fsdp"
-
-
-def fill_mesh(
-    config: MeshConfig, strategy: str, encoders: Sequence[EncoderConfig], devices: list[jax.Device]
-) -> MeshConfig:
-    """Return the mesh with a number for `fsdp`, for a strategy that is not `auto`.
-
-    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders.
-
-    Raises:
-      UserError: the strategy is `replicated`, and the mesh shards weights.
-    """
-    if strategy == "replicated":
-        if config.fsdp > 1:
-            raise UserError(
-                f"runtime.strategy=replicated contradicts runtime.mesh.fsdp={config.fsdp}; use strategy=gathered or "
-                "fsdp to shard weights, or leave mesh.fsdp=0"
-            )
-        return dataclasses.replace(config, fsdp=1)
-    if config.fsdp:
-        return config
-    available = len(devices) // count_slices(devices) // config.tensor
-    if config.data:
-        available = len(devices) // config.data // config.tensor
-    widths = [
-        width
-        for encoder in encoders
-        for width in (encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor)
-    ]
-    return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))
 
 
 def _without(entry: Any, axis: str) -> Any:

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.bert import BERT
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, make_mesh, put_batches, shardings
+from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, put_batches, shardings
 from bertjax.training.param_paths import map_with_path
 from tests import batches
 

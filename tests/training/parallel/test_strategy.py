@@ -5,7 +5,7 @@ from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.strategy import choose_strategy, fill_mesh
+from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh
 from bertjax.training.program import Program
 
 BASE = PRESETS["base"]
@@ -58,5 +58,5 @@ def test_the_error_of_an_unknown_strategy_lists_the_known_ones():
 
 def test_a_program_is_checked_before_there_is_a_corpus():
     config = from_dict({"model": {"preset": "tiny"}, "optimizer": {"frozen": ["embedings/"]}})
-    with pytest.raises(UserError, match="optimizer.frozen.0='embedings/' finds no parameter; the nearest paths are "):
+    with pytest.raises(UserError, match="optimizer.frozen.0='embedings/' matches no parameter; the nearest paths are "):
         Program(config, 100, (jax.devices()[0],)).check()

@@ -10,7 +10,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.hardware.chips import peak_flops
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.sharding import make_mesh
+from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import Totals
 from bertjax.training.run.profiling import Trace, parse_steps

@@ -8,9 +8,9 @@ import pytest
 from bertjax.config import from_dict
 from bertjax.models.encoder import Encoder, Layer
 from bertjax.models.visibility import Visibility
-from bertjax.training.growth import grow
 from bertjax.training.program import Program
 from bertjax.training.run.record import read_checkpoint
+from bertjax.training.state import grow
 from tests import batches, runs
 
 LAYERS = "encoder/layers/"
@@ -43,7 +43,7 @@ def flat(state: dict) -> dict[str, np.ndarray]:
 
 
 def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, shallow):
-    before, after = flat(shallow), flat(grow(shallow, program.at(1)))
+    before, after = flat(shallow), flat(grow(shallow, program.at(1).abstract_state))
     assert before.keys() == after.keys()
     stacked = [path for path in before if LAYERS in path]
     assert any(path.startswith("opt_state") for path in stacked)
@@ -58,7 +58,7 @@ def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, sha
 def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, shallow):
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()
-    deep = grow(shallow, program.at(1))["params"]["encoder"]
+    deep = grow(shallow, program.at(1).abstract_state)["params"]["encoder"]
     found = Encoder(program.at(1).encoder).apply(
         {"params": deep}, batch["tokens_BT"], batch["segments_BT"], batch["positions_BT"], batch["examples_BT"]
     )

@@ -1,0 +1,88 @@
+"""The mesh of a run: its shape, and the sharding strategy if the configuration leaves it open."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from bertjax.errors import UserError
+from bertjax.mesh import AXES
+from bertjax.models.config import EncoderConfig
+from bertjax.training.config import MeshConfig
+
+# With more parameters, a full copy of the weights and the activations do not fit into a chip of 16 GiB.
+_LARGEST_GATHERED = 1_000_000_000
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Return a mesh of all devices, or of `devices`, over the axes data, fsdp and tensor.
+
+    Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within a slice.
+
+    Raises:
+      UserError: the axes do not multiply to the number of devices, or fsdp x tensor to a divisor of a slice.
+    """
+    devices = jax.devices() if devices is None else devices
+    data = config.data or len(devices) // (config.fsdp * config.tensor)
+    if data * config.fsdp * config.tensor != len(devices):
+        raise UserError(
+            f"runtime.mesh data={data} x fsdp={config.fsdp} x tensor={config.tensor} is not the {len(devices)} devices "
+            "of the run; set runtime.mesh.data=0, and fsdp x tensor to a divisor of them"
+        )
+    slices = count_slices(devices)
+    if data % slices:
+        raise UserError(
+            f"runtime.mesh fsdp={config.fsdp} x tensor={config.tensor} does not fit into a slice of "
+            f"{len(devices) // slices} devices; set fsdp x tensor to a divisor of them"
+        )
+    shape = (data // slices, config.fsdp, config.tensor)
+    types = (AxisType.Auto,) * len(AXES)
+    if slices > 1:
+        grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices)
+        return Mesh(grid, AXES, axis_types=types)
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+
+
+def count_slices(devices: Sequence[jax.Device]) -> int:
+    """Return the number of TPU slices that the devices belong to; 1 on other platforms."""
+    return len({getattr(device, "slice_index", 0) for device in devices})
+
+
+def choose_strategy(strategy: str, parameters: int) -> str:
+    """Return the strategy; `auto` is `gathered` up to a billion parameters and `fsdp` above."""
+    if strategy != "auto":
+        return strategy
+    return "gathered" if parameters <= _LARGEST_GATHERED else "fsdp"
+
+
+def fill_mesh(
+    config: MeshConfig, strategy: str, encoders: Sequence[EncoderConfig], devices: list[jax.Device]
+) -> MeshConfig:
+    """Return the mesh with a number for `fsdp`, for a strategy that is not `auto`.
+
+    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders.
+
+    Raises:
+      UserError: the strategy is `replicated`, and the mesh shards weights.
+    """
+    if strategy == "replicated":
+        if config.fsdp > 1:
+            raise UserError(
+                f"runtime.strategy=replicated contradicts runtime.mesh.fsdp={config.fsdp}; use strategy=gathered or "
+                "fsdp to shard weights, or leave mesh.fsdp=0"
+            )
+        return dataclasses.replace(config, fsdp=1)
+    if config.fsdp:
+        return config
+    available = len(devices) // count_slices(devices) // config.tensor
+    if config.data:
+        available = len(devices) // config.data // config.tensor
+    widths = [
+        width
+        for encoder in encoders
+        for width in (encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor)
+    ]
+    return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))

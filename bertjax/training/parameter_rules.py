@@ -1,0 +1,127 @@
+"""Optimizer rules for some of the parameters, which they select by path: decay by depth, multipliers, freezing.
+
+Stacked layers share one path and one array, so what differs between layers varies along its first axis.
+"""
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bertjax.errors import UserError
+from bertjax.training.config import Multiplier
+from bertjax.training.param_paths import map_with_path, matches, path_of
+
+IS_STACKED = matches(r"(^|/)layers/")
+_IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
+
+
+def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
+    """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them."""
+    is_frozen = _matches_any(frozen_paths)
+    return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
+
+
+def by_depth(decay: float) -> optax.GradientTransformation:
+    """Scale updates by decay^(L + 1 - depth): depth 0 for the embeddings, 1 to L for the layers, L + 1 for the heads.
+
+    L counts the layers of the stack. A row of parameters that several layers share has the depth of the last of them.
+    """
+
+    def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
+        layers = max(leaf.shape[0] for path, leaf in _leaves(params).items() if IS_STACKED(path))
+
+        def scaled(path: str, update: jax.Array) -> jax.Array:
+            if IS_STACKED(path):
+                rows = update.shape[0]
+                last_layers = (1 + jnp.arange(rows)) * (layers // rows)
+                factors = decay ** (layers + 1 - last_layers)
+                return update * factors.reshape(-1, *[1] * (update.ndim - 1))
+            return update * decay ** (layers + 1) if _IS_EMBEDDING(path) else update
+
+        return map_with_path(scaled, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
+    """Scale updates by the first multiplier that matches their path."""
+
+    def factor_of(path: str, ndim: int) -> jax.Array | float:
+        multiplier = next((entry for entry in multipliers if re.search(entry.path, path)), Multiplier())
+        if not multiplier.by_layer:
+            return multiplier.factor
+        return multiplier.factor * jnp.array(multiplier.by_layer).reshape(-1, *[1] * (ndim - 1))
+
+    def check(params: dict) -> None:
+        layers = {path: leaf.shape[0] for path, leaf in _leaves(params).items() if IS_STACKED(path)}
+        for index, multiplier in enumerate(multipliers):
+            name = f"optimizer.multipliers.{index}"
+            paths = _find(f"{name}.path", multiplier.path, params)
+            for path in paths if multiplier.by_layer else []:
+                if layers.get(path) != len(multiplier.by_layer):
+                    has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
+                    raise UserError(
+                        f"{name}.by_layer has {len(multiplier.by_layer)} factors, but {path!r} {has}; give a "
+                        "factor for each layer, and a path of layers alone"
+                    )
+
+    return stateless(check, lambda path, update, _: update * factor_of(path, update.ndim))
+
+
+def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Apply `trained` to parameters that no pattern matches; the others get updates of 0."""
+    is_frozen = _matches_any(patterns)
+
+    def frozen(params: dict) -> dict:
+        return map_with_path(lambda path, _: is_frozen(path), params)
+
+    def check(params: dict) -> None:
+        for index, pattern in enumerate(patterns):
+            _find(f"optimizer.frozen.{index}", pattern, params)
+        if all(map(is_frozen, _leaves(params))):
+            raise UserError(f"optimizer.frozen={list(patterns)} leaves no parameter to train; freeze fewer")
+
+    masked = optax.masked(trained, lambda params: jax.tree.map(operator.not_, frozen(params)))
+    zeroed = stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
+    return optax.chain(zeroed, masked)
+
+
+def _matches_any(patterns: Sequence[str]) -> Callable[[str], bool]:
+    return lambda path: any(re.search(pattern, path) for pattern in patterns)
+
+
+def stateless(check: Callable[[dict], None], update: Callable) -> optax.GradientTransformation:
+    """Update each leaf by update(path, update, param); `check` runs once, when the state is initialized."""
+
+    def init(params: dict) -> optax.EmptyState:
+        check(params)
+        return optax.EmptyState()
+
+    def apply(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
+        return jax.tree_util.tree_map_with_path(
+            lambda key_path, *leaves: update(path_of(key_path), *leaves), updates, params
+        ), state
+
+    return optax.GradientTransformation(init, apply)
+
+
+def _leaves(params: dict) -> dict[str, jax.Array]:
+    return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def _find(name: str, pattern: str, params: dict) -> list[str]:
+    """Return the paths that match a pattern.
+
+    Raises:
+      UserError: no path matches.
+    """
+    paths = list(_leaves(params))
+    if matching := [path for path in paths if re.search(pattern, path)]:
+        return matching
+    near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
+    raise UserError(f"{name}={pattern!r} matches no parameter; the nearest paths are {', '.join(near)}")
