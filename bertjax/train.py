@@ -37,7 +37,8 @@ from bertjax.training.run.checkpoint import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
-from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl, written_here
+from bertjax.training.run.workdir import (Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl)
+from bertjax.training.run.workdir import local_folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +182,7 @@ def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Token
 
 
 def _write_results(files: Workdir, model: export.Export, name: str, predictions: list[Record]) -> None:
-    with written_here(files.export) as folder:
+    with local_folder(files.export) as folder:
         export.write(folder, model)
         try:
             huggingface.write(folder / "hf", model)

@@ -81,7 +81,7 @@ def test_json_has_all_differences_and_numbers(here, capsys):
             "'runs/begun' has no line in metrics.jsonl yet; a run writes the first at step 10",
         ),
         (["runs/first", "runs/torn"], "runs/torn/metrics.jsonl:2 is damaged ("),
-        (["runs/first", "runs/odd"], "runs/odd/metrics.jsonl:2 is damaged (it is no JSON object); delete the line"),
+        (["runs/first", "runs/odd"], "runs/odd/metrics.jsonl:2 is damaged (it is not a JSON object); delete the line"),
         (["runs/first", "runs/unread"], "runs/unread/config.json is damaged ("),
         (["runs/first", "runs/short"], "runs/short/summary.json is damaged (it has no eval, baseline"),
         (

@@ -67,7 +67,7 @@ def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransforma
                     has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
                     raise UserError(
                         f"{name}.by_layer has {len(multiplier.by_layer)} factors, but {path!r} {has}; give a "
-                        "factor for each layer, and a path of layers alone"
+                        "factor for each layer, and a path that matches layers only"
                     )
 
     return stateless(check, lambda path, update, _: update * factor_of(path, update.ndim))

@@ -11,18 +11,18 @@ from etils import epath
 from bertjax import storage
 from bertjax.training.run.workdir import cut_jsonl
 
-# An object store takes whole files only: each flush writes the file anew.
+# An object store cannot append: each flush writes the full file again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
 
 log = logging.getLogger(__name__)
 
 
 class Journal:
-    """A file of JSON lines. Lines that cannot be written yet wait in memory, and the run goes on.
+    """A file of JSON lines. Lines that cannot be written yet wait in memory, and the run continues.
 
     Args:
-      path: the file; what it holds stays.
-      last_step: records of later steps go, and a line that was cut short.
+      path: the file; existing lines are kept.
+      last_step: records of later steps are dropped, and so is a line that was cut short.
     """
 
     def __init__(self, path: epath.Path, last_step: float = math.inf):
@@ -35,13 +35,13 @@ class Journal:
         self._failed = False
 
     def append(self, record: dict) -> None:
-        """Adds a line."""
+        """Add a line."""
         self._waiting += json.dumps(record, ensure_ascii=False) + "\n"
         if not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the lines that wait; where that fails, says so once."""
+        """Write the waiting lines; the first failure is logged."""
         if not self._waiting:
             return
         try:
@@ -66,5 +66,5 @@ class Journal:
                 while lines:
                     lines = lines[file.write(lines) :]
             except OSError:
-                os.ftruncate(file.fileno(), size)  # no half a line: the lines are written again
+                os.ftruncate(file.fileno(), size)  # remove a half line: the lines are written again
                 raise

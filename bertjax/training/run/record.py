@@ -20,7 +20,8 @@ from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.run.checkpoint import Checkpoints
-from bertjax.training.run.workdir import Workdir, read_json, write_json, written_here
+from bertjax.training.run.workdir import (Workdir, read_json, write_json)
+from bertjax.training.run.workdir import local_folder
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 
@@ -46,7 +47,7 @@ class RunRecord:
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
     """Write `config.json` and the tokenizer."""
-    with written_here(workdir.tokenizer) as folder:
+    with local_folder(workdir.tokenizer) as folder:
         folder.mkdir(exist_ok=True)
         tokenizer.save(folder)
     write_json(

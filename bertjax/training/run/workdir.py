@@ -1,4 +1,4 @@
-"""The workdir: everything that a run writes, and the only code that knows how files are written, cut and locked."""
+"""The workdir of a run: the paths of its files, its lock, and its JSON files."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ class Workdir:
 
     @classmethod
     def at(cls, path: epath.PathLike) -> "Workdir":
-        """The workdir at a path, which need not exist."""
+        """Return the workdir at a path, which need not exist."""
         return cls(epath.Path(path).expanduser())
 
     @property
@@ -85,10 +85,10 @@ class Workdir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Creates the workdir and holds it for this process alone.
+        """Create the workdir and lock it for this process.
 
         Raises:
-          Busy: another process holds it.
+          Busy: another process has locked it.
           UserError: it cannot be written.
         """
         with ExitStack() as stack:
@@ -110,35 +110,35 @@ class Workdir:
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
-    """Reads a JSON object that has these keys.
+    """Read a JSON object with these keys.
 
     Raises:
-      UserError: it is none.
+      UserError: the file is not such an object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in keys if key not in found]
+        value = json.loads(path.read_text(encoding="utf-8"))
+        missing = [key for key in keys if key not in value]
     except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or delete its folder and start anew") from error
-    if missing or not isinstance(found, dict):
-        what = f"it has no {', '.join(missing)}" if missing else "it is no JSON object"
-        raise UserError(f"{path} is damaged ({what}); restore it, or delete its folder and start anew")
-    return found
+        raise UserError(f"{path} is damaged ({error}); restore it, or use another --workdir") from error
+    if missing or not isinstance(value, dict):
+        problem = f"it has no {', '.join(missing)}" if missing else "it is not a JSON object"
+        raise UserError(f"{path} is damaged ({problem}); restore it, or use another --workdir")
+    return value
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Writes all of it or nothing."""
+    """Write a JSON file, all of it or nothing."""
     storage.write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
-    """Writes a record a line, all of them or nothing, in a folder that need not exist."""
+    """Write one record per line, all of them or nothing; the folder is created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     storage.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
-    """Appends one line."""
+    """Append one line."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
     if is_remote(path):
         storage.write_text(path, (path.read_text(encoding="utf-8") if path.exists() else "") + line)
@@ -148,43 +148,43 @@ def append_jsonl(path: epath.Path, record: dict) -> None:
 
 
 @contextmanager
-def written_here(folder: epath.Path) -> Iterator[Path]:
-    """A local folder to write what belongs into `folder`: that one itself, or one that is copied there afterward."""
+def local_folder(folder: epath.Path) -> Iterator[Path]:
+    """Provide a local folder to write the files of `folder`: itself, or for a URL one that is copied there on exit."""
     if not is_remote(folder):
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch)
         files = [path for path in Path(scratch).rglob("*") if path.is_file()]
-        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # what names the others comes last
+        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # JSON files refer to the others
             target = folder / path.relative_to(scratch).as_posix()
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
 
 
 def read_jsonl(path: epath.Path) -> list[dict]:
-    """The records of a file, a last line that a kill cut short left out; empty where there is no file.
+    """Return the records of a file, without a last line that a kill cut short; empty if there is no file.
 
     Raises:
-      UserError: another line is no JSON object.
+      UserError: another line is not a JSON object.
     """
     if not path.exists():
         return []
-    *whole, _ = path.read_bytes().split(b"\n")  # the cut may go through a character
+    *lines, _ = path.read_bytes().split(b"\n")  # bytes: the cut may be inside a character
     records = []
-    for number, line in enumerate(whole, start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
         except ValueError as error:
-            raise UserError(f"{path}:{number} is damaged ({error}); delete the line to go on without it") from error
+            raise UserError(f"{path}:{number} is damaged ({error}); delete the line to continue without it") from error
         records.append(record)
     return records
 
 
 def cut_jsonl(path: epath.Path, last_step: float) -> None:
-    """Drops a line that was cut short, and the records after a step, which a resumed run writes again."""
+    """Drop a line that was cut short, and the records after a step, which a resumed run writes again."""
     if path.exists():
         kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
         write_jsonl(path, kept)

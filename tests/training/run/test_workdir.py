@@ -15,10 +15,10 @@ from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,
     cut_jsonl,
+    local_folder,
     read_json,
     read_jsonl,
     write_json,
-    written_here,
 )
 from tests.data.test_remote import Bucket
 
@@ -94,7 +94,7 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
         lines.append({"step": step})
     lines.flush()
     assert [record["step"] for record in read_jsonl(bucket.metrics)] == [1, 2, 3, 4, 5]
-    with written_here(bucket.export) as folder:
+    with local_folder(bucket.export) as folder:
         (folder / "tokenizer").mkdir()
         (folder / "tokenizer" / "model").write_bytes(b"mine")
     assert (bucket.export / "tokenizer" / "model").read_bytes() == b"mine"
@@ -115,7 +115,7 @@ def test_json_is_written_whole(tmp_path):
 def test_json_that_is_none(tmp_path):
     path = Workdir.at(tmp_path).config
     path.write_text('{"a": ')
-    with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or delete its folder"):
+    with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or use another --workdir"):
         read_json(path)
 
 
