@@ -56,8 +56,8 @@ def test_evaluations_are_averaged_one_by_one(tmp_path):
         [record(19, heldout=4.0), record(38, heldout=2.0)],
         [record(20, heldout=6.0), record(39, heldout=3.0), record(59, heldout=1.0)],
     )
-    found = as_lists(curve_of(entry.runs, "eval/heldout/mlm_loss", "step"))
-    assert found == [[19.5, 38.5], [5.0, 2.5], [4.0, 2.0], [6.0, 3.0]]
+    curve = as_lists(curve_of(entry.runs, "eval/heldout/mlm_loss", "step"))
+    assert curve == [[19.5, 38.5], [5.0, 2.5], [4.0, 2.0], [6.0, 3.0]]
 
 
 def test_a_single_run_is_its_points(tmp_path):

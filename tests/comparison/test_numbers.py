@@ -22,30 +22,30 @@ def entries(tmp_path):
 
 
 def test_numbers_over_seeds(entries):
-    found = numbers_of(entries[0])
-    loss = found.heldout["mlm_loss"]
+    numbers = numbers_of(entries[0])
+    loss = numbers.heldout["mlm_loss"]
     assert loss.values == (3.0, 5.0, 5.5), "of the seed that is under way its last evaluation"
     assert loss.mean == pytest.approx(4.5) and loss.deviation == pytest.approx(1.75**0.5)
-    assert found.baselines["unigram_loss"].values == (7.0, 7.0)
-    assert found.spent["evaluated_at"].values == (20, 20, 10)
-    assert found.spent["steps"].values == (20, 20, 12)
-    assert found.spent["tokens"].values == (2000.0, 2000.0, 1200.0)
-    assert found.spent["flops"].values == (20000.0, 20000.0, 12000.0)
-    assert found.spent["seconds"].values == (50.0, 50.0, 24.0), "the end of a finished run is after its last line"
-    assert found.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
+    assert numbers.baselines["unigram_loss"].values == (7.0, 7.0)
+    assert numbers.spent["evaluated_at"].values == (20, 20, 10)
+    assert numbers.spent["steps"].values == (20, 20, 12)
+    assert numbers.spent["tokens"].values == (2000.0, 2000.0, 1200.0)
+    assert numbers.spent["flops"].values == (20000.0, 20000.0, 12000.0)
+    assert numbers.spent["seconds"].values == (50.0, 50.0, 24.0), "the end of a finished run is after its last line"
+    assert numbers.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
 
 
 def test_a_run_that_was_never_evaluated(entries):
-    found = numbers_of(entries[1])
-    assert (found.heldout, found.baselines) == ({}, {})
-    assert {name: spread.values for name, spread in found.spent.items()} == {
+    numbers = numbers_of(entries[1])
+    assert (numbers.heldout, numbers.baselines) == ({}, {})
+    assert {name: spread.values for name, spread in numbers.spent.items()} == {
         "steps": (4,),
         "tokens": (400.0,),
         "flops": (4000.0,),
         "seconds": (8.0,),
         "tokens_per_second": (50.0,),
     }
-    assert found.spent["steps"].deviation == 0.0
+    assert numbers.spent["steps"].deviation == 0.0
 
 
 def test_finished_runs(entries):
@@ -59,9 +59,9 @@ def test_an_unfinished_run_has_the_numbers_of_its_newest_line(tmp_path):
     with open(root / "metrics.jsonl", "a") as file:
         file.write('{"step": 30, "tokens": 3000.0, "seconds": 60.0, "eval/heldout/mlm_loss": 3.5}\n')
     entry, _ = open_entries([str(root), str(write(tmp_path / "b", [record(1)]))])
-    found = numbers_of(entry)
-    assert not entry.runs[0].finished and found.heldout["mlm_loss"].values == (3.5,)
-    assert found.spent["seconds"].values == (60.0,) and found.spent["tokens_per_second"].values == (50.0,)
+    numbers = numbers_of(entry)
+    assert not entry.runs[0].finished and numbers.heldout["mlm_loss"].values == (3.5,)
+    assert numbers.spent["seconds"].values == (60.0,) and numbers.spent["tokens_per_second"].values == (50.0,)
 
 
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path):

@@ -23,20 +23,20 @@ def test_only_differing_settings_are_listed_each_in_its_half(tmp_path):
     }
     first = write(tmp_path / "a", [record(1)])
     second = write(tmp_path / "b", [record(1)], changed, store="b" * 64)
-    found = compared(first, second)
-    assert found.identity["optimizer.schedule.kind"] == [("linear",), ("cosine",)]
-    assert all(name.startswith("optimizer.schedule.") for name in found.identity)
-    assert found.execution == {
+    differences = compared(first, second)
+    assert differences.identity["optimizer.schedule.kind"] == [("linear",), ("cosine",)]
+    assert all(name.startswith("optimizer.schedule.") for name in differences.identity)
+    assert differences.execution == {
         "data.corpus": [("embedded:en",), ("my/texts",)],
         "eval.rows": [(4096,), (64,)],
         "runtime.workers": [(0,), (2,)],
     }
-    assert found.content == {"data.store_fingerprint": [("a" * 64,), ("b" * 64,)]}, "and no plan"
+    assert differences.content == {"data.store_fingerprint": [("a" * 64,), ("b" * 64,)]}, "and no plan"
 
 
 def test_equal_runs_have_no_differences(tmp_path):
-    found = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)]))
-    assert found.identity == found.execution == found.content == {}
+    differences = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)]))
+    assert differences.identity == differences.execution == differences.content == {}
 
 
 def test_a_setting_that_an_older_run_lacks_has_its_default(tmp_path):
@@ -50,9 +50,9 @@ def test_a_setting_that_an_older_run_lacks_has_its_default(tmp_path):
 def test_an_additional_stage_and_another_kind_of_task(tmp_path):
     stage = {"steps": 20, "seq_len": 32, "batch": 8}
     changed = {"stages": [stage, stage | {"steps": 5}], "tasks": {"bert": {"objective": {"kind": "mlm"}}}}
-    found = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)], changed)).identity
-    assert found["stages.1.steps"] == [(None,), (5,)] and "stages.0.steps" not in found
-    assert found["tasks.bert.objective.kind"] == [("bert",), ("mlm",)]
+    differences = compared(write(tmp_path / "a", [record(1)]), write(tmp_path / "b", [record(1)], changed)).identity
+    assert differences["stages.1.steps"] == [(None,), (5,)] and "stages.0.steps" not in differences
+    assert differences["tasks.bert.objective.kind"] == [("bert",), ("mlm",)]
 
 
 def test_seeds_are_one_column(tmp_path):

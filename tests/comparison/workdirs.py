@@ -15,12 +15,12 @@ CONFIG = {
 
 def record(step: int, loss: float | None = None, heldout: float | None = None, speed: float = 2.0) -> dict:
     """A line of `metrics.jsonl`: 100 tokens and 1,000 FLOPs a step, `speed` seconds."""
-    found = {"step": step, "tokens": 100.0 * step, "flops": 1000.0 * step, "seconds": speed * step}
+    entry = {"step": step, "tokens": 100.0 * step, "flops": 1000.0 * step, "seconds": speed * step}
     if loss is not None:
-        found["train/mlm_loss"] = loss
+        entry["train/mlm_loss"] = loss
     if heldout is not None:
-        found |= {"eval/heldout/mlm_loss": heldout, "eval/heldout/mlm_accuracy": heldout / 10}
-    return found
+        entry |= {"eval/heldout/mlm_loss": heldout, "eval/heldout/mlm_accuracy": heldout / 10}
+    return entry
 
 
 def write(
@@ -40,7 +40,7 @@ def write(
     written = {"format_version": 1, "config": to_dict(config), "vocab_size": 100}
     identity = config.identity(store) | {"plans": {"bert/32": f"plan of {root.name}"}}
     (root / "config.json").write_text(json.dumps(written | {"identity": identity}))
-    (root / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+    (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in records))
     if baseline is not None:
         last = records[-1]
         metrics = {key.split("/")[-1]: value for key, value in last.items() if key.startswith("eval/")}

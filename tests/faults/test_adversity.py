@@ -1,4 +1,4 @@
-"""Full disks, clocks that go backwards, numbers that are none, machines of another size: the run goes on."""
+"""Full disks, clocks that go backwards, losses that are not finite, other numbers of devices: the run continues."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Files of a workdir that were cut, altered or half-written: said in one line, and never built upon."""
+"""Files of a workdir that were cut, altered or half-written: reported in one line, and never used."""
 
 import json
 import shutil

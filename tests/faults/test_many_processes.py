@@ -1,4 +1,4 @@
-"""One run in several processes: it is the run of one process, and it outlives each of them."""
+"""One run in several processes: it equals the run of one process, and survives the end of each of them."""
 
 import json
 import random
@@ -68,9 +68,9 @@ def test_one_of_two_killed_ten_times_and_equal_bit_for_bit(flags, undisturbed_pa
         runs.wait_for_step(tmp_path, max(moment, logged + 1), processes[0])
         killed = draw.randrange(2)
         processes[killed].kill()
-        began = time.monotonic()
+        start = time.monotonic()
         ended = runs.finish_many(processes)
-        assert time.monotonic() - began < 60.0, "not the configured 10 seconds, but the 100 that are usual"
+        assert time.monotonic() - start < 60.0, "not the configured 10 seconds, but the 100 that are usual"
         assert ended[killed].returncode == -signal.SIGKILL
         # It finds out by itself (1), or the service in which they meet ends it.
         assert ended[1 - killed].returncode in (1, -signal.SIGABRT), ended[1 - killed].stderr
@@ -87,7 +87,7 @@ def test_bad_input_ends_every_process_with_one_line(flags, tmp_path):
 
 
 def test_a_defect_in_one_process_ends_all(flags, tmp_path):
-    """The heartbeat, after 100 seconds, is not what tells the others."""
+    """The others end before the heartbeat times out after 100 seconds."""
     faulty = "--config.tasks.bert.objective.kind=tests.faulty_objective:Faulty"
     first, second = runs.finish_many(runs.start_many(2, *flags, faulty, f"--workdir={tmp_path}"))
     assert (first.returncode, second.returncode) == (1, 1)

@@ -1,4 +1,4 @@
-"""A run that is killed, or asked to stop, ends up as if nothing had happened."""
+"""A run that was killed or stopped, and resumed, equals one that never stopped."""
 
 import random
 import signal

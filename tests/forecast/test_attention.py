@@ -31,7 +31,7 @@ def kernels(text: str) -> set[str]:
 
 
 def square(text: str) -> set[str]:
-    """Every shape that holds a number for each pair of tokens of a row, fused or not."""
+    """Return every shape with a number for each pair of tokens of a row, fused or not."""
     return set(re.findall(r"\w+\[[\d,]*512,512\]", text))
 
 

@@ -21,40 +21,40 @@ def on_shards(function, on, in_specs, out_specs):
 def the_one(function, on, spec, out_spec, dtype="float32") -> Collective:
     """The only collective of a function of one global array [ROWS, WIDTH]."""
     program = module(on_shards(function, on, spec, out_spec), ((ROWS, WIDTH), dtype, spec), on=on)
-    [found] = collectives(program, on.size)
-    return found
+    [collective] = collectives(program, on.size)
+    return collective
 
 
 def test_all_reduce():
-    found = the_one(lambda x: jax.lax.psum(x, "data"), mesh(FOUR), P("data"), P())
-    assert (found.kind, found.dtype, found.group, found.runs) == ("all-reduce", "f32", 4, 1)
-    assert found.bytes == ROWS // 4 * WIDTH * 4
-    assert found.sent == found.bytes * 2 * 3 / 4
+    collective = the_one(lambda x: jax.lax.psum(x, "data"), mesh(FOUR), P("data"), P())
+    assert (collective.kind, collective.dtype, collective.group, collective.runs) == ("all-reduce", "f32", 4, 1)
+    assert collective.bytes == ROWS // 4 * WIDTH * 4
+    assert collective.sent == collective.bytes * 2 * 3 / 4
 
 
 def test_all_gather():
-    found = the_one(lambda x: jax.lax.all_gather(x, "data", tiled=True), mesh(FOUR), P("data"), P(), "bfloat16")
-    assert (found.kind, found.dtype, found.bytes) == ("all-gather", "bf16", ROWS * WIDTH * 2)
-    assert found.sent == found.bytes * 3 / 4
+    collective = the_one(lambda x: jax.lax.all_gather(x, "data", tiled=True), mesh(FOUR), P("data"), P(), "bfloat16")
+    assert (collective.kind, collective.dtype, collective.bytes) == ("all-gather", "bf16", ROWS * WIDTH * 2)
+    assert collective.sent == collective.bytes * 3 / 4
 
 
 def test_reduce_scatter():
     scatter = functools.partial(jax.lax.psum_scatter, axis_name="data", tiled=True)
-    found = the_one(scatter, mesh(FOUR), P(), P("data"))
-    assert (found.kind, found.bytes) == ("reduce-scatter", ROWS * WIDTH * 4)
-    assert found.sent == found.bytes * 3 / 4
+    collective = the_one(scatter, mesh(FOUR), P(), P("data"))
+    assert (collective.kind, collective.bytes) == ("reduce-scatter", ROWS * WIDTH * 4)
+    assert collective.sent == collective.bytes * 3 / 4
 
 
 def test_permute():
     ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
-    found = the_one(lambda x: jax.lax.ppermute(x, "data", ring), mesh(FOUR), P("data"), P("data"))
-    assert (found.kind, found.sent) == ("collective-permute", ROWS // 4 * WIDTH * 4)
+    collective = the_one(lambda x: jax.lax.ppermute(x, "data", ring), mesh(FOUR), P("data"), P("data"))
+    assert (collective.kind, collective.sent) == ("collective-permute", ROWS // 4 * WIDTH * 4)
 
 
 def test_a_group_is_an_axis_of_the_mesh():
     on = mesh(FOUR, ("data", "fsdp"), (2, 2))
-    found = the_one(lambda x: jax.lax.psum(x, "fsdp"), on, P(("data", "fsdp")), P("data"))
-    assert found.group == 2 and found.sent == found.bytes
+    collective = the_one(lambda x: jax.lax.psum(x, "fsdp"), on, P(("data", "fsdp")), P("data"))
+    assert collective.group == 2 and collective.sent == collective.bytes
 
 
 @pytest.mark.parametrize("length", [3, 40])
@@ -68,13 +68,13 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     on = mesh(FOUR)
     run = on_shards(function, on, (P(None, "data"), P("data")), P(None, "data"))
     arrays = (((256, 4096), "float32", P(None, "data")), ((4096, 1024), "float32", P("data")))
-    found = [one for one in collectives(module(run, *arrays, on=on), 4) if one.bytes > 1000]
-    assert sum(one.runs for one in found) == length
-    assert {one.bytes for one in found} == {256 * 1024 * 4}
+    collective = [one for one in collectives(module(run, *arrays, on=on), 4) if one.bytes > 1000]
+    assert sum(one.runs for one in collective) == length
+    assert {one.bytes for one in collective} == {256 * 1024 * 4}
 
 
 def test_an_overlapping_collective_is_counted_once():
-    """A gather that has products to hide behind becomes several fusions, each with a copy of it."""
+    """A gather that overlaps with products becomes several fusions, each with a copy of it."""
 
     def function(x, w, v):
         gathered = jax.lax.all_gather(w, "data", tiled=True)
@@ -86,20 +86,24 @@ def test_an_overlapping_collective_is_counted_once():
     run = on_shards(function, on, (P("data"), P("data"), P()), P("data"))
     arrays = [((8192, 2048), "bfloat16", P("data")), ((2048, 2048), "bfloat16", P("data"))]
     program = module(run, *arrays, ((2048, 2048), "bfloat16", P()), on=on)
-    [found] = collectives(program, 4)
-    assert found.asynchronous and (found.kind, found.runs, found.bytes) == ("all-gather", 1, 2048 * 2048 * 2)
+    [collective] = collectives(program, 4)
+    assert collective.asynchronous and (collective.kind, collective.runs, collective.bytes) == (
+        "all-gather",
+        1,
+        2048 * 2048 * 2,
+    )
 
 
 def test_collectives_between_slices():
     on = mesh("2xv5e:2x2", ("data", "fsdp"), (2, 4))
     run = on_shards(lambda x: jax.lax.psum(x, "data"), on, P("data", "fsdp"), P(None, "fsdp"))
-    found = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), 8)
-    assert all(one.between_slices and one.asynchronous for one in found)
-    assert sum(one.sent for one in found) == ROWS // 2 * WIDTH // 4 * 4
+    collective = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), 8)
+    assert all(one.between_slices and one.asynchronous for one in collective)
+    assert sum(one.sent for one in collective) == ROWS // 2 * WIDTH // 4 * 4
 
 
 def test_the_table_sums_collectives_of_one_kind():
     one = Collective("all-gather", "bf16", 100, 4, 3, True)
     other = Collective("all-gather", "bf16", 10, 8, 1, True)
-    apart = Collective("all-gather", "bf16", 1000, 4, 1, False)
-    assert table([one, apart, other]) == [apart, Collective("all-gather", "bf16", 310, 8, 4, True)]
+    synchronous = Collective("all-gather", "bf16", 1000, 4, 1, False)
+    assert table([one, synchronous, other]) == [synchronous, Collective("all-gather", "bf16", 310, 8, 4, True)]

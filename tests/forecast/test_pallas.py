@@ -1,4 +1,4 @@
-"""Kernels: what they compute, told from the program that they were written as."""
+"""FLOPs of kernels, counted in their traced programs."""
 
 import jax
 import jax.numpy as jnp

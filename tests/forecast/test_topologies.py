@@ -1,4 +1,4 @@
-"""Names of topologies, and what the compiler says of their chips."""
+"""Names of topologies, and the figures that the compiler has of their chips."""
 
 import pytest
 

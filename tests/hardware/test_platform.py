@@ -55,22 +55,22 @@ def test_a_vfio_device_is_a_tpu_only_if_its_vendor_is_google(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "given, expected",
+    "flags_before, expected",
     [
         ("", "--xla_cpu_prefer_vector_width=512"),
         ("--xla_dump_to=x", "--xla_dump_to=x --xla_cpu_prefer_vector_width=512"),
         ("--xla_cpu_prefer_vector_width=256", "--xla_cpu_prefer_vector_width=256"),
     ],
 )
-def test_wide_vectors_are_used_if_the_cpu_has_them_and_the_user_set_nothing(monkeypatch, given, expected):
+def test_wide_vectors_are_used_if_the_cpu_has_them_and_the_user_set_nothing(monkeypatch, flags_before, expected):
     monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2 avx512f")
-    monkeypatch.setenv("XLA_FLAGS", given)
+    monkeypatch.setenv("XLA_FLAGS", flags_before)
     platform.configure("cpu")
     assert platform.os.environ["XLA_FLAGS"] == expected
     monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2")
-    monkeypatch.setenv("XLA_FLAGS", given)
+    monkeypatch.setenv("XLA_FLAGS", flags_before)
     platform.configure("cpu")
-    assert platform.os.environ["XLA_FLAGS"] == given
+    assert platform.os.environ["XLA_FLAGS"] == flags_before
 
 
 @pytest.mark.parametrize("backend, before, after", [("tpu", None, "bertjax/compiled"), ("tpu", "/mine", "/mine")])

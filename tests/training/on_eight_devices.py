@@ -24,18 +24,18 @@ def main() -> None:
     steps = [batches.make(seed=seed) for seed in range(STEPS)]
     one = Trainer(context(dropout=0.1))
     expected = one.train(*steps)
-    found = {}
+    differences = {}
     for name, choices in LAYOUTS.items():
         many = Trainer(context(dropout=0.1, **choices))
         metrics = many.train(*steps)
         params = zip(jax.tree.leaves(many.params), jax.tree.leaves(one.params), strict=True)
         kernel = many.state["opt_state"][1].mu["encoder"]["layers"]["intermediate"]["kernel"]
-        found[name] = {
+        differences[name] = {
             "kernels": kernel.addressable_shards[0].data.size / kernel.size,
             "losses": max(float(np.max(np.abs(metrics[n] / expected[n] - 1))) for n in ("mlm_loss", "nsp_loss")),
             "params": max(float(np.max(np.abs(a - b))) for a, b in params),
         }
-    print(json.dumps(found))
+    print(json.dumps(differences))
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ def test_devices_compare_the_whole_batch():
     command = [sys.executable, "-m", "tests.training.contrast_on_eight_devices"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    plain = found.pop("plain")
+    results = json.loads(ended.stdout)
+    plain = results.pop("plain")
     assert plain["loss"] > 2.0 and plain["evaluated"] > 2.0, "of ten pairs; one device has two at most"
-    assert len(found) == 4
-    for layout, difference in found.items():
+    assert len(results) == 4
+    for layout, difference in results.items():
         assert difference["loss"] < 1e-5 and difference["evaluated"] < 1e-5, layout
         assert difference["right"] == 0 and difference["gradient"] < 1e-5, layout

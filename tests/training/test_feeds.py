@@ -52,22 +52,22 @@ def test_batches_do_not_depend_on_the_number_of_workers(feeds, workers):
 
 
 def test_starting_at_a_late_step_costs_no_more(feeds, monkeypatch):
-    """Whatever the first step is, the batches asked for are all that is taken from the store."""
-    asked, taken = [], []
+    """Whatever the first step is, the batches requested for are all that is taken from the store."""
+    requested, taken = [], []
 
     def counted_at(step):
-        asked.append(step)
+        requested.append(step)
         return at(step)
 
     take = StoredExamples._assemble
     monkeypatch.setattr(StoredExamples, "_assemble", lambda self, *a, **k: taken.append(self) or take(self, *a, **k))
     for start in (0, 1_000_000):
-        asked.clear(), taken.clear()
+        requested.clear(), taken.clear()
         steps = range(start, start + len(FORMAT_KINDS))
         assert len(
             list(iterate(LocalBatches(counted_at, feeds, (0,), 1), steps.start, steps.stop, 0, prefetch=1))
         ) == len(steps)
-        assert asked == list(steps) and len(taken) == len(steps)
+        assert requested == list(steps) and len(taken) == len(steps)
 
 
 @pytest.mark.parametrize("kind", ["full_sentences", "doc_sentences"])
@@ -85,7 +85,7 @@ def test_an_epoch_has_every_token_of_the_corpus_once(store, feeds, kind):
 
 
 def test_sources_take_turns_by_their_weights(tmp_path):
-    """Two corpora of the same size; the one with weight 3 comes three times as often, each row of it in its turn."""
+    """Of two corpora of the same size, the one with weight 3 has three times as many rows, each in its turn."""
     for name, word in (("a", "apple"), ("b", "berry")):
         documents = (f"{word} {i} is {word}. So {i} is it.\n\n" for i in range(400))
         (tmp_path / f"{name}.txt").write_text("".join(documents))
@@ -101,4 +101,4 @@ def test_sources_take_turns_by_their_weights(tmp_path):
     assert [text.count("apple") > text.count("berry") for text in texts] == of_a.tolist()
     equal = {name: dataclasses.replace(source, weight=1.0) for name, source in sources.items()}
     together = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, sources=equal)))
-    assert len(together.plans) == 1  # all sources are one stream where none weighs more
+    assert len(together.plans) == 1  # sources of equal weight are one stream

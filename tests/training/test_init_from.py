@@ -1,4 +1,4 @@
-"""A run that begins with the weights of another one."""
+"""A run that starts with the weights of another one."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def weights(folder) -> dict[str, np.ndarray]:
 
 
 def test_weights_are_loaded_and_the_optimizer_is_fresh(flags, undisturbed, tmp_path):
-    """With a learning rate of nearly nothing a run ends where it began."""
+    """With a learning rate of almost 0, a run ends with the weights that it started with."""
     still = [*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"]
     assert runs.call(*still, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run") == 0
     before, after = weights(undisturbed), weights(tmp_path / "run")
@@ -85,7 +85,7 @@ def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
     ],
 )
 def test_params_that_a_hugging_face_checkpoint_lacks_are_initialized(tmp_path, caplog, architecture, new):
-    """Its pooler, where the MLM head is all that it has; no head reads it."""
+    """It lacks the pooler if its only head is the MLM head; no head reads the pooler."""
     export.write(tmp_path / "made", models.make(models.PARTS[architecture], models.trained()))
     convert.run(tmp_path / "made", tmp_path / "theirs")
     convert.run(tmp_path / "theirs", tmp_path / "bert")
@@ -117,7 +117,7 @@ def test_a_missing_source(flags, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_student_starts_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
-    """And goes on only with that teacher; with a learning rate of nearly nothing it ends where it began."""
+    """It resumes only with that teacher. With a learning rate of almost 0, it ends with the weights it started with."""
     teacher = tmp_path / "teacher"
     shutil.copytree(undisturbed / "export", teacher)
     student = [

@@ -37,43 +37,43 @@ def test_linear(warmup_steps, expected):
 
 
 def test_one_cycle_starts_at_a_hundredth_and_ends_at_a_hundredth_of_that():
-    found = rates(OneCycle(), WarmupSegment(0, 101, 2.0, 40))
-    np.testing.assert_allclose(found[[0, 20, 40, 70, 100]], [0.02, 1.01, 2.0, 1.0001, 2e-4], rtol=1e-5)
-    np.testing.assert_allclose(np.diff(found[:41]), 1.98 / 40, rtol=1e-4)
-    np.testing.assert_allclose(np.diff(found[40:]), -1.9998 / 60, rtol=1e-4)
+    values = rates(OneCycle(), WarmupSegment(0, 101, 2.0, 40))
+    np.testing.assert_allclose(values[[0, 20, 40, 70, 100]], [0.02, 1.01, 2.0, 1.0001, 2e-4], rtol=1e-5)
+    np.testing.assert_allclose(np.diff(values[:41]), 1.98 / 40, rtol=1e-4)
+    np.testing.assert_allclose(np.diff(values[40:]), -1.9998 / 60, rtol=1e-4)
 
 
 def test_cosine_equals_optax():
     theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=60)
-    found = rates(Cosine(), WarmupSegment(0, 100, 2.0, 40))
-    np.testing.assert_allclose(found[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
-    np.testing.assert_allclose(found[40:], [theirs(step) for step in range(60)], rtol=1e-4, atol=1e-6)
+    values = rates(Cosine(), WarmupSegment(0, 100, 2.0, 40))
+    np.testing.assert_allclose(values[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
+    np.testing.assert_allclose(values[40:], [theirs(step) for step in range(60)], rtol=1e-4, atol=1e-6)
 
 
 def test_warm_up_stable_decay_is_a_trapezoid():
-    found = rates(WarmupStableDecay(decay_steps=20), WarmupSegment(0, 100, 2.0, 40))
-    np.testing.assert_allclose(found[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
-    np.testing.assert_allclose(found[40:80], 2.0, rtol=1e-6)
-    np.testing.assert_allclose(found[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
+    values = rates(WarmupStableDecay(decay_steps=20), WarmupSegment(0, 100, 2.0, 40))
+    np.testing.assert_allclose(values[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
+    np.testing.assert_allclose(values[40:80], 2.0, rtol=1e-6)
+    np.testing.assert_allclose(values[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 @pytest.mark.parametrize("warmup_steps", [0, 1, 40, 79])
 def test_every_schedule_rises_once_to_its_peak_and_is_never_zero(schedule, warmup_steps):
-    found = rates(schedule, WarmupSegment(0, 100, 2.0, warmup_steps))
-    peak = int(np.argmax(found))
-    assert found.max() == pytest.approx(2.0, rel=1e-6) and found.min() > 0
-    assert (np.diff(found[: peak + 1]) > 0).all() and (np.diff(found[peak:]) <= 0).all()
+    values = rates(schedule, WarmupSegment(0, 100, 2.0, warmup_steps))
+    peak = int(np.argmax(values))
+    assert values.max() == pytest.approx(2.0, rel=1e-6) and values.min() > 0
+    assert (np.diff(values[: peak + 1]) > 0).all() and (np.diff(values[peak:]) <= 0).all()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 def test_a_stage_may_start_a_segment_of_its_own(schedule):
     first, second = WarmupSegment(0, 100, 2.0, 40), WarmupSegment(100, 50, 0.5, 10)
     alone = dataclasses.replace(second, first=0)
-    found = rates(schedule, first, second)
-    np.testing.assert_array_equal(found, [*rates(schedule, first), *rates(schedule, alone)])
+    values = rates(schedule, first, second)
+    np.testing.assert_array_equal(values, [*rates(schedule, first), *rates(schedule, alone)])
     compiled = jax.jit(jax.vmap(learning_rate(schedule, [first, second])))(np.arange(150))
-    np.testing.assert_allclose(compiled, found, rtol=1e-5)
+    np.testing.assert_allclose(compiled, values, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

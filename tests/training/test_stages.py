@@ -35,7 +35,7 @@ def test_steps_of_stages():
     ]
 
 
-# Two tasks, of which the second enters late, has every third step, and then goes on alone.
+# Two tasks: the second one starts late, has every third step, and then all steps.
 MIXED = Timetable((Stage(4, 8, 2, tasks=("a",)), Stage(6, 8, 4), Stage(2, 8, 1, tasks=("b",))), {"a": 2.0, "b": 1.0})
 
 
@@ -54,7 +54,7 @@ def test_a_dispatch_ends_with_the_turn_of_its_task():
 def test_shares_of_the_steps_follow_the_weights(weights, steps):
     weights = {f"task{index}": weight for index, weight in enumerate(weights)}
     mixed = Timetable((Stage(steps, 8, 1), Stage(1, 8, 1), Stage(1, 8, 1)), weights)
-    after = {}  # how often each task had a turn, from where its next begins
+    after = {}  # {task: number of its turns}, from the first row of its next turn
     for step in (steps, steps + 1):
         after |= {(spec := mixed.at(step)).task: spec.first}
     for task, turns in after.items():
@@ -102,8 +102,8 @@ def test_a_warm_up_may_be_a_share_of_all_steps():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_share=0.1)
     restarted = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
     assert warmup_segments(restarted, optimizer) == (WarmupSegment(0, 30, 2.0, 6), WarmupSegment(30, 30, 0.5, 1))
-    said = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
-    with pytest.raises(UserError, match=said):
+    message = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
+    with pytest.raises(UserError, match=message):
         warmup_segments(restarted, OptimizerConfig(warmup_share=0.6))
 
 

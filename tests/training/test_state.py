@@ -1,4 +1,4 @@
-"""Progressive stacking: what a doubled model is, and that it goes on."""
+"""Progressive stacking: the doubled model, and runs that continue with it."""
 
 import jax
 import jax.numpy as jnp
@@ -90,4 +90,4 @@ def test_a_growing_run_resumes_bit_for_bit_within_and_between_stages(flags, tmp_
         assert runs.call(*growing, f"--workdir={parted}") == 0
         assert runs.weights(parted) == runs.weights(tmp_path / "whole")
     losses = [loss for _, loss, _ in runs.losses(tmp_path / "whole")]
-    assert abs(losses[6] - losses[5]) < 1.0  # it goes on from what was learned
+    assert abs(losses[6] - losses[5]) < 1.0  # training continues from what was learned

@@ -35,9 +35,9 @@ def gathered() -> str:
 
 
 def results(text: str, operation: str) -> list[str]:
-    """Shapes of all that an operation gives; one that is asynchronous stands in several fusions."""
-    given = re.findall(rf"= (.+?) {operation}(?:-start)?\(", text)
-    return [shape for shapes in given for shape in re.findall(r"\w+\[[\d,]*\]", shapes)]
+    """Return the shapes of an operation's results; an asynchronous one is in several fusions."""
+    results_of = re.findall(rf"= (.+?) {operation}(?:-start)?\(", text)
+    return [shape for shapes in results_of for shape in re.findall(r"\w+\[[\d,]*\]", shapes)]
 
 
 def test_weights_are_gathered_only_in_bfloat16(gathered):

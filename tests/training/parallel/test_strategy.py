@@ -29,7 +29,7 @@ def test_gathered_up_to_a_billion_parameters():
 
 
 @pytest.mark.parametrize(
-    ("given", "count", "slices", "fsdp"),
+    ("mesh", "count", "slices", "fsdp"),
     [
         (MeshConfig(), 16, 1, 16),
         (MeshConfig(), 512, 2, 256),  # only replicas cross slices
@@ -41,8 +41,8 @@ def test_gathered_up_to_a_billion_parameters():
         (MeshConfig(), 7, 1, 1),
     ],
 )
-def test_weights_are_sharded_over_a_slice(given, count, slices, fsdp):
-    assert fill_mesh(given, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
+def test_weights_are_sharded_over_a_slice(mesh, count, slices, fsdp):
+    assert fill_mesh(mesh, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
 
 
 def test_replicas_shard_nothing():

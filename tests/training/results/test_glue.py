@@ -24,9 +24,9 @@ def test_a_table_of_some_tasks(tmp_path):
     write(tmp_path, "CoLA", "matthews", [0.5])
     scores = scores_of(GLUE, tmp_path)
     assert scores == {"CoLA": [0.5], "MRPC": [0.8, 0.9]}
-    found = as_dict(GLUE, scores)
-    assert found["MRPC"] == {"mean": pytest.approx(85.0), "deviation": pytest.approx(50**0.5), "seeds": 2}
-    assert "average" not in found
+    table = as_dict(GLUE, scores)
+    assert table["MRPC"] == {"mean": pytest.approx(85.0), "deviation": pytest.approx(50**0.5), "seeds": 2}
+    assert "average" not in table
     shown = io.StringIO()
     print_suite(GLUE, scores, Console(file=shown, width=140))
     assert "85.0" in shown.getvalue() and "± 7.1" in shown.getvalue()

@@ -14,10 +14,14 @@ def figures(accuracy: float, majority: float = 0.6) -> dict:
 
 def test_the_spread():
     spread = over_seeds([figures(accuracy) for accuracy in (0.9, 0.6, 0.7, 0.5)])
-    found = spread["metrics"]["accuracy"]
-    assert found["values"] == [0.9, 0.6, 0.7, 0.5]
-    assert found["mean"] == pytest.approx(0.675) and found["median"] == pytest.approx(0.65) and found["max"] == 0.9
-    assert found["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
+    accuracy = spread["metrics"]["accuracy"]
+    assert accuracy["values"] == [0.9, 0.6, 0.7, 0.5]
+    assert (
+        accuracy["mean"] == pytest.approx(0.675)
+        and accuracy["median"] == pytest.approx(0.65)
+        and accuracy["max"] == 0.9
+    )
+    assert accuracy["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
     assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
 
 
@@ -32,6 +36,6 @@ def test_one_seed_and_no_classes():
 def test_the_table():
     shown = io.StringIO()
     print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=shown, width=100))
-    said = shown.getvalue()
-    assert "held out, 2 seeds" in said and "1 of 2 did not beat the most frequent class" in said
-    assert "0.7000" in said and "0.3500" in said
+    text = shown.getvalue()
+    assert "held out, 2 seeds" in text and "1 of 2 did not beat the most frequent class" in text
+    assert "0.7000" in text and "0.3500" in text

@@ -193,7 +193,7 @@ def test_if_all_are_damaged_the_run_is_refused(two, tmp_path):
     shutil.copytree(two, folder)
     for data in folder.glob("*/state/d/*"):
         data.write_bytes(data.read_bytes()[:-20])
-    for _ in range(2):  # the second try must not find an empty folder, and begin at step 0
+    for _ in range(2):  # the second try must not find an empty folder, and start at step 0
         with pytest.raises(UserError, match=r"every checkpoint in .* is damaged; start again in another --workdir"):
             newest(folder)
 
