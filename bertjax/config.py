@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments

@@ -62,7 +62,7 @@ def run(predictor: Predictor, request: Request, out: str = "") -> None:
     with _target(out) as file, bar(request.tokens) as progress:
         if out.endswith(_ARRAY):
             parts = predictor.outputs(request, progress.update)
-            np.save(file, np.concatenate([outputs["embedding_BND"] for outputs in parts]))
+            np.save(file, np.concatenate([outputs["embedding"] for outputs in parts]))
         else:
             for prediction in predictor.predictions(request, progress.update):
                 file.write(json.dumps(prediction, ensure_ascii=False).encode() + b"\n")

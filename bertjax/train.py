@@ -37,8 +37,7 @@ from bertjax.training.run.checkpoint import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
-from bertjax.training.run.workdir import (Workdir, append_jsonl, cut_jsonl, write_json, write_jsonl)
-from bertjax.training.run.workdir import local_folder
+from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
 
 
 @dataclasses.dataclass(frozen=True)

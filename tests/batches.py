@@ -50,3 +50,11 @@ def assert_equal(batch: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
     assert batch.keys() == expected.keys()
     for name in batch:
         np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
+
+
+def param_shapes(objective, encoder, batch=None):
+    """The shapes of the params of an objective's model."""
+    import jax
+
+    batch = make(1) if batch is None else batch
+    return jax.eval_shape(lambda key: objective.init(objective.model(encoder), key, batch), jax.random.key(0))

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 
 
 @dataclasses.dataclass(frozen=True)

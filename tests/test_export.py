@@ -14,7 +14,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.opening import SavedModel
 from tests import batches
 
@@ -28,7 +28,7 @@ def original(store) -> export.Export:
         }
     )
     encoder = config.encoder(store.tokenizer.vocab_size, "cpu")
-    shapes = jax.eval_shape(BERT().module(encoder).init, jax.random.key(0), batches.make(1))["params"]
+    shapes = batches.param_shapes(BERT(), encoder)
     return export.Export(to_dict(config), encoder, batches.filled(shapes), store.tokenizer, {"eval": {"mlm_loss": 1.5}})
 
 

@@ -9,7 +9,7 @@ import pytest
 import bertjax
 from bertjax import cli, config_file, convert, export, extend
 from bertjax.config import from_dict, to_dict
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import runs
 from tests.interop import models
 
@@ -52,7 +52,7 @@ def logits(folder, tokens_BT):
         "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
         "mlm_positions_BK": columns_BT,
     }
-    outputs = BERT().module(found.encoder).apply({"params": found.params}, batch)
+    outputs = BERT().apply(BERT().model(found.encoder), found.params, batch)
     return np.asarray(outputs["mlm"]), np.asarray(outputs["nsp"])
 
 

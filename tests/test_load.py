@@ -12,7 +12,7 @@ import pytest
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.opening import split_name
 from bertjax.training.run.record import read_checkpoint
 
@@ -43,7 +43,7 @@ def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
     run = read_checkpoint(undisturbed, "100")
     trained = (
         BERT()
-        .module(run.encoder)
+        .model(run.encoder)
         .apply({"params": run.params}, tokens_BT, method=lambda root, tokens: root.encoder(tokens))
     )
     assert np.array_equal(loaded.hidden, trained.hidden)

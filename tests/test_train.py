@@ -128,7 +128,7 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
     toy = [*flags, "--config.tasks.toy.objective.kind=tests.toy_objective:Toy", f"--workdir={tmp_path}"]
     assert runs.call(*toy, "--config.stages.0.steps=20", "--config.eval.every=10") == 0
     saved = read_checkpoint(tmp_path, "20")
-    assert set(saved.params) == set(export.read(tmp_path / "export").params) == {"encoder", "second"}
+    assert set(saved.params) == set(export.read(tmp_path / "export").params) == {"encoder", "heads"}
     identity = json.loads((tmp_path / "config.json").read_text())["identity"]
     assert identity["frozen"] == fingerprints(Toy().frozen_params(saved.encoder))
     assert fingerprints(jax.device_get(Toy(teacher_seed=8).frozen_params(saved.encoder))) != identity["frozen"]

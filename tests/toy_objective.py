@@ -8,21 +8,20 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models.encoder import Encoder
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective
+from bertjax.objectives.outputs import Output
 
 
-class ToyModule(nn.Module):
-    config: object
+class Second(nn.Module):
+    """A network of its own beside the encoder."""
 
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.second = nn.Sequential([nn.Embed(self.config.padded_vocab_size, 8), nn.Dense(self.config.width)])
+    config: EncoderConfig
 
-    def __call__(self, batch):
-        tokens_BT, examples_BT = batch["tokens_BT"], batch["examples_BT"]
-        encoded = self.encoder(tokens_BT, batch["segments_BT"], batch["positions_BT"], examples_BT)
-        return encoded.pooled_BND[:, 0], jnp.mean(self.second(tokens_BT), axis=1)
+    @nn.compact
+    def __call__(self, tokens_BT):
+        return nn.Dense(self.config.width)(nn.Embed(self.config.padded_vocab_size, 8)(tokens_BT))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +32,12 @@ class Toy(Objective):
     sharding_rules = ((r"(^|/)(second|teacher)/", P()),)
     coefficients = {"second": 0.5}
 
-    def module(self, encoder):
-        return ToyModule(encoder)
+    def heads(self, config):
+        return {"second": HeadSpec(Second)}
+
+    def logits(self, model, batch, key=None):
+        first_BD = model.encode(batch, key).pooled_BND[:, 0]
+        return first_BD, jnp.mean(model.head("second", batch["tokens_BT"]), axis=1)
 
     def frozen_params(self, encoder):
         key = jax.random.key(self.teacher_seed)
@@ -46,14 +49,14 @@ class Toy(Objective):
     def weights(self, batch):
         return {"teacher": jnp.sum(batch["real_B"]), "second": jnp.sum(batch["real_B"])}
 
-    def terms(self, module, params, frozen, batch, key, train):
-        first_BD, second_BD = module.apply({"params": params}, batch)
+    def terms(self, model, params, frozen, batch, key, train):
+        first_BD, second_BD = self.apply(model, params, batch)
         target_BD = jnp.mean(frozen["teacher"]["table"][batch["tokens_BT"]], axis=1)
         pairs = {"teacher": (first_BD, target_BD), "second": (second_BD, jax.lax.stop_gradient(first_BD))}
         return {name: jnp.sum(batch["real_B"][:, None] * (a - b) ** 2) for name, (a, b) in pairs.items()}, {}
 
-    def outputs(self, module, params, batch):
-        return {"norm_BN": jnp.linalg.norm(module.apply({"params": params}, batch)[0], axis=-1)[:, None]}
+    def outputs(self, model, params, batch):
+        return {"norm": Output(jnp.linalg.norm(self.apply(model, params, batch)[0], axis=-1)[:, None], per="example")}
 
     def score(self, outputs, examples, records):
-        return {"mean_norm": float(np.mean(outputs["norm_BN"])), "scored": float(len(examples.ids))}
+        return {"mean_norm": float(np.mean(outputs["norm"])), "scored": float(len(examples.ids))}

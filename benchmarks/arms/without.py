@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import layers
+from bertjax.models import layers, model
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import base, losses
+from bertjax.objectives import losses
 
 
 class _ContractingDense(nn.Module):
@@ -24,6 +24,7 @@ class _ContractingDense(nn.Module):
     config: EncoderConfig
     features: int
     use_bias: bool = True
+    dtype: str = ""
 
     @nn.compact
     def __call__(self, x):
@@ -45,7 +46,7 @@ def _word_dropout(x, rate, key):
     return jnp.where(kept, x / (1.0 - rate), 0.0)
 
 
-def _encode_every_position(encoder, batch, key, read_BK=None):
+def _encode_every_position(encoder, batch, key, read_BK=None, **order):
     """All of the last layer, then the positions picked that are read."""
     encoded = encoder(
         batch["tokens_BT"],
@@ -54,6 +55,7 @@ def _encode_every_position(encoder, batch, key, read_BK=None):
         batch["examples_BT"],
         batch["summary_positions_BN"],
         key=key,
+        **order,
     )
     if read_BK is None:
         return encoded
@@ -70,7 +72,7 @@ TRICKS: dict[str, tuple[Any, Any]] = {
     "merged-axes": (layers.Dense, _ContractingDense),
     "erf-gelu": (layers.gelu, _erfc_gelu),
     "byte-dropout": (layers.dropout, _word_dropout),
-    "read-positions": (base.encode, _encode_every_position),
+    "read-positions": (model._encode, _encode_every_position),
     "comparing-loss": (losses.classification_term, _gathering_term),
 }
 

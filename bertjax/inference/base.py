@@ -13,6 +13,7 @@ from bertjax.data.framing import Ids, truncate
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.export import Export
 from bertjax.objectives.base import Objective
+from bertjax.objectives.outputs import Output
 
 Arrays = dict[str, jax.Array]
 
@@ -76,9 +77,9 @@ class Pipeline:
         """Host: return what `outputs` reads in addition to the core batch; each row holds one group of examples."""
         return {}
 
-    def outputs(self, params: dict, batch: Arrays) -> Arrays:
-        """Device: return arrays `<name>_BN...` (per example; N is `group`) or `<name>_BT...` (per token)."""
-        return self.objective.outputs(self.objective.module(self.model.encoder), params, batch)
+    def outputs(self, params: dict, batch: Arrays) -> dict[str, Output]:
+        """Device: return arrays per example (N is `group`), per token, per pair or per row."""
+        return self.objective.outputs(self.objective.model(self.model.encoder), params, batch)
 
     def predictions(self, outputs: dict[str, np.ndarray], examples: EncodedExamples) -> list[dict[str, Any]]:
         """Host: return one prediction per record, fit for JSON.

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.data.batch import PlacedExamples, core, place
 from bertjax.data.examples import Examples, Vocabulary
 from bertjax.inference.base import Arrays
+from bertjax.objectives.outputs import regroup
 
 SHORTEST = 32
 # Positions of a full batch. Larger batches are hardly faster on a CPU; an activation of BERT-base takes 24 MiB.
@@ -75,7 +76,7 @@ def run(
     """Apply a function to examples, one group of them per row.
 
     Args:
-      function: jitted, (params, batch) -> arrays named `<name>_BN...` or `<name>_BT...`.
+      function: jitted, (params, batch) -> {name: `Output`}.
       params: the first argument of `function`.
       examples: M examples, in the order of the results.
       vocabulary: the vocabulary of their tokens.
@@ -85,10 +86,12 @@ def run(
       group: N, the number of consecutive examples in a row.
 
     Returns:
-      {name: [M, ...]} for `_BN`, and [tokens of all examples, ...] for `_BT`.
+      {name: array}, without rows and padding: [M, ...] per example, [tokens of all examples, ...] per token.
     """
     lengths = examples.lengths().astype(np.int64)
     starts = np.cumsum(lengths) - lengths
+    count = len(lengths)
+    sizes = {"example": count, "token": int(lengths.sum()), "pair": count // 2, "row": count // group}
     results: dict[str, np.ndarray] = {}
     for bucket in sort(lengths.reshape(-1, group).sum(axis=1), longest):
         for groups in bucket.batches():
@@ -97,13 +100,16 @@ def run(
             places_BN = np.arange(bucket.rows * group).reshape(bucket.rows, group)
             rows_BN = np.where(places_BN < len(members), places_BN, -1)
             placed = place(ragged, rows_BN, bucket.seq_len, vocabulary)
-            outputs = jax.device_get(function(params, core(placed) | features(placed)))
-            cells = {"BN": members, "BT": ragged.spread(starts[members]) + ragged.token_index}
-            for name, values in outputs.items():
-                axes = name.rsplit("_", 1)[-1][:2]
-                flat = values.reshape(-1, *values.shape[2:])
-                flat = flat[: len(members)] if axes == "BN" else flat[placed.token_cells]
-                size = {"BN": len(lengths), "BT": lengths.sum()}[axes]
-                results.setdefault(name, np.empty((size, *flat.shape[1:]), flat.dtype))[cells[axes]] = flat
+            batch = core(placed) | features(placed)
+            outputs = jax.device_get(function(params, batch))
+            cells = {
+                "example": members,
+                "token": ragged.spread(starts[members]) + ragged.token_index,
+                "pair": members[::2] // 2,
+                "row": groups,
+            }
+            for name, values in regroup(outputs, batch).items():
+                per = outputs[name].per
+                results.setdefault(name, np.empty((sizes[per], *values.shape[1:]), values.dtype))[cells[per]] = values
             on_tokens(int(lengths[members].sum()))
     return results

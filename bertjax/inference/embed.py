@@ -10,6 +10,7 @@ from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.inference.base import Pipeline
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.objectives.outputs import Output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,13 +28,13 @@ class Embed(Pipeline):
         return self.add_special_tokens(records, encoded)
 
     def outputs(self, params, batch):
-        """`embedding_BND`, float32."""
+        """`embedding`, float32 [B, 1, D]."""
         names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
         encoder = Encoder(self.model.encoder)
         hidden_BTD = encoder.apply({"params": params["encoder"]}, *(batch[name] for name in names)).hidden
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
-        return {"embedding_BND": unit(embedding_BND) if self.normalize else embedding_BND}
+        return {"embedding": Output(unit(embedding_BND) if self.normalize else embedding_BND, per="example")}
 
     def predictions(self, outputs, examples) -> list[dict[str, Any]]:
         """{`embedding`: D numbers, each the shortest decimal with the same float32 value}."""
-        return [{"embedding": [float(str(number)) for number in row]} for row in outputs["embedding_BND"]]
+        return [{"embedding": [float(str(number)) for number in row]} for row in outputs["embedding"]]

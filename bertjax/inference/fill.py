@@ -10,6 +10,7 @@ from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
+from bertjax.objectives.outputs import Output
 
 # Positions that are predicted in one view of a text; a text with more masks gets further views.
 CAPACITY = 4
@@ -48,9 +49,9 @@ class Fill(MaskedPipeline):
         return MaskedViews.of(texts, positions, mask_id, CAPACITY)
 
     def outputs(self, params, batch):
-        """`log_probabilities_BNKG` and `pieces_BNKG`, the G best ids of each position, best first."""
+        """`log_probabilities` and `pieces`, [B, K, G], the G best ids of each position, best first."""
         best, ids = jax.lax.top_k(self.log_probabilities(params, batch), self.top)
-        return {"log_probabilities_BNKG": best[:, None], "pieces_BNKG": ids[:, None]}
+        return {"log_probabilities": Output(best, per="row"), "pieces": Output(ids, per="row")}
 
     def predictions(self, outputs, examples: MaskedViews) -> list[dict[str, Any]]:
         """{`masks`: for each [MASK], [{`piece`, `probability`}, ...], best first; `filled`: the text with the best}."""
@@ -58,8 +59,8 @@ class Fill(MaskedPipeline):
         guesses = zip(
             np.broadcast_to(examples.text_of[:, None], is_used_MK.shape)[is_used_MK],
             examples.positions_MK[is_used_MK],
-            outputs["pieces_BNKG"][is_used_MK],
-            np.exp(outputs["log_probabilities_BNKG"][is_used_MK]),
+            outputs["pieces"][is_used_MK],
+            np.exp(outputs["log_probabilities"][is_used_MK]),
             strict=True,
         )
         filled = [ids.copy() for ids in examples.texts.ragged.token_lists()]

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.data.labeled.base import Record
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
+from bertjax.objectives.outputs import Output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,15 +27,15 @@ class PseudoLogLikelihood(MaskedPipeline):
         return MaskedViews.of(texts, positions, self.vocabulary.mask_id, capacity=1)
 
     def outputs(self, params, batch):
-        """`log_probability_BN`: the log probability of the masked token, in nats."""
+        """`log_probability` of the masked token, in nats."""
         log_probabilities_BV = self.log_probabilities(params, batch)[:, 0]
         labels_B1 = batch[f"{self.token_term}_labels_BK"]
-        return {"log_probability_BN": jnp.take_along_axis(log_probabilities_BV, labels_B1, axis=1)}
+        return {"log_probability": Output(jnp.take_along_axis(log_probabilities_BV, labels_B1, axis=1), per="example")}
 
     def predictions(self, outputs, examples: MaskedViews) -> list[dict[str, Any]]:
         """{`pseudo_log_likelihood`: in nats, `tokens`: the number of tokens that it is the sum over}."""
         count = len(examples.texts)
-        sums = np.bincount(examples.text_of, outputs["log_probability_BN"].astype(np.float64), minlength=count)
+        sums = np.bincount(examples.text_of, outputs["log_probability"].astype(np.float64), minlength=count)
         tokens = np.bincount(examples.text_of, minlength=count)
         return [
             {"pseudo_log_likelihood": float(total), "tokens": int(number)}

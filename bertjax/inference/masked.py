@@ -20,10 +20,10 @@ def masked_lm(model: Export) -> MaskedLM | None:
     A head `mlm` on the encoder is enough; the configuration is read only for ELECTRA and permutation.
     """
     heads = model.params.get("heads", {})
-    if MaskedLM.token_term in heads and "generator" not in model.params:
+    if MaskedLM.term in heads and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in from_dict(model.settings).tasks.values()) if heads else ()
-    return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.token_term in heads), None)
+    return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.term in heads), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,12 +51,12 @@ class MaskedPipeline(Pipeline):
     @property
     def token_term(self) -> str:
         """The term of the objective that the head belongs to."""
-        return self.objective.token_term
+        return self.objective.term
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
         """Device: return log probabilities in nats; float32 [B, K, V], V without the padding of the vocabulary."""
-        module = self.objective.reader(self.model.encoder)
-        return jax.nn.log_softmax(module.apply({"params": params}, batch)[self.token_term])
+        model = self.objective.model(self.model.encoder)
+        return jax.nn.log_softmax(self.objective.apply(model, params, batch, method=self.objective.mlm_logits))
 
 
 def _to_rows(placed: PlacedExamples, values_MK: np.ndarray) -> np.ndarray:

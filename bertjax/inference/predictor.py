@@ -108,7 +108,7 @@ class Predictor:
           UserError: a text is blank.
         """
         request = self.request(self.pipeline(Embed, normalize=normalize), records_of(texts))
-        return np.concatenate([outputs["embedding_BND"] for outputs in self.outputs(request)])
+        return np.concatenate([outputs["embedding"] for outputs in self.outputs(request)])
 
     def predict(self, records: Sequence[str | Record]) -> list[dict[str, Any]]:
         """Return the prediction of a fine-tuned model for each record.

@@ -1,16 +1,16 @@
 """The contract of an objective: what is predicted, and how it is scored.
 
-The one training loop, evaluation and prediction know only what stands here. An objective is a frozen dataclass whose
-fields are its configuration; everything it computes is a pure function of its arguments.
+The training loop, evaluation and prediction use only what `Objective` declares. An objective is a frozen dataclass,
+its fields are its settings, and everything it computes is a pure function of its arguments.
 """
 
+import copy
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import numpy as np
-from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
@@ -18,34 +18,19 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.losses import Sums
+from bertjax.objectives.outputs import Output
+from bertjax.objectives.teacher import Teacher
 
 Arrays = dict[str, jax.Array]
-
-
-def encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.Array | None = None) -> Encoded:
-    """Runs the encoder on a core batch.
-
-    Args:
-      encoder: bound.
-      batch: core arrays.
-      key: for dropout; None for none of it.
-      read_BK: the only positions besides each [CLS] whose hidden states are wanted; all of them by default.
-    """
-    return encoder(
-        batch["tokens_BT"],
-        batch["segments_BT"],
-        batch["positions_BT"],
-        batch["examples_BT"],
-        batch["summary_positions_BN"],
-        read_BK=read_BK,
-        key=key,
-    )
+# ({term: S}, {metric: (sum, weight)}), scalars.
+Terms = tuple[Arrays, dict[str, Sums]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One example as a person reads it: the text shown, and for each question the answer and the guesses for it."""
+    """One example as a person reads it: the text, and for each question the answer and the model's guesses."""
 
     text: str
     answers: tuple[str, ...]
@@ -68,17 +53,21 @@ class FlopsPart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What every objective gives. `module`, `features`, `weights` and `terms` are its own; the rest has defaults.
+    """What is predicted. A subclass must define `heads`, `logits`, `features`, `weights` and `terms_of`.
+
+    The rest has defaults. Host methods work on numpy arrays, device methods are traced by JAX.
 
     Attributes:
-      labels: names of the labels that `features` reads, which the examples must carry.
-      best_metric: the metric by which the best checkpoint is chosen, the higher the better; where it is empty, the loss
-        of the first term, the lower the better.
-      classes: names of the labels that are predicted, in the order of their numbers. An objective that predicts such
-        makes this a field; a run fills it in from its training file.
+      labels: names of the labels that `features` reads; the examples must carry them.
+      best_metric: metric that chooses the best checkpoint, higher is better; if it is empty, the loss of the first term
+        does, lower is better.
+      classes: names of the predicted classes, in the order of their numbers. An objective with named classes makes this
+        a field, and a run fills it in from its training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
         change them.
-      group: so many neighboring slots of a row hold examples that belong together; N is a multiple of it.
+      group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
+      teacher: export folder of a model that gives targets. An objective with a teacher makes this a field.
+      bound_teacher: that model, once `bind_teacher` was called.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
@@ -86,98 +75,158 @@ class Objective:
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False
     group: ClassVar[int] = 1
+    teacher: ClassVar[str] = ""
+    bound_teacher: ClassVar[Teacher | None] = None
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        """The one Linen root; the roots of its params are `encoder`, `heads/<term>` and what else it trains."""
-        raise TypeError(f"{type(self).__name__} has no module()")
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        """Return {name: head}. Heads of the same name in two tasks of a mixture share their parameters."""
+        raise TypeError(f"{type(self).__name__} has no heads()")
 
-    def bind(self, store: TokenStore | None) -> "Objective":
-        """Host: the same objective, with what its `features` read besides the batch (a lexicon, for instance).
+    def generator(self, config: EncoderConfig) -> EncoderConfig | None:
+        """Return the architecture of a second encoder on the same embeddings, None for an objective without one."""
+        return None
 
-        Without a store, with something of the same kind that is empty: only the shapes of the features matter then.
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Any:
+        """Device: return what the terms need from the bound model, by `model.encode` and `model.head`.
+
+        Args:
+          model: the model with its parameters.
+          batch: the core batch and the features.
+          key: for dropout; None for no dropout.
+        """
+        raise TypeError(f"{type(self).__name__} has no logits()")
+
+    def model(self, config: EncoderConfig) -> Model:
+        """Return the Linen module of the objective. The roots of its parameters are `encoder`, `heads/<name>`, ..."""
+        return Model(config, self.heads(config), self.generator(config))
+
+    def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
+        """Return initial parameters. Only the shapes of the batch matter."""
+        shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
+        return model.lazy_init(key, shapes, method=self.logits)["params"]
+
+    def apply(
+        self, model: Model, params: dict, batch: Arrays, key: jax.Array | None = None, method: Callable | None = None
+    ) -> Any:
+        """Device: return what `logits`, or another method with its arguments, computes with these parameters."""
+        return model.apply({"params": params}, batch, key, method=method or self.logits)
+
+    def bind(self, store: TokenStore | None) -> Self:
+        """Host: return the objective with what its `features` read in addition to the batch, such as a lexicon.
+
+        Without a store, what they read is of the same kind and empty: only the shapes of the features matter then.
         """
         return self
 
+    def bind_teacher(self, teacher: Teacher) -> Self:
+        """Host: return the objective with the model in the folder `teacher`, opened once before the first step."""
+        return self.copy_with(bound_teacher=teacher)
+
+    def copy_with(self, **values: Any) -> Self:
+        """Return a copy with attributes that are not settings: what `bind` and `bind_teacher` add."""
+        bound = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(bound, name, value)
+        return bound
+
     @property
     def fingerprints(self) -> dict[str, str]:
-        """{what `bind` read: its fingerprint}; part of the run."""
+        """{what `bind` read: its fingerprint}; part of the run's identity."""
         return {}
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Host: the arrays of fixed shape that the objective adds to the core batch, or replaces in it."""
+        """Host: return arrays of fixed shape that are added to the core batch, or replace arrays of it."""
         raise TypeError(f"{type(self).__name__} has no features()")
 
     def weights(self, batch: Arrays) -> Arrays:
-        """Device: {term: W}, the scalar that a term's sum is divided by; from the batch alone, never from params."""
+        """Device: return {term: W}, the scalar that a term's sum is divided by. It depends on the batch only."""
         raise TypeError(f"{type(self).__name__} has no weights()")
 
+    def terms_of(self, logits: Any, batch: Arrays) -> Terms:
+        """Device: return terms and metrics from what `logits` computed."""
+        raise TypeError(f"{type(self).__name__} has no terms_of()")
+
     def terms(
-        self, module: nn.Module, params: dict, frozen: dict | None, batch: Arrays, key: jax.Array, train: bool
-    ) -> tuple[Arrays, dict[str, tuple[jax.Array, jax.Array]]]:
-        """Device: ({term: S}, {metric: (sum, weight)}), scalars; the loss is the sum of coefficient * S / W.
+        self, model: Model, params: dict, frozen: dict | None, batch: Arrays, key: jax.Array, train: bool
+    ) -> Terms:
+        """Device: return ({term: S}, {metric: (sum, weight)}); the loss is the sum of coefficient * S / W.
 
         Args:
-          module: what `module` gave.
-          params: trained, as initialized by `module`.
-          frozen: what `frozen_params` gave; never updated.
+          model: the module from `model`.
+          params: trained parameters.
+          frozen: parameters from `frozen_params`; never updated.
           batch: the core batch and the features, each with the batch axis first.
-          key: for dropout and any other drawing on the device.
+          key: for dropout and other random draws on the device.
           train: whether dropout applies.
         """
-        raise TypeError(f"{type(self).__name__} has no terms()")
+        return self.terms_of(self.apply(model, params, batch, key if train else None), batch)
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """{term: its factor in the loss}; a term that is not named has the factor 1."""
+        """{term: its factor in the loss}; the factor of every other term is 1."""
         return {}
 
-    def frozen_params(self, encoder: EncoderConfig) -> dict | None:
-        """Params that the terms read and nothing trains (a teacher); their fingerprint is part of the run."""
+    def frozen_params(self, config: EncoderConfig) -> dict | None:
+        """Return parameters that the terms read and nothing trains; their fingerprint is part of the run's identity."""
         return None
 
-    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         """Return the parts of a step's FLOPs."""
-        return (FlopsPart(encoder),)
+        return (FlopsPart(config),)
 
     @property
     def sharding_rules(self) -> Sequence[tuple[str, PartitionSpec]]:
-        """(regex on the path, spec) for params outside of `encoder`; heads that no rule names are replicated."""
+        """(regex on the path, spec) for parameters outside of `encoder`; heads without a rule are replicated."""
         return ()
 
-    def outputs(self, module: nn.Module, params: dict, batch: Arrays) -> Arrays:
-        """Device: what the model says, as `<name>_BN...` (per example) or `<name>_BT...` (per token)."""
+    def outputs(self, model: Model, params: dict, batch: Arrays) -> dict[str, Output]:
+        """Device: return what the model predicts per example, token, pair or row."""
         return {}
 
     def score(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> dict[str, float]:
-        """Host: metrics that are no sums (F1, correlations), over all the examples of an evaluation at once.
+        """Host: return metrics that are not sums (F1, correlations), over all examples of an evaluation at once.
 
         Args:
-          outputs: those of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
+          outputs: the arrays of `outputs` without rows and padding (`regroup`): [M, ...] per example, [tokens of all M
+            examples, ...] per token, [M / 2, ...] per pair.
           examples: the M examples, in the same order.
-          records: of a labeled file, that of each example; none of a token store.
+          records: the record of each example of a labeled file; empty for a token store.
         """
         return {}
 
     def predictions(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> list[Record]:
-        """Host: what the model says of each record, as plain JSON; the arguments are those of `score`.
+        """Host: return each record with its prediction, as plain JSON. The arguments are those of `score`.
 
-        Examples that were made of the same record come together in one prediction.
+        Examples that were made from the same record are combined into one prediction.
         """
         return []
 
     def baselines(
         self, batch: dict[str, np.ndarray], token_counts: np.ndarray
     ) -> dict[str, tuple[float | np.ndarray, float]]:
-        """Host: {metric: (sum, weight)} of what needs no model, on the same batch as an evaluation.
+        """Host: return {metric: (sum, weight)} of baselines without a model, on a batch of an evaluation.
 
-        A sum may be an array of those of several guesses, of which the one that is best over all batches counts.
+        A sum may be an array with an entry for each possible constant answer; the one that is best over all batches
+        counts.
 
         Args:
           batch: core batch and features.
-          token_counts: of the training split: of its tokens, int64 [vocabulary], or of its labels, int64 [classes].
+          token_counts: counts in the training split: of tokens, int64 [vocabulary], or of labels, int64 [classes].
         """
         return {}
 
     def samples(self, outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray], tokenizer) -> list[Sample]:
-        """Host: the rows of a batch with what the model says of them, for a person to read."""
+        """Host: return the rows of a batch with the model's guesses, for a person to read.
+
+        Args:
+          outputs: the arrays of `outputs` for these rows, with padding.
+          batch: the rows.
+          tokenizer: the tokenizer of the corpus.
+        """
         return []
+
+
+def joined(*parts: Terms) -> Terms:
+    """Return terms and metrics of several parts together."""
+    terms, metrics = zip(*parts)
+    return {k: v for part in terms for k, v in part.items()}, {k: v for part in metrics for k, v in part.items()}

@@ -12,6 +12,7 @@ from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective, Sample
+from bertjax.objectives.outputs import Output, regroup
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global
@@ -26,7 +27,7 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     def of_shard(params, frozen, batch, keys):
         key = keys[0] if context.hardware_bits else keys
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
-        sums, metrics = objective.terms(context.module, params, frozen, batch, key, False)
+        sums, metrics = objective.terms(context.model, params, frozen, batch, key, False)
         weights = objective.weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
@@ -35,12 +36,12 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
 
 
-def outputs(context: StepContext, params: dict, batch: Arrays) -> Arrays:
-    """Return the objective's outputs for each row."""
+def outputs(context: StepContext, params: dict, batch: Arrays) -> dict[str, Output]:
+    """Return the objective's outputs for a batch."""
     layout = context.layout
 
     def of_shard(params, batch):
-        return context.objective.outputs(context.module, layout.gather_params(params), batch)
+        return context.objective.outputs(context.model, layout.gather_params(params), batch)
 
     return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
@@ -114,7 +115,7 @@ class _TaskEvaluator:
             _add(totals, jax.device_get(self._step(params, self._task.frozen, arrays)))
             _add(baselines, objective.baselines(batch, self._counts))
             if _has_outputs(objective):
-                collected.append(_per_example(self._outputs_of(params, arrays), batch))
+                collected.append(regroup(self._outputs_of(params, arrays), batch))
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
@@ -145,7 +146,7 @@ class _TaskEvaluator:
         config = self._program.config
         return next(stage for stage in reversed(config.stages) if self._task.name in stage.among(config.tasks))
 
-    def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, np.ndarray]:
+    def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, Output]:
         """Return the outputs of all rows in every process; each then computes the same scores."""
         return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
 
@@ -153,7 +154,7 @@ class _TaskEvaluator:
         outputs = self._outputs_of(params, arrays)
         first = slice(0, self._program.config.eval.samples)
         return self._task.objective.samples(
-            {name: values[first] for name, values in outputs.items()},
+            {name: output.array[first] for name, output in outputs.items()},
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
         )
@@ -177,9 +178,3 @@ def _has_outputs(objective: Objective) -> bool:
 
 def _has_records(examples: Examples) -> bool:
     return isinstance(examples, LabeledExamples)
-
-
-def _per_example(outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the outputs of all examples without the row axis: `_BN...` per example, `_BT...` per token."""
-    is_used = {"BN": batch["example_ids_BN"] >= 0, "BT": batch["examples_BT"] > 0}
-    return {name: values[is_used[name.rsplit("_", 1)[-1][:2]]] for name, values in outputs.items()}

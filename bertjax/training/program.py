@@ -11,13 +11,13 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import optax
-from flax import linen as nn
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
+from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.training.config import Stage
@@ -33,6 +33,7 @@ from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk
+from bertjax.training.teachers import open_teachers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,9 @@ class Program:
     vocab_size: int
     devices: tuple[jax.Device, ...] = ()
     layers: int = 0
+
+    def __post_init__(self):
+        object.__setattr__(self, "config", open_teachers(self.config))
 
     def at(self, stage: int) -> "Program":
         """Return the same run with the number of layers that the encoder has in a stage."""
@@ -96,8 +100,8 @@ class Program:
         """The mesh, and how params are sharded on it."""
         runtime, dtype = self.config.runtime, self.encoder.execution.dtype
         objectives = [task.objective for task in self.config.tasks.values()]
-        modules = {name: task.objective.module(self.encoder) for name, task in self.config.tasks.items()}
-        params = jax.eval_shape(self._init_params(modules), jax.random.key(0))
+        models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
+        params = jax.eval_shape(self._init_params(models), jax.random.key(0))
         strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
         encoders = [each.encoder for objective in objectives for each in objective.flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
@@ -142,24 +146,24 @@ class Program:
 
     @functools.cached_property
     def _create_state(self) -> Callable[[jax.Array], State]:
-        modules = {name: task.module for name, task in self.tasks.items()}
-        return new_state(self._init_params(modules), self.optimizer)
+        models = {name: task.model for name, task in self.tasks.items()}
+        return new_state(self._init_params(models), self.optimizer)
 
-    def _init_params(self, modules: dict[str, nn.Module]) -> Callable[[jax.Array], dict]:
+    def _init_params(self, models: dict[str, Model]) -> Callable[[jax.Array], dict]:
         """Return a function from a key to the params of all tasks. Params of equal paths are shared between tasks."""
 
         def init(key: jax.Array) -> dict:
             params: dict = {}
-            for name, module in modules.items():
-                params = merge_params(params, self.params_of(name, module, key), name)
+            for name, model in models.items():
+                params = merge_params(params, self.params_of(name, model, key), name)
             return params
 
         return init
 
-    def params_of(self, task: str, module: nn.Module, key: jax.Array) -> dict:
-        """Return the initial params of a task's module."""
+    def params_of(self, task: str, model: Model, key: jax.Array) -> dict:
+        """Return the initial params of a task's model."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
-        return module.lazy_init(key, batch)["params"]
+        return self.config.tasks[task].objective.init(model, key, batch)
 
     def check(self) -> None:
         """Raise UserError unless the devices divide the batches and the weights."""
@@ -186,14 +190,14 @@ class TaskProgram:
         return self.program.config.tasks[self.name].objective
 
     @functools.cached_property
-    def module(self) -> nn.Module:
+    def model(self) -> Model:
         encoder = self.program.encoder
         execution = dataclasses.replace(
             encoder.execution,
             gather_layer=self.program.layout.gather_layer,
             task_type=self.program.config.tasks[self.name].task_type,
         )
-        return self.objective.module(dataclasses.replace(encoder, execution=execution))
+        return self.objective.model(dataclasses.replace(encoder, execution=execution))
 
     @functools.cached_property
     def frozen(self) -> dict | None:
@@ -220,7 +224,7 @@ class TaskProgram:
         bits = (runtime.random_bits, program.backend)
         return StepContext(
             objective=self.objective,
-            module=self.module,
+            model=self.model,
             optimizer=program.optimizer,
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
@@ -237,7 +241,7 @@ class TaskProgram:
         """Return the paths of params that only other tasks train."""
         if len(self.program.config.tasks) == 1:
             return frozenset()
-        trained = jax.eval_shape(lambda key: self.program.params_of(self.name, self.module, key), jax.random.key(0))
+        trained = jax.eval_shape(lambda key: self.program.params_of(self.name, self.model, key), jax.random.key(0))
         return frozenset(paths_of(self.program.abstract_state["params"])) - frozenset(paths_of(trained))
 
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:

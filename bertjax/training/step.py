@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from bertjax.mesh import BATCH_AXES
+from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
@@ -29,7 +29,7 @@ class StepContext:
 
     Attributes:
       objective: the task's objective, which computes the loss.
-      module: the objective's root module.
+      model: its model.
       optimizer: turns gradients into updates, which the learning rate then scales.
       learning_rate: a function from the step to the rate.
       seed: seed of dropout.
@@ -43,7 +43,7 @@ class StepContext:
     """
 
     objective: Objective
-    module: nn.Module
+    model: Model
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[jax.Array], jax.Array]
     seed: int
@@ -106,7 +106,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
 
     def share_of_loss(params, part, key):
         params = without_gradient(params, context.frozen_paths)
-        sums, metrics = objective.terms(context.module, params, frozen, part, key, True)
+        sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
         return total_loss(objective, losses), (losses, metrics)
 

@@ -11,7 +11,7 @@ from benchmarks.arms import ours, without
 from benchmarks.arms.setting import Setting
 from bertjax.errors import RunFailed, UserError
 from bertjax.models.config import PRESETS
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 
 SMALL = Setting(
     layers=1, width=16, heads=2, feedforward=32, max_positions=16, vocab_size=100, batch=4, seq_len=16, predicted=4
@@ -48,8 +48,8 @@ def test_without_the_tricks_loss_and_gradient_stay_the_same(monkeypatch):
 
     def loss_and_gradient():
         objective, batch = BERT(), ours.batch(setting)
-        module = objective.module(ours.encoder(setting, unroll=True))
-        params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
+        module = objective.model(ours.encoder(setting, unroll=True))
+        params = jax.jit(lambda key: objective.init(module, key, batch))(jax.random.key(0))
 
         def loss(params):
             return sum(objective.terms(module, params, None, batch, jax.random.key(1), True)[0].values())

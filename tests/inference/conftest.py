@@ -30,9 +30,9 @@ def model() -> Export:
         }
     )
     encoder = config.encoder(tokens.vocab_size, "cpu")
-    module = config.task.objective.module(encoder)
+    module = config.task.objective.model(encoder)
     batch = batch_shapes(config.task, tokens.vocab_size, LONGEST)
-    shapes = jax.eval_shape(lambda key: module.lazy_init(key, batch)["params"], jax.random.key(0))
+    shapes = jax.eval_shape(lambda key: config.task.objective.init(module, key, batch), jax.random.key(0))
     # As if read from a file: what pads the vocabulary is zero.
     params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), encoder), encoder)
     return Export(to_dict(config), encoder, params, tokens, {})

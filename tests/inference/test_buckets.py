@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.inference import buckets
+from bertjax.objectives.outputs import Output
 from tests import ragged
 
 
@@ -64,20 +65,20 @@ def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
         shapes.add(batch["tokens_BT"].shape)
         is_token_BT = batch["examples_BT"] > 0
         return {
-            "last_BN": (batch["tokens_BT"] * is_token_BT).sum(axis=1)[:, None] * params,
-            "square_BT": batch["tokens_BT"] ** 2,
-            "pair_BTC": jax.numpy.stack([batch["tokens_BT"], batch["positions_BT"]], axis=-1),
-            "added_BN": batch["added_BN"],
+            "sum": Output((batch["tokens_BT"] * is_token_BT).sum(axis=1)[:, None] * params, per="example"),
+            "square": Output(batch["tokens_BT"] ** 2, per="token"),
+            "both": Output(jax.numpy.stack([batch["tokens_BT"], batch["positions_BT"]], axis=-1), per="token"),
+            "added": Output(batch["added_BN"], per="example"),
         }
 
     def features(placed):
         return {"added_BN": placed.examples_to_rows(placed.ragged.lengths)}
 
     results = buckets.run(jax.jit(function), np.int32(2), InMemory(whole), ragged.VOCABULARY, 90, features, done.append)
-    np.testing.assert_array_equal(results["last_BN"], 2 * np.add.reduceat(whole.tokens, whole.offsets[:-1]))
-    np.testing.assert_array_equal(results["square_BT"], whole.tokens**2)
-    np.testing.assert_array_equal(results["pair_BTC"], np.stack([whole.tokens, whole.token_index], axis=-1))
-    np.testing.assert_array_equal(results["added_BN"], lengths)
+    np.testing.assert_array_equal(results["sum"], 2 * np.add.reduceat(whole.tokens, whole.offsets[:-1]))
+    np.testing.assert_array_equal(results["square"], whole.tokens**2)
+    np.testing.assert_array_equal(results["both"], np.stack([whole.tokens, whole.token_index], axis=-1))
+    np.testing.assert_array_equal(results["added"], lengths)
     assert sum(done) == len(whole.tokens) and len(shapes) == 3
 
 
@@ -89,7 +90,22 @@ def test_a_group_is_in_one_row(monkeypatch):
 
     def function(params, batch):
         last_BN = jax.numpy.max(batch["example_ids_BN"], axis=1, keepdims=True)
-        return {"last_BN": jax.numpy.broadcast_to(last_BN, batch["example_ids_BN"].shape)}
+        return {
+            "last": Output(jax.numpy.broadcast_to(last_BN, batch["example_ids_BN"].shape), per="example"),
+            "last_of_row": Output(last_BN[:, 0], per="row"),
+        }
 
     run = jax.jit(function), None, InMemory(whole), ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None
-    np.testing.assert_array_equal(buckets.run(*run, group=3)["last_BN"], np.arange(63) // 3 * 3 + 2)
+    results = buckets.run(*run, group=3)
+    np.testing.assert_array_equal(results["last"], np.arange(63) // 3 * 3 + 2)
+    np.testing.assert_array_equal(results["last_of_row"], np.arange(21) * 3 + 2)
+
+
+def test_a_pair_has_one_result():
+    whole = ragged.random(np.random.default_rng(0).integers(2, 30, 20), np.arange(20))
+
+    def function(params, batch):
+        return {"first": Output(batch["example_ids_BN"][:, ::2], per="pair")}
+
+    run = jax.jit(function), None, InMemory(whole), ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None
+    np.testing.assert_array_equal(buckets.run(*run, group=2)["first"], np.arange(0, 20, 2))

@@ -26,8 +26,8 @@ def test_every_masked_lm_objective_fills_masks(model, kind):
     task = Task(objective, FORMATS.class_of(examples)())
     params = model.params
     if kind in OBJECTIVES:
-        module, batch = objective.module(model.encoder), batch_shapes(task, model.tokenizer.vocab_size, 80)
-        shapes = jax.eval_shape(lambda key: module.lazy_init(key, batch)["params"], jax.random.key(0))
+        module, batch = objective.model(model.encoder), batch_shapes(task, model.tokenizer.vocab_size, 80)
+        shapes = jax.eval_shape(lambda key: objective.init(module, key, batch), jax.random.key(0))
         params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), model.encoder), model.encoder)
     config = dataclasses.replace(from_dict(model.settings), tasks={kind: task})
     [found] = Predictor(model._replace(settings=to_dict(config), params=params)).fill(["ada [MASK] baf"])

@@ -104,7 +104,7 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     assert request.notes == {f"cut to {LONGEST} tokens": 2}
     [outputs] = predictor.outputs(request)
     expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
-    np.testing.assert_allclose(outputs["embedding_BND"][2], expected, atol=1e-5)
+    np.testing.assert_allclose(outputs["embedding"][2], expected, atol=1e-5)
 
 
 def test_a_pipeline_is_compiled_once(model):

@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, names, weights
 from bertjax.interop.bert import FAMILY
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 from tests.interop import models
 
@@ -81,9 +81,7 @@ def test_names_and_shapes_are_those_of_transformers(folder):
 
 
 def test_the_table_covers_the_whole_of_bert():
-    module, batch = BERT().module(batches.ENCODER), batches.make(1)
-    params = jax.eval_shape(lambda: module.init(jax.random.key(0), batch))["params"]
-    ours = flatten_dict(params, sep="/")
+    ours = flatten_dict(batches.param_shapes(BERT(), batches.ENCODER), sep="/")
     assert {name.ours for name in FAMILY.names(batches.ENCODER, frozenset(FAMILY.parts))} == ours.keys()
     padded = dataclasses.replace(batches.ENCODER, vocab_size=batches.ENCODER.padded_vocab_size)
     assert FAMILY.shapes(padded) == {path: leaf.shape for path, leaf in ours.items()}

@@ -267,20 +267,19 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
     )  # what is given; columns 2, 0 and 5 follow, in another order in each row
     read_BK = np.tile(np.array([0, 2, 5], np.int32), (4, 1))
     rank_BT[:, [0, 2, 5]] = 2 + np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]])
-    found = (
-        PermutationLM()
-        .module(encoder)
-        .apply(
-            {"params": params},
-            {
-                "tokens_BT": inputs["input_ids"],
-                "segments_BT": inputs["token_type_ids"],
-                "positions_BT": np.broadcast_to(np.arange(20), (4, 20)),
-                "examples_BT": inputs["attention_mask"],
-                "plm_positions_BK": read_BK,
-                "rank_BT": rank_BT,
-            },
-        )
+    objective = PermutationLM()
+    found = objective.apply(
+        objective.model(encoder),
+        params,
+        {
+            "tokens_BT": inputs["input_ids"],
+            "segments_BT": inputs["token_type_ids"],
+            "positions_BT": np.broadcast_to(np.arange(20), (4, 20)),
+            "examples_BT": inputs["attention_mask"],
+            "summary_positions_BN": np.zeros((4, 1), np.int32),
+            "plm_positions_BK": read_BK,
+            "rank_BT": rank_BT,
+        },
     )
     is_seen_BTT = (rank_BT[:, :, None] > rank_BT[:, None, :]) | (rank_BT[:, None, :] == 1)
     with torch.no_grad():

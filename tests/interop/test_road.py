@@ -23,7 +23,7 @@ def losses_in_bertjax(export, batch) -> dict[str, float]:
     """{term: S / W} of a batch."""
     program = Program(from_dict(export.settings), export.tokenizer.vocab_size)
     objective = program.task.objective
-    sums, _ = objective.terms(program.task.module, export.params, None, batch, jax.random.key(0), False)
+    sums, _ = objective.terms(program.task.model, export.params, None, batch, jax.random.key(0), False)
     weights = objective.weights(batch)
     return {term: float(total / weights[term]) for term, total in sums.items()}
 

@@ -1,5 +1,6 @@
 """Parity with transformers' PyTorch and Flax classes, and with real weights where they are at hand."""
 
+import functools
 import itertools
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
 from bertjax.interop import pickles, tokenizers, weights
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests.interop import models
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
@@ -85,7 +86,7 @@ def ours(folder: Path, inputs: dict[str, np.ndarray], logits: bool) -> dict[str,
             "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
             "mlm_positions_BK": columns_BT,
         }
-        said = jax.jit(BERT().module(found.encoder).apply)({"params": found.params}, core)
+        said = jax.jit(functools.partial(BERT().apply, BERT().model(found.encoder)))(found.params, core)
         outputs |= {"mlm": said["mlm"][..., : found.encoder.vocab_size], "nsp": said["nsp"][:, 0]}
     return outputs
 

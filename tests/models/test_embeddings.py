@@ -1,6 +1,7 @@
 """Embeddings of another width than the encoder, without segments, from a later position on, and shared by encoders."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Embeddings
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
@@ -24,17 +25,16 @@ NARROW = dataclasses.replace(batches.ENCODER, embedding_width=8)
 
 
 def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    params = jax.eval_shape(BERT().module(config).init, jax.random.key(0), batches.make(1))["params"]
+    params = batches.param_shapes(BERT(), config)
     return {path_of(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def filled(config: EncoderConfig) -> dict:
-    module = BERT().module(config)
-    return batches.filled(jax.eval_shape(module.init, jax.random.key(0), batches.make(1))["params"])
+    return batches.filled(batches.param_shapes(BERT(), config))
 
 
 def logits(config: EncoderConfig, params: dict, batch: dict) -> dict:
-    return jax.jit(BERT().module(config).apply)({"params": params}, batch)
+    return jax.jit(functools.partial(BERT().apply, BERT().model(config)))(params, batch)
 
 
 def test_factorized_embeddings_change_only_the_shapes_that_hold_e():
@@ -82,8 +82,8 @@ def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded_as_any():
 
 
 def test_every_parameter_of_factorized_embeddings_has_a_rule():
-    module = BERT().module(NARROW)
-    params = jax.eval_shape(module.init, jax.random.key(0), batches.make(1))["params"]
+    module = BERT().model(NARROW)
+    params = batches.param_shapes(BERT(), module.config, batches.make(1))
     rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
     specs = {path_of(p): spec_of(path_of(p), leaf, rules) for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert specs["encoder/projection/kernel"] == jax.sharding.PartitionSpec("fsdp", None)

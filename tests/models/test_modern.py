@@ -15,7 +15,7 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.rotary import rotation
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
@@ -148,7 +148,7 @@ def test_the_execution_changes_nothing(execution):
 
 
 def test_there_are_no_biases_but_in_heads():
-    params = jax.eval_shape(BERT().module(CONFIG).init, jax.random.key(0), batches.make(1))["params"]
+    params = batches.param_shapes(BERT(), CONFIG)
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     biases = {path for path in leaves if path.endswith("bias")}
     assert biases == {"encoder/pooler/bias", "heads/mlm/word_bias", "heads/nsp/classifier/bias"}

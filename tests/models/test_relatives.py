@@ -1,6 +1,7 @@
 """Relatives of BERT against the PyTorch models of transformers, with the same weights."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ from bertjax.interop.names import Name, dense, norm
 from bertjax.models import vocabulary
 from bertjax.models.config import PRESETS, EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.pretraining.sop import SentenceOrderPrediction
+from bertjax.objectives.pretraining.sentence_pairs import SentenceOrderPrediction
 from tests import batches
 
 torch = pytest.importorskip("torch")
@@ -91,7 +92,9 @@ def test_albert_computes_what_that_of_transformers_does(groups):
             attention_mask=torch.tensor(batch["examples_BT"]),
             token_type_ids=torch.tensor(batch["segments_BT"]),
         )
-    logits = jax.jit(SentenceOrderPrediction().module(config).apply)({"params": params}, batch)
+    logits = jax.jit(functools.partial(SentenceOrderPrediction().apply, SentenceOrderPrediction().model(config)))(
+        params, batch
+    )
     expected_mlm = np.take_along_axis(expected.prediction_logits.numpy(), batch["mlm_positions_BK"][..., None], axis=1)
     np.testing.assert_allclose(logits["mlm"][..., :100], expected_mlm, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(logits["sop"][:, 0], expected.sop_logits.numpy(), rtol=1e-5, atol=1e-5)

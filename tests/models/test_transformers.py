@@ -1,5 +1,7 @@
 """The whole of BERT against the PyTorch model of transformers, with the same weights."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.interop import bert, names
 from bertjax.models import vocabulary
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 
 torch = pytest.importorskip("torch")
@@ -52,7 +54,7 @@ def test_logits_are_those_of_transformers(published):
             attention_mask=torch.tensor(batch["examples_BT"]),
             token_type_ids=torch.tensor(batch["segments_BT"]),
         )
-    logits = jax.jit(BERT().module(CONFIG).apply)({"params": bertjax_params(published)}, batch)
+    logits = jax.jit(functools.partial(BERT().apply, BERT().model(CONFIG)))(bertjax_params(published), batch)
     read_BK1 = batch["mlm_positions_BK"][..., None]
     expected_mlm = np.take_along_axis(expected.prediction_logits.numpy(), read_BK1, axis=1)
     np.testing.assert_allclose(logits["mlm"][..., : CONFIG.vocab_size], expected_mlm, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 from bertjax.models import vocabulary
 from bertjax.models.config import PRESETS
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 
 
@@ -24,7 +25,7 @@ def test_the_published_models_have_the_published_number_of_parameters(preset, pa
 
 @pytest.fixture(scope="module")
 def params() -> dict:
-    return jax.jit(BERT().module(batches.ENCODER).init)(jax.random.key(0), batches.make(2))["params"]
+    return jax.jit(lambda key: BERT().init(BERT().model(batches.ENCODER), key, batches.make(2)))(jax.random.key(0))
 
 
 def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
@@ -38,10 +39,10 @@ def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
 
 
 def test_padding_changes_no_logits(params):
-    apply, batch = jax.jit(BERT().module(batches.ENCODER).apply), batches.make(2)
+    apply, batch = jax.jit(functools.partial(BERT().apply, BERT().model(batches.ENCODER))), batches.make(2)
     zeroed = vocabulary.pad(jax.tree.map(np.asarray, vocabulary.cut(params, batches.ENCODER)), batches.ENCODER)
     jax.tree.map(
         np.testing.assert_array_equal,
-        apply({"params": zeroed}, batch),
-        apply({"params": params}, batch),
+        apply(zeroed, batch),
+        apply(params, batch),
     )

@@ -1,4 +1,4 @@
-"""What the tests of fine-tuning objectives share."""
+"""Fixtures of fine-tuning objectives."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.data.labeled import letters
 
 @pytest.fixture(scope="session")
 def spelling(tmp_path_factory):
-    """A tokenizer that spells."""
+    """A tokenizer with one piece per letter."""
     return letters.make(tmp_path_factory.mktemp("letters"))

@@ -8,11 +8,11 @@ KIND = "mylab.replaced:RandomReplacement"
 
 
 def code() -> str:
-    """What the page shows as Python."""
+    """The Python code on the page."""
     return re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1]
 
 
 def write(folder: Path) -> None:
-    """Writes it to `folder`/mylab/replaced.py."""
+    """Write it to `folder`/mylab/replaced.py."""
     (folder / "mylab").mkdir()
     (folder / "mylab" / "replaced.py").write_text(code())

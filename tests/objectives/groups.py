@@ -9,6 +9,7 @@ import numpy as np
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Ragged
 from bertjax.objectives.base import Objective
+from bertjax.objectives.outputs import regroup
 from tests import batches, ragged
 
 ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
@@ -28,8 +29,8 @@ def batch_of(objective: Objective, of: Ragged, rows_BN) -> dict[str, np.ndarray]
 
 
 def module_and_params(objective: Objective, batch: dict) -> tuple:
-    module = objective.module(ENCODER)
-    shapes = jax.eval_shape(lambda key: module.init(key, batch)["params"], jax.random.key(0))
+    module = objective.model(ENCODER)
+    shapes = batches.param_shapes(objective, ENCODER, batch)
     return module, batches.filled(shapes)
 
 
@@ -40,6 +41,6 @@ def terms_of(objective: Objective, module, params: dict, batch: dict):
 
 
 def outputs_of(objective: Objective, module, params: dict, batch: dict) -> dict[str, np.ndarray]:
-    """Per example, those that exist, row by row."""
+    """Outputs without rows and padding."""
     outputs = jax.jit(functools.partial(objective.outputs, module))(params, batch)
-    return {name: np.asarray(values)[batch["example_ids_BN"] >= 0] for name, values in outputs.items()}
+    return regroup(outputs, batch)

@@ -53,8 +53,8 @@ def assert_packing_changes_nothing(
     """The same terms, metrics and outputs from rows of several examples as from rows of one."""
     alone, packed = (load(format, objective, tokenizer, seq_len, slots) for slots in (1, 4))
     assert packed.batch["example_ids_BN"].shape[1] > 2 and len(packed.batch["tokens_BT"]) < len(alone.examples)
-    module = objective.module(encoder(tokenizer, seq_len))
-    params = jax.jit(module.init)(jax.random.key(0), alone.batch)["params"]
+    module = objective.model(encoder(tokenizer, seq_len))
+    params = jax.jit(lambda key: objective.init(module, key, alone.batch))(jax.random.key(0))
     terms = jax.jit(lambda batch: objective.terms(module, params, None, batch, jax.random.key(0), False))
     (sums, metrics), (sums_packed, metrics_packed) = terms(alone.batch), terms(packed.batch)
     for term in sums:
@@ -73,7 +73,7 @@ def outputs_of(objective: Objective, module, params, labeled: Labeled) -> dict[s
     batch, ragged = labeled.batch, labeled.examples.ragged
     found = {}
     for name, values in jax.jit(lambda batch: objective.outputs(module, params, batch))(batch).items():
-        values = np.asarray(values)
+        values = np.asarray(values.array)
         of_tokens = np.zeros((len(ragged.tokens), *values.shape[2:]), values.dtype)
         for row, slots in enumerate(batch["example_ids_BN"]):
             for slot, example in enumerate(slots):

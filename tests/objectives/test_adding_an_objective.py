@@ -1,4 +1,4 @@
-"""The page that says how to add an objective: its code, trained as it stands there."""
+"""The page on adding an objective: its code is trained as it is printed."""
 
 import json
 
@@ -27,4 +27,4 @@ def test_it_learns_which_tokens_were_replaced(flags, tmp_path):
     losses = [record["train/replaced_loss"] for record in runs.records(tmp_path / "run" / "metrics.jsonl")]
     assert losses[-1] < losses[0] - 0.1
     evaluated = json.loads((tmp_path / "run" / "summary.json").read_text())["eval"]
-    assert set(evaluated) == {"replaced_loss", "replaced_accuracy"}
+    assert set(evaluated) == {"replaced_loss", "replaced_accuracy", "replaced_precision", "replaced_recall"}

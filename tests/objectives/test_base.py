@@ -1,10 +1,15 @@
 import dataclasses
+import re
+from pathlib import Path
 
-import jax
 import pytest
 
+import bertjax
+from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.training.step import total_loss
+
+PACKAGE = Path(bertjax.__file__).parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +24,26 @@ def test_terms_are_summed_by_their_coefficients():
     assert total_loss(Objective(), {"mlm": 2.0, "replaced": 0.1}) == pytest.approx(2.1)
 
 
-def test_what_an_objective_must_have_is_named():
+def test_missing_methods_are_errors():
     empty = Weighted()
-    for call in (lambda: empty.module(None), lambda: empty.features(None, None), lambda: empty.weights({})):
+    for call in (
+        lambda: empty.model(None),
+        lambda: empty.logits(None, {}),
+        lambda: empty.features(None, None),
+        lambda: empty.weights({}),
+    ):
         with pytest.raises(TypeError, match="^Weighted has no "):
             call()
-    with pytest.raises(TypeError, match=r"^Weighted has no terms\(\)$"):
-        empty.terms(None, {}, None, {}, jax.random.key(0), True)
+    with pytest.raises(TypeError, match=r"^Weighted has no terms_of\(\)$"):
+        empty.terms_of({}, {})
+
+
+def test_objectives_are_at_most_two_classes_deep():
+    for kind in KINDS:
+        depth = OBJECTIVES.class_of(kind).__mro__.index(Objective)
+        assert depth <= 2, f"{kind} is {depth} classes below Objective"
+
+
+def test_only_models_has_flax_modules():
+    others = {path: path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "models"}
+    assert [path for path, text in others.items() if re.search(r"\blinen\b|(?<!torch\.)nn\.Module", text)] == []

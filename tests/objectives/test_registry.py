@@ -5,8 +5,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.pretraining.bert import BERT
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Elsewhere(Objective):
 
 
 @pytest.mark.parametrize("objective", [MaskedLM(), BERT(), Elsewhere()])
-def test_the_name_of_an_objective_finds_its_class_again(objective):
+def test_the_kind_of_an_objective_leads_back_to_its_class(objective):
     assert OBJECTIVES.class_of(OBJECTIVES.kind_of(objective)) is type(objective)
 
 
@@ -35,11 +35,11 @@ def test_registered_names():
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
         ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
         (
-            "bertjax.objectives.pretraining.mlm:encode",
+            "bertjax.objectives.pretraining.mlm:token_terms",
             "is not a subclass of Objective; derive it from bertjax.objectives.base.Objective$",
         ),
     ],
 )
-def test_names_that_stand_for_no_objective(kind, message):
+def test_unknown_kinds_are_errors(kind, message):
     with pytest.raises(UserError, match=message):
         OBJECTIVES.class_of(kind)

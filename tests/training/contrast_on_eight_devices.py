@@ -10,7 +10,7 @@ import json
 import jax
 import numpy as np
 
-from bertjax.objectives.finetuning.contrastive import EmbeddingContrastive
+from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import eval_step
 from bertjax.training.step import gradients, shard_keys
@@ -31,7 +31,7 @@ ROWS = [[0, 1, 2, 3], [4, 5, -1, -1], [6, 7, 8, 9], [-1] * 4, [10, 11, 12, 13], 
 def measure(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The loss and the accuracy in a step of training, the loss in an evaluation, the gradient."""
     objective = EmbeddingContrastive()
-    of = dataclasses.replace(of, objective=objective, module=objective.module(of.module.config))
+    of = dataclasses.replace(of, objective=objective, model=objective.model(of.model.config))
     gradient, losses, metrics, _ = jax.jit(functools.partial(gradients, of))(params, None, batch, 0)
     total, weight = jax.jit(functools.partial(eval_step, of))(params, None, batch)["embedding_loss"]
     right, _ = metrics["accuracy"]
@@ -41,7 +41,7 @@ def measure(of, params: dict, batch: dict) -> tuple[float, float, float, list[np
 def plain(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The same from the terms of the whole batch at once."""
     objective = EmbeddingContrastive()
-    module, weights = objective.module(of.module.config), objective.weights(batch)["embedding"]
+    module, weights = objective.model(of.model.config), objective.weights(batch)["embedding"]
 
     def loss(params, train):
         keys = shard_keys(of, 0, len(batch["tokens_BT"]))
@@ -57,8 +57,8 @@ def main() -> None:
     objective = EmbeddingContrastive()
     of = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
     batch = batch_of(objective, of, [*ROWS, [-1] * 4])
-    encoder = context(dropout=0.1).module.config
-    shapes = jax.eval_shape(lambda: objective.module(encoder).init(jax.random.key(0), batch)["params"])
+    encoder = context(dropout=0.1).model.config
+    shapes = batches.param_shapes(objective, encoder, batch)
     params = batches.filled(shapes)
     loss, right, evaluated, gradient = plain(context(dropout=0.1), params, batch)
     found = {"plain": {"loss": loss, "evaluated": evaluated, "right": right}}

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from bertjax.config import from_dict
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.outputs import Output
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
@@ -17,14 +18,14 @@ ROWS, BATCH = 10, 4
 class Scored(BERT):
     """BERT with a score that only holds where outputs and examples come in the same order."""
 
-    def outputs(self, module, params, batch):
+    def outputs(self, model, params, batch):
         lengths_BN = (batch["examples_BT"] > 0).sum(axis=1, keepdims=True)
-        return {"length_BN": lengths_BN, "token_BT": batch["tokens_BT"]}
+        return {"length": Output(lengths_BN, per="example"), "token": Output(batch["tokens_BT"], per="token")}
 
     def score(self, outputs, examples, records):
         assert not records
-        assert outputs["token_BT"].shape == examples.tokens.shape
-        return {"in_order": float((outputs["length_BN"] == examples.lengths).mean()), "examples": len(examples.ids)}
+        assert outputs["token"].shape == examples.tokens.shape
+        return {"in_order": float((outputs["length"] == examples.lengths).mean()), "examples": len(examples.ids)}
 
     def samples(self, outputs, batch, tokenizer):
         return []
@@ -66,7 +67,7 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     batch = Feeds(whole.config, store).heldout["bert"].batch(np.arange(ROWS))
 
     def terms(params, batch):
-        sums, metrics = whole.task.objective.terms(whole.task.module, params, None, batch, jax.random.key(0), False)
+        sums, metrics = whole.task.objective.terms(whole.task.model, params, None, batch, jax.random.key(0), False)
         return sums, whole.task.objective.weights(batch), metrics
 
     sums, weights, metrics = jax.jit(terms)(params, batch)

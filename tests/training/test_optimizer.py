@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import Multiplier, OptimizerConfig
 from bertjax.training.optimizer import apply_updates, decay_mask, make_optimizer
 from bertjax.training.param_paths import map_with_path
@@ -21,7 +21,7 @@ LAYERS = 3
 
 
 def bert_params() -> dict:
-    return jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    return batches.param_shapes(BERT(), batches.ENCODER)
 
 
 def stacked_params() -> dict:

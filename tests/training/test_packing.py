@@ -9,10 +9,8 @@ from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.pretraining.bert import BERT
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.sop import SentenceOrderPrediction
-from bertjax.objectives.pretraining.structure import SentenceStructurePrediction
+from bertjax.objectives.pretraining.sentence_pairs import BERT, SentenceOrderPrediction, SentenceStructurePrediction
 from bertjax.training.feeds import Feeds
 
 T = 64
@@ -56,8 +54,8 @@ def test_the_packed_loss_is_the_sum_of_the_unpacked_losses(store, encoder, kind)
     assert (packed["example_ids_BN"] >= 0).sum() == (alone["example_ids_BN"] >= 0).sum()
     assert packed["mlm_dropped_B"].sum() == alone["mlm_dropped_B"].sum() == 0
     objective = OBJECTIVES.get(kind, MaskedLM())
-    module = objective.module(encoder)
-    params = jax.jit(module.init)(jax.random.key(0), jax.tree.map(lambda x: x[:1], alone))["params"]
+    module = objective.model(encoder)
+    params = jax.jit(lambda key: objective.init(module, key, jax.tree.map(lambda x: x[:1], alone)))(jax.random.key(0))
     terms = jax.jit(lambda batch: objective.terms(module, params, None, batch, jax.random.key(0), False))
     (sums, metrics), (sums_packed, metrics_packed) = terms(alone), terms(packed)
     for term, total in sums.items():

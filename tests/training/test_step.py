@@ -20,9 +20,9 @@ def with_nan(batch: dict) -> dict:
 
 def test_golden_steps():
     """From fixed weights: the second losses change with every formula of the step."""
-    module, batch = context().module, batches.make()
+    module, batch = context().model, batches.make()
     trainer = Trainer(context())
-    shapes = jax.eval_shape(module.init, jax.random.key(0), batch)["params"]
+    shapes = batches.param_shapes(context().objective, module.config, batch)
     trainer.state["params"] = batches.filled(shapes)
     metrics = trainer.train(batch, batch)
     for name, golden in GOLDEN.items():
@@ -41,7 +41,7 @@ GOLDEN = {
 @pytest.mark.parametrize("micro_tokens", [64, 32])
 def test_micro_batches_do_not_change_the_gradient(micro_tokens):
     batch = batches.make()
-    params = jax.eval_shape(context().module.init, jax.random.key(0), batch)["params"]
+    params = batches.param_shapes(context().objective, context().model.config, batch)
     params = batches.filled(params)
 
     def of(micro_tokens):

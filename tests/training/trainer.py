@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bertjax.models.config import Execution
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import MeshConfig, OptimizerConfig
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.make_mesh import make_mesh
@@ -47,7 +47,7 @@ def context(
     )
     return StepContext(
         objective=BERT(),
-        module=BERT().module(encoder),
+        model=BERT().model(encoder),
         optimizer=make_optimizer(OptimizerConfig()),
         learning_rate=learning_rate(Linear(), [WarmupSegment(0, STEPS, 1e-2, 5)]),
         seed=0,
@@ -60,7 +60,7 @@ def context(
 @functools.cache
 def _compiled(of: StepContext):
     """(the state at step 0, a function that trains a chunk), compiled once for all tests."""
-    create = new_state(lambda key: of.module.init(key, batches.make(1))["params"], of.optimizer)
+    create = new_state(lambda key: of.objective.init(of.model, key, batches.make(1)), of.optimizer)
     abstract = abstract_state(create, of.layout.mesh, of.layout.rules)
     layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     run = jax.jit(functools.partial(train_chunk, of), out_shardings=(layout, replicated(of.layout.mesh)))

@@ -1,50 +1,43 @@
-"""What fine-tuning objectives on whole examples share: a linear layer on the pooled [CLS] (Devlin et al., 2019)."""
+"""The base of fine-tuning objectives on examples: a linear layer on the pooled [CLS] (Devlin et al., 2019)."""
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense, dropout
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective, encode
-
-
-class PooledModule(nn.Module):
-    """Encoder, and a linear head on each example's pooled [CLS], with dropout before it."""
-
-    config: EncoderConfig
-    term: str
-    width: int
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.heads = Heads({self.term: functools.partial(Dense, self.config, self.width)})
-
-    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Returns float32 [B, N, width]."""
-        encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
-        pooled_BND = encode(self.encoder, batch, encoder_key, nothing_more_BK).pooled_BND
-        pooled_BND = dropout(pooled_BND, self.config.dropout, head_key)
-        return self.heads(self.term, pooled_BND).astype(jnp.float32)
+from bertjax.objectives.base import Arrays, Objective
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleObjective(Objective):
-    """Predicts the label of each example. A subclass says how wide its head is, and what its terms are."""
+    """Predicts the label of each example by a linear head on its pooled [CLS], with dropout before it.
+
+    Attributes:
+      term: name of its term and head.
+      num_outputs: width of the head.
+    """
 
     labels: ClassVar[tuple[str, ...]] = ("label",)
     term: ClassVar[str]
+    num_outputs: ClassVar[int] = 1
+
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        return {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
+
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return float32 [B, N, num_outputs]."""
+        encoder_key, head_key = (None, None) if key is None else split(key, 2)
+        nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
+        pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
+        return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key)).astype(jnp.float32)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         (name,) = self.labels
@@ -59,28 +52,28 @@ class ExampleObjective(Objective):
 
 
 def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlation; 0 where all of either are the same."""
+    """Return Pearson's and Spearman's correlation; 0 if all numbers or all labels are equal."""
     from scipy import stats
 
     if numbers.min() == numbers.max() or labels.min() == labels.max():
         return {"pearson": 0.0, "spearman": 0.0}
-    found = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
-    return {name: float(result.statistic) for name, result in found.items()}
+    results = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
+    return {name: float(result.statistic) for name, result in results.items()}
 
 
 def majority_accuracy(labels: np.ndarray, counts: np.ndarray) -> dict[str, tuple[float, float]]:
-    """A baseline: always guessing the most frequent class, `counts` being those of the training file."""
+    """Return the baseline that always predicts the most frequent class; `counts` are those of the training file."""
     return {"majority_accuracy": (float(np.sum(labels == np.argmax(counts))), len(labels))}
 
 
-def told_probabilities(classes: tuple[str, ...], probabilities_C: np.ndarray) -> Record:
-    """`prediction`, the most probable class, and `probabilities`, {class: probability}."""
+def class_probabilities(classes: tuple[str, ...], probabilities_C: np.ndarray) -> Record:
+    """Return `prediction`, the most probable class, and `probabilities`, {class: probability}."""
     return {
         "prediction": classes[int(np.argmax(probabilities_C))],
         "probabilities": {name: round(float(probability), 6) for name, probability in zip(classes, probabilities_C)},
     }
 
 
-def shown(record: Record) -> Record:
-    """A record without the place where it stood."""
+def without_location(record: Record) -> Record:
+    """Return a record without the file and line that it was read from."""
     return {key: value for key, value in record.items() if key != WHERE}

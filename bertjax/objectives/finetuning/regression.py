@@ -3,11 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from flax import linen as nn
-
-from bertjax.models.config import EncoderConfig
-from bertjax.objectives.finetuning.base import ExampleObjective, PooledModule, correlations, shown
+from bertjax.objectives.finetuning.base import ExampleObjective, correlations, without_location
 from bertjax.objectives.losses import squared_error
+from bertjax.objectives.outputs import Output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,24 +15,20 @@ class Regression(ExampleObjective):
     term: ClassVar[str] = "regression"
     best_metric: ClassVar[str] = "spearman"
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        return PooledModule(encoder, self.term, 1)
+    def terms_of(self, logits, batch):
+        return {self.term: squared_error(logits[..., 0], batch["labels_BN"], batch["weights_BN"])}, {}
 
-    def terms(self, module, params, frozen, batch, key, train):
-        numbers_BN = module.apply({"params": params}, batch, key if train else None)[..., 0]
-        return {self.term: squared_error(numbers_BN, batch["labels_BN"], batch["weights_BN"])}, {}
-
-    def outputs(self, module, params, batch):
-        """`number_BN`."""
-        return {"number_BN": module.apply({"params": params}, batch)[..., 0]}
+    def outputs(self, model, params, batch):
+        """`number`."""
+        return {"number": Output(self.apply(model, params, batch)[..., 0], per="example")}
 
     def score(self, outputs, examples, records):
-        """Correlations with the labels; 0 where all predictions are the same."""
-        return correlations(outputs["number_BN"], examples.labels["label"])
+        """Return correlations with the labels; 0 if all predictions are equal."""
+        return correlations(outputs["number"], examples.labels["label"])
 
     def predictions(self, outputs, examples, records):
-        """Each record with `prediction`, a number."""
+        """Return each record with `prediction`, a number."""
         return [
-            shown(record) | {"prediction": round(float(number), 6)}
-            for record, number in zip(records, outputs["number_BN"], strict=True)
+            without_location(record) | {"prediction": round(float(number), 6)}
+            for record, number in zip(records, outputs["number"], strict=True)
         ]

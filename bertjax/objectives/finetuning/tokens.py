@@ -1,49 +1,50 @@
-"""What fine-tuning objectives on tokens share: a linear layer on each hidden state (Devlin et al. 2019, 4.2, 5.3)."""
+"""The base of fine-tuning objectives on tokens: a linear layer on each hidden state (Devlin et al. 2019, 4.2, 5.3)."""
 
 import dataclasses
-import functools
+from typing import ClassVar
 
 import jax
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads
 from bertjax.models.layers import Dense
-from bertjax.objectives.base import Arrays, encode
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.base import Arrays, Objective
 
 
-class TokenModule(nn.Module):
-    """Encoder, and a linear head on the last hidden state of each token."""
+@dataclasses.dataclass(frozen=True)
+class TokenObjective(Objective):
+    """Predicts something of each token by a linear head on its last hidden state.
 
-    config: EncoderConfig
-    term: str
-    width: int
+    The head computes in float32, because answers are ranked by logits that differ little.
 
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        # In float32: answers are ranked by logits that differ little.
-        execution = dataclasses.replace(self.config.execution, dtype="float32")
-        exact = dataclasses.replace(self.config, execution=execution)
-        self.heads = Heads({self.term: functools.partial(Dense, exact, self.width)})
+    Attributes:
+      term: name of its term and head.
+      num_outputs: width of the head.
+    """
 
-    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Returns float32 [B, T, width]."""
-        return self.heads(self.term, encode(self.encoder, batch, key).hidden)
+    term: ClassVar[str]
+    num_outputs: ClassVar[int]
+
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        return {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
+
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return float32 [B, T, num_outputs]."""
+        return model.head(self.term, model.encode(batch, key).hidden)
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:
-    """Each record once, with the examples that were made of it; in the order of the examples' ids.
+    """Return each record once, with the indices of the examples that were made from it, in the order of their ids.
 
     Args:
-      examples: M of them.
-      records: that of each of the M.
+      examples: M examples.
+      records: the record of each of them.
     """
-    found: dict[int, tuple[Record, list[int]]] = {}
+    groups: dict[int, tuple[Record, list[int]]] = {}
     for index in np.argsort(examples.ids, kind="stable").tolist():
         record = records[index]
-        found.setdefault(id(record), (record, []))[1].append(index)
-    return list(found.values())
+        groups.setdefault(id(record), (record, []))[1].append(index)
+    return list(groups.values())

@@ -1,88 +1,43 @@
 """ELECTRA: replaced token detection (Clark et al., 2020, arXiv 2003.10555).
 
-A generator, trained by masked language modeling, guesses the masked tokens (section 2, equation 1). What it draws
-takes their place, and the discriminator says of every token of the text whether it is the original (equation 2). Both
-are trained together, and no gradient passes through the draw: min L_MLM + 50 L_disc. They share the embeddings (3.2).
+A generator, trained by masked language modeling, predicts the masked tokens (section 2, equation 1). Samples from its
+predictions replace them, and the discriminator classifies every token as original or replaced (equation 2). Both are
+trained together, and no gradient passes through the sampling: min L_MLM + 50 L_disc. They share the embeddings (3.2).
 
-The discriminator is the encoder that is exported; the generator goes with the heads, and is only needed to go on.
+The discriminator is the exported encoder. The generator is saved with the heads; only further pretraining needs it.
 """
 
 import dataclasses
-import functools
 import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import DetectionHead, Heads, MaskedLMHead
+from bertjax.models.heads import DetectionHead, MaskedLMHead
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
-from bertjax.objectives.base import Arrays, FlopsPart, encode
+from bertjax.objectives.base import Arrays, FlopsPart, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
-class Generator(nn.Module):
-    """A narrow encoder on the discriminator's embeddings."""
-
-    config: EncoderConfig
-    embeddings: nn.Module
-
-    def setup(self):
-        self.encoder = Encoder(self.config, self.embeddings)
-
-    def __call__(self, batch: Arrays, key: jax.Array | None) -> jax.Array:
-        """Returns the hidden states at the predicted positions, [B, K, D]."""
-        return encode(self.encoder, batch, key, batch["mlm_positions_BK"]).hidden
-
-
-class ElectraModule(nn.Module):
-    """Discriminator (`encoder`), generator, and a head on each."""
-
-    config: EncoderConfig
-    generator_config: EncoderConfig
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.generator = Generator(self.generator_config, self.encoder.embeddings)
-        self.heads = Heads(
-            {
-                "mlm": functools.partial(MaskedLMHead, self.generator_config),
-                "rtd": functools.partial(DetectionHead, self.config),
-            }
-        )
-
-    def __call__(self, batch: Arrays) -> Arrays:
-        """Returns {`mlm`: `guess`, `rtd`: `detect`}, of the batch as it is, without dropout."""
-        return {"mlm": self.guess(batch), "rtd": self.detect(batch)}
-
-    def guess(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """The generator's logits_BKV at the predicted positions."""
-        return self.heads("mlm", self.generator(batch, key), self.encoder.embeddings.word)
-
-    def detect(self, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """The discriminator's logits_BT: above 0 where a token seems to be replaced."""
-        return self.heads("rtd", encode(self.encoder, batch, key).hidden)
-
-
 @dataclasses.dataclass(frozen=True)
 class Electra(MaskedLM):
-    """Detects replaced tokens. Terms: `rtd`, the discriminator's, over all tokens, and `mlm`, the generator's.
+    """Detects replaced tokens. Terms: `rtd` of the discriminator, over all tokens, and `mlm` of the generator.
 
-    A token that is drawn and happens to be the original counts as original (section 2).
+    A sampled token that happens to be the original counts as original (section 2).
 
     Attributes:
-      generator_share: of the encoder's width, feed-forward width and heads, which the generator has (appendix A: 1/4
-        for the small and the large model, 1/3 for the base model); it is as deep as the encoder.
-      rtd_coefficient: the weight of the discriminator's loss (section 2).
+      generator_share: the generator's width, feed-forward width and number of heads relative to the encoder's (appendix
+        A: 1/4 for the small and the large model, 1/3 for the base model). Both have the same number of layers.
+      rtd_coefficient: factor of the discriminator's loss (section 2).
     """
 
     masking: Masking = TokenMasking(mask=1.0, random=0.0)
@@ -105,36 +60,45 @@ class Electra(MaskedLM):
     def coefficients(self) -> dict[str, float]:
         return {"rtd": self.rtd_coefficient}
 
-    def generator(self, encoder: EncoderConfig) -> EncoderConfig:
-        """The generator's architecture.
+    def generator(self, config: EncoderConfig) -> EncoderConfig:
+        """Return the generator's architecture.
 
         Raises:
-          UserError: its width is not divisible by its heads.
+          UserError: its width is not divisible by its number of heads.
         """
         sizes = {
-            field: max(1, round(getattr(encoder, field) * self.generator_share))
+            field: max(1, round(getattr(config, field) * self.generator_share))
             for field in ("width", "feedforward", "heads")
         }
         if sizes["width"] % sizes["heads"]:
             raise UserError(
                 f"objective.generator_share={self.generator_share} makes a generator of width {sizes['width']} and "
-                f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={encoder.width} and "
-                f"model.heads={encoder.heads} allow, such as {1 / encoder.heads:g}"
+                f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={config.width} and "
+                f"model.heads={config.heads} allow, such as {1 / config.heads:g}"
             )
-        return dataclasses.replace(encoder, embedding_width=encoder.embedded_width, **sizes)
+        return dataclasses.replace(config, embedding_width=config.embedded_width, **sizes)
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        return ElectraModule(encoder, self.generator(encoder))
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
-    def reader(self, encoder: EncoderConfig) -> nn.Module:
-        """The generator guesses."""
-        return self.module(encoder)
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} of the batch as it is, without dropout."""
+        return {"mlm": self.mlm_logits(model, batch), "rtd": self.rtd_logits(model, batch)}
 
-    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
-        return FlopsPart(encoder, predicts=False), FlopsPart(self.generator(encoder))
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return the generator's logits_BKV at the predicted positions."""
+        hidden_BKD = model.encode_by_generator(batch, key, batch["mlm_positions_BK"]).hidden
+        return model.head("mlm", hidden_BKD, model.word_VE)
+
+    def rtd_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return the discriminator's logits_BT, above 0 for a token that it takes for a replaced one."""
+        return model.head("rtd", model.encode(batch, key).hidden)
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        return FlopsPart(config, predicts=False), FlopsPart(self.generator(config))
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Those of masked language modeling, but that what found no place to be predicted stays as it was."""
+        """Return those of masked language modeling; a token that found no place to be predicted is not masked."""
         features = super().features(examples, draw)
         tokens_BT = examples.tokens_to_rows(examples.ragged.tokens, fill=examples.vocabulary.pad_id)
         rows, places = np.nonzero(features["mlm_weights_BK"])
@@ -145,21 +109,21 @@ class Electra(MaskedLM):
     def weights(self, batch):
         return super().weights(batch) | {"rtd": jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)}
 
-    def terms(self, module, params, frozen, batch, key, train):
+    def terms(self, model, params, frozen, batch, key, train):
         generator_key, sample_key, discriminator_key = split(key, 3)
-        logits_BKV = module.apply({"params": params}, batch, generator_key if train else None, method="guess")
+        logits_BKV = self.apply(model, params, batch, generator_key if train else None, self.mlm_logits)
         drawn_BK = sample(jax.lax.stop_gradient(logits_BKV), sample_key)
         filled, is_replaced_BT = replace(batch, drawn_BK)
-        logits_BT = module.apply({"params": params}, filled, discriminator_key if train else None, method="detect")
+        logits_BT = self.apply(model, params, filled, discriminator_key if train else None, self.rtd_logits)
 
-        losses, metrics = self.terms_of({"mlm": logits_BKV}, batch)
-        loss, rtd_metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
-        (_, tokens), (_, replaced) = rtd_metrics["rtd_accuracy"], rtd_metrics["rtd_recall"]
-        return {"rtd": loss} | losses, metrics | rtd_metrics | {"replaced": (replaced, tokens)}
+        loss, metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
+        (_, tokens), (_, replaced) = metrics["rtd_accuracy"], metrics["rtd_recall"]
+        rtd = {"rtd": loss}, metrics | {"replaced": (replaced, tokens)}
+        return joined(rtd, self.terms_of({"mlm": logits_BKV}, batch))
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:
-    """The batch with the tokens that were drawn at the predicted positions, and where they are not the originals.
+    """Return the batch with sampled tokens at the predicted positions, and which tokens are not the originals.
 
     Returns:
       The batch, and bool [B, T].
@@ -167,7 +131,7 @@ def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:
     tokens_BT, positions_BK = jnp.asarray(batch["tokens_BT"]), batch["mlm_positions_BK"]
     is_place_BK = batch["mlm_weights_BK"] > 0
     rows_B1 = jnp.arange(len(tokens_BT))[:, None]
-    # Added, not set: a place without a prediction points to a column that another may have drawn.
+    # Added, not set: a place without a prediction points to column 0, which another place may predict.
     change_BK = jnp.where(is_place_BK, drawn_BK - tokens_BT[rows_B1, positions_BK], 0)
     is_new_BK = (is_place_BK & (drawn_BK != batch["mlm_labels_BK"])).astype(jnp.int32)
     is_replaced_BT = jnp.zeros_like(tokens_BT).at[rows_B1, positions_BK].add(is_new_BK) > 0

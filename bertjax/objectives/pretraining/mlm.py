@@ -1,66 +1,96 @@
-"""Masked language modeling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
+"""Masked language modeling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805).
+
+Other objectives add terms to it: as a `Labels` part that classifies sentence pairs or tokens, or by their own methods.
+"""
 
 import dataclasses
-import functools
-from typing import ClassVar
+from typing import ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masked, Masking, TokenMasking, gather_masked, mask
+from bertjax.data.masking import Masking, TokenMasking, gather_masked, mask
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads, MaskedLMHead
-from bertjax.objectives.base import Arrays, Objective, Sample, encode
+from bertjax.models.encoder import Encoded
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.base import Arrays, Objective, Sample, Terms, joined
 from bertjax.objectives.losses import classification_term
+from bertjax.objectives.outputs import Output
 
 GUESSES = 5
 
 
-class MaskedLMModule(nn.Module):
-    """Encoder and the masked-LM head that shares its word embeddings."""
+class Labels(Protocol):
+    """A second term that is trained together with masked tokens, with its own head.
 
-    config: EncoderConfig
+    Attributes:
+      term: its name, which is that of its head and the prefix of its features and metrics.
+      reads_all_tokens: whether its head reads the hidden states of all tokens; others read only the pooled [CLS].
+    """
 
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.heads = Heads({"mlm": functools.partial(MaskedLMHead, self.config)})
+    term: str
+    reads_all_tokens: ClassVar[bool]
 
-    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Returns {`mlm`: logits_BKV at the predicted positions}."""
-        encoded = encode(self.encoder, batch, key, batch["mlm_positions_BK"])
-        return {"mlm": self.heads("mlm", encoded.hidden, self.encoder.embeddings.word)}
+    @property
+    def head(self) -> HeadSpec:
+        """Its head."""
+
+    def logits(self, model: Model, encoded: Encoded) -> jax.Array:
+        """Device: return the logits of its head."""
+
+    def features(self, examples: PlacedExamples) -> dict[str, np.ndarray]:
+        """Host: return its labels."""
+
+    def weight(self, batch: Arrays) -> jax.Array:
+        """Device: return W of its term."""
+
+    def terms(self, logits: Arrays, batch: Arrays) -> Terms:
+        """Device: return its term and metrics."""
+
+    def baselines(self, batch: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, float]]:
+        """Host: return `<term>_majority`, the accuracy of the best constant answer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-    """Predicts masked tokens from both sides. Terms: `mlm`.
+    """Predicts masked tokens from the tokens on both sides. Terms: `mlm`, and that of each of its `parts`.
 
     Attributes:
       masking: which tokens are predicted.
-      token_term: the name of the term, with which the names of its features and metrics begin.
+      term: name of the term of the tokens; prefix of its features and metrics.
+      parts: further terms.
     """
 
     masking: Masking = TokenMasking()
-    token_term: ClassVar[str] = "mlm"
+    term: ClassVar[str] = "mlm"
+    parts: ClassVar[tuple[Labels, ...]] = ()
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        return MaskedLMModule(encoder)
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        return {"mlm": HeadSpec(MaskedLMHead)} | {part.term: part.head for part in self.parts}
 
-    def reader(self, encoder: EncoderConfig) -> nn.Module:
-        """What guesses masked tokens by encoder and head alone: a module that gives {`<token_term>`: logits_BKV}."""
-        return MaskedLMModule(encoder)
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`mlm`: logits_BKV at the predicted positions, <term>: logits of a part}."""
+        positions_BK, reads_all = batch["mlm_positions_BK"], any(part.reads_all_tokens for part in self.parts)
+        encoded = model.encode(batch, key, None if reads_all else positions_BK)
+        predicted_BKD = take_columns(encoded.hidden, positions_BK) if reads_all else encoded.hidden
+        logits = {"mlm": model.head("mlm", predicted_BKD, model.word_VE)}
+        return logits | {part.term: part.logits(model, encoded) for part in self.parts}
+
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Device: return logits_BKV at the positions `<term>_positions_BK`, which need no other feature."""
+        hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"]).hidden
+        return model.head("mlm", hidden_BKD, model.word_VE)
 
     @property
     def sharding_rules(self):
         return ((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
 
-    def bind(self, store: TokenStore | None) -> "MaskedLM":
+    def bind(self, store: TokenStore | None) -> Self:
         return dataclasses.replace(self, masking=self.masking.bind(store))
 
     @property
@@ -68,59 +98,88 @@ class MaskedLM(Objective):
         return self.masking.fingerprints
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        return self.features_of(examples, draw, mask(examples, draw, self.masking))
+        masked = mask(examples, draw, self.masking)
+        return self.masked_features(examples, masked.tokens, masked.chosen)
 
-    def features_of(self, examples: PlacedExamples, draw: Draw, masked: Masked) -> dict[str, np.ndarray]:
-        """Host: the features of examples that are masked."""
+    def masked_features(
+        self, examples: PlacedExamples, tokens: np.ndarray, chosen: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Host: return the features of masked examples and of the parts.
+
+        Args:
+          examples: with n tokens before masking.
+          tokens: int32 [n], what the encoder reads.
+          chosen: bool [n], which tokens are predicted.
+        """
         _, seq_len, row_examples = examples.shape
-        capacity = self.masking.capacity(seq_len, row_examples)
-        return {
-            "tokens_BT": examples.tokens_to_rows(masked.tokens, fill=examples.vocabulary.pad_id),
-            **{
-                f"{self.token_term}_{name}": array
-                for name, array in gather_masked(examples, masked.chosen, capacity).items()
-            },
-        }
+        features = {"tokens_BT": examples.tokens_to_rows(tokens, fill=examples.vocabulary.pad_id)}
+        features |= token_features(self.term, examples, chosen, self.masking.capacity(seq_len, row_examples))
+        for part in self.parts:
+            features |= part.features(examples)
+        return features
 
     def weights(self, batch: Arrays) -> Arrays:
-        return {self.token_term: jnp.sum(batch[f"{self.token_term}_weights_BK"])}
+        return {self.term: token_weight(self.term, batch)} | {part.term: part.weight(batch) for part in self.parts}
 
-    def terms(self, module, params, frozen, batch, key, train):
-        logits = module.apply({"params": params}, batch, key if train else None)
-        return self.terms_of(logits, batch)
+    def terms_of(self, logits: Arrays, batch: Arrays) -> Terms:
+        return joined(terms(self.term, logits, batch), *(part.terms(logits, batch) for part in self.parts))
 
-    def terms_of(self, logits: Arrays, batch: Arrays):
-        """Terms and metrics from the heads' logits."""
-        term, weights_BK = self.token_term, batch[f"{self.token_term}_weights_BK"]
-        loss, right = classification_term(logits[term], batch[f"{term}_labels_BK"], weights_BK)
-        predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch[f"{term}_dropped_B"]).astype(jnp.float32)
-        metrics = {f"{term}_accuracy": (right, predicted), f"{term}_dropped": (dropped, predicted + dropped)}
-        return {term: loss}, metrics
-
-    def outputs(self, module, params, batch):
-        """`<token_term>_guesses_BK5`: the best token ids at each predicted position, best first."""
-        logits = module.apply({"params": params}, batch)
-        return {f"{self.token_term}_guesses_BK5": jax.lax.top_k(logits[self.token_term], GUESSES)[1]}
+    def outputs(self, model, params, batch):
+        """`<term>_guesses`, [B, K, 5]: the best token ids at each predicted position, best first."""
+        logits = self.apply(model, params, batch)
+        return {f"{self.term}_guesses": Output(jax.lax.top_k(logits[self.term], GUESSES)[1], per="row")}
 
     def baselines(self, batch, token_counts):
-        """The unigram distribution (counts + 1), and always guessing the most frequent token."""
-        labels = batch[f"{self.token_term}_labels_BK"][batch[f"{self.token_term}_weights_BK"] > 0]
+        """The unigram distribution (counts + 1), the most frequent token, and the baselines of the parts."""
+        labels = batch[f"{self.term}_labels_BK"][batch[f"{self.term}_weights_BK"] > 0]
         smoothed = token_counts + 1
         losses = np.log(smoothed.sum()) - np.log(smoothed[labels])
-        return {
+        baselines = {
             "unigram_loss": (float(losses.sum()), len(labels)),
             "majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels)),
         }
+        for part in self.parts:
+            baselines |= part.baselines(batch)
+        return baselines
 
     def samples(self, outputs, batch, tokenizer):
         rows = zip(
             batch["tokens_BT"],
             batch["examples_BT"],
-            *(batch[f"{self.token_term}_{name}_BK"] for name in ("positions", "labels", "weights")),
-            outputs[f"{self.token_term}_guesses_BK5"],
+            *(batch[f"{self.term}_{name}_BK"] for name in ("positions", "labels", "weights")),
+            outputs[f"{self.term}_guesses"],
             strict=True,
         )
         return [_sample(*row, tokenizer) for row in rows]
+
+
+def token_features(term: str, examples: PlacedExamples, chosen: np.ndarray, capacity: int) -> dict[str, np.ndarray]:
+    """Host: return `<term>_{positions,labels,weights}_BK` and `<term>_dropped_B` of the chosen tokens (bool [n])."""
+    return {f"{term}_{name}": array for name, array in gather_masked(examples, chosen, capacity).items()}
+
+
+def token_weight(term: str, batch: Arrays) -> jax.Array:
+    """Device: return the number of predicted tokens."""
+    return jnp.sum(batch[f"{term}_weights_BK"])
+
+
+def terms(term: str, logits: Arrays, batch: Arrays) -> Terms:
+    """Device: return the term of predicted tokens, its accuracy and the share of tokens that found no place."""
+    weights_BK = batch[f"{term}_weights_BK"]
+    loss, correct = classification_term(logits[term], batch[f"{term}_labels_BK"], weights_BK)
+    predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch[f"{term}_dropped_B"]).astype(jnp.float32)
+    metrics = {f"{term}_accuracy": (correct, predicted), f"{term}_dropped": (dropped, predicted + dropped)}
+    return {term: loss}, metrics
+
+
+def take_columns(hidden_BTD: jax.Array, columns_BK: jax.Array) -> jax.Array:
+    """Return [B, K, D]: the hidden states at these columns of each row."""
+    return jnp.take_along_axis(hidden_BTD, columns_BK[..., None], axis=1)
+
+
+def majority(term: str, labels: np.ndarray, num_labels: int) -> dict[str, tuple[np.ndarray, float]]:
+    """Return the baseline `<term>_majority`: how often each constant answer is correct."""
+    return {f"{term}_majority": (np.bincount(labels, minlength=num_labels), len(labels))}
 
 
 def _sample(tokens_T, examples_T, positions_K, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:

@@ -1,72 +1,32 @@
 """XLNet: permutation language modeling (Yang et al., 2019, arXiv 1906.08237).
 
-The tokens of an example are put into a random order, and the last of them are predicted, each from those before it in
-the order, wherever these stand (section 2.2, equation 3). Nothing is hidden by a symbol: a predicted token is a state
-of its own, that of the query stream, which knows its place and not its token (section 2.3). Predicted is a share 1/K of
-the tokens (equation 5, K = 6), chosen by the masking. As in the code that the authors published, zihangdai/xlnet,
-data_utils.py: the others see each other and none of those, and special symbols take places in the order, too.
+The tokens of an example get a random order. The last of them are predicted, each from the tokens before it in the
+order, wherever those are in the text (section 2.2, equation 3). No symbol hides a token: a predicted token has a second
+state, that of the query stream, which knows its position but not its token (section 2.3). A share 1/K of the tokens is
+predicted (equation 5, K = 6), chosen by the masking. As in the authors' code (zihangdai/xlnet, data_utils.py), the
+other tokens see each other and none of the predicted ones, and special symbols also have places in the order.
 
-With `memory`, the first half of a row is what section 2.4 makes of the segment before: the second half sees it, and no
-gradient passes into it.
+With `memory`, the first half of a row is the cached segment of section 2.4: the second half sees it, and no gradient
+passes into it.
 """
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.masking import Masked, Masking, TokenMasking
+from bertjax.data.masking import Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads, VocabularyHead
+from bertjax.models.heads import VocabularyHead
+from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, FlopsPart
 from bertjax.objectives.pretraining.mlm import MaskedLM
-
-
-class PermutationModule(nn.Module):
-    """Encoder, and the product of its query stream with its word embeddings.
-
-    Attributes:
-      config: of the encoder.
-      memory: whether the first half of a row's positions passes no gradient on.
-    """
-
-    config: EncoderConfig
-    memory: bool
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.heads = Heads({"plm": functools.partial(VocabularyHead, self.config)})
-
-    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Returns {`plm`: logits_BKV at the predicted positions}; without `rank_BT`, each from all that are not."""
-        read_BK, positions_BT = batch["plm_positions_BK"], batch["positions_BT"]
-        encoded = self.encoder(
-            batch["tokens_BT"],
-            batch["segments_BT"],
-            positions_BT,
-            batch["examples_BT"],
-            read_BK=read_BK,
-            rank_BT=batch["rank_BT"] if "rank_BT" in batch else _last(batch, read_BK),
-            memory_BT=positions_BT < positions_BT.shape[1] // 2 if self.memory else None,
-            key=key,
-        )
-        return {"plm": self.heads("plm", encoded.hidden, self.encoder.embeddings.word)}
-
-
-def _last(batch: Arrays, read_BK: jax.Array) -> jax.Array:
-    """The order in which the tokens to read come last, all at once; an empty place reads column 0, where [CLS] is."""
-    rows_B1 = jnp.arange(len(read_BK))[:, None]
-    is_read_BT = jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].set(1)
-    return is_read_BT.at[rows_B1, jnp.maximum(batch["summary_positions_BN"], 0)].set(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +34,14 @@ class PermutationLM(MaskedLM):
     """Predicts tokens in a random order. Terms: `plm`.
 
     Attributes:
-      masking: which tokens are predicted; it may hide none of them.
-      memory: whether the first half of a row's positions is the memory of the second, where alone tokens are predicted
-        then; for examples as long as a row.
+      masking: which tokens are predicted; it must not replace them.
+      memory: whether the first half of a row's positions is the memory of the second half. Then only tokens of the
+        second half are predicted. For examples as long as a row.
     """
 
     masking: Masking = TokenMasking(rate=1 / 6, mask=0.0, random=0.0)
     memory: bool = False
-    token_term: ClassVar[str] = "plm"
+    term: ClassVar[str] = "plm"
 
     def __post_init__(self):
         if self.masking.mask or self.masking.random:
@@ -90,56 +50,62 @@ class PermutationLM(MaskedLM):
                 "objective.kind=permutation hides them by their order; set both to 0"
             )
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        """
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        """Return the product of the query stream with the word embeddings.
+
         Raises:
           UserError: the encoder has no relative positions, or embeddings of another width than its layers.
         """
-        return self._module(encoder, self.memory)
-
-    def reader(self, encoder: EncoderConfig) -> nn.Module:
-        return self._module(encoder, memory=False)
-
-    def _module(self, encoder: EncoderConfig, memory: bool) -> nn.Module:
-        if encoder.positions != "relative":
+        if config.positions != "relative":
             raise UserError(
-                f"objective.kind=permutation needs model.positions=relative, not {encoder.positions}: a query that "
+                f"objective.kind=permutation needs model.positions=relative, not {config.positions}: a query that "
                 "sees no token of its own must know its place; model.preset=xlnet_base has them"
             )
-        if encoder.embedded_width != encoder.width:
+        if config.embedded_width != config.width:
             raise UserError(
                 f"objective.kind=permutation multiplies states by word embeddings, and model.embedding_width="
-                f"{encoder.embedding_width} is not model.width={encoder.width}; leave it 0"
+                f"{config.embedding_width} is not model.width={config.width}; leave it 0"
             )
-        return PermutationModule(encoder, memory)
+        return {"plm": HeadSpec(VocabularyHead)}
 
-    def flops_parts(self, encoder: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """The query stream is a share of the content stream."""
-        return (FlopsPart(encoder, share=1.0 + self.masking.rate),)
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`plm`: logits_BKV at the predicted positions}."""
+        positions_BT = batch["positions_BT"]
+        memory_BT = positions_BT < positions_BT.shape[1] // 2 if self.memory else None
+        return {"plm": _query_logits(model, batch, batch["rank_BT"], memory_BT, key)}
+
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return logits_BKV at the positions, each predicted from all tokens that are not."""
+        return _query_logits(model, batch, _last(batch, batch["plm_positions_BK"]), None, key)
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        """The query stream adds a share of the content stream."""
+        return (FlopsPart(config, share=1.0 + self.masking.rate),)
 
     @property
     def sharding_rules(self):
         return ()
 
-    def features_of(self, examples: PlacedExamples, draw: Draw, masked: Masked) -> dict[str, np.ndarray]:
-        """`rank_BT`, int32, beside the predicted tokens: see `ranks`."""
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""
+        masked = mask(examples, draw, self.masking)
         is_memory = examples.ragged.token_index < (examples.seq_len // 2 if self.memory else 0)
         chosen = masked.chosen & ~is_memory
-        features = super().features_of(examples, draw, Masked(masked.tokens, chosen))
-        return features | {"rank_BT": examples.tokens_to_rows(ranks(examples.ragged, draw, chosen, is_memory))}
+        rank_BT = examples.tokens_to_rows(ranks(examples.ragged, draw, chosen, is_memory))
+        return self.masked_features(examples, masked.tokens, chosen) | {"rank_BT": rank_BT}
 
 
 def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray) -> np.ndarray:
-    """The place of every token in the order; int32 [n].
+    """Return the place of every token in the order; int32 [n].
 
-    It is 0 in the memory and 1 for what is given. Predicted tokens and special symbols follow one by one, in a random
-    order of their own in every example.
+    It is 0 in the memory and 1 for tokens that are neither predicted nor special. Predicted tokens and special symbols
+    follow one by one, in a random order that differs between examples.
 
     Args:
-      ragged: n tokens.
-      draw: what the order depends on.
+      ragged: examples with n tokens.
+      draw: seed and epochs, which determine the order.
       chosen: bool [n], the predicted tokens.
-      is_memory: bool [n].
+      is_memory: bool [n], the tokens of the memory.
     """
     places = np.where(is_memory, 0, 1).astype(np.int32)
     ordered = np.flatnonzero((chosen | ragged.special) & ~is_memory)
@@ -148,3 +114,18 @@ def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray)
     starts = np.searchsorted(examples, np.arange(len(ragged.ids)))
     places[ordered[order]] = 2 + np.arange(len(ordered)) - starts[examples]
     return places
+
+
+def _query_logits(model: Model, batch: Arrays, rank_BT, memory_BT, key: jax.Array | None) -> jax.Array:
+    hidden_BKD = model.encode(batch, key, batch["plm_positions_BK"], rank_BT=rank_BT, memory_BT=memory_BT).hidden
+    return model.head("plm", hidden_BKD, model.word_VE)
+
+
+def _last(batch: Arrays, read_BK: jax.Array) -> jax.Array:
+    """Return the order in which the tokens to read come last, all at once.
+
+    A place without a token reads column 0, where [CLS] is.
+    """
+    rows_B1 = jnp.arange(len(read_BK))[:, None]
+    is_read_BT = jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].set(1)
+    return is_read_BT.at[rows_B1, jnp.maximum(batch["summary_positions_BN"], 0)].set(0)

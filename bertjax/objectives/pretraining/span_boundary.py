@@ -1,65 +1,36 @@
 """SpanBERT: span masking with the span boundary objective (Joshi et al., 2020, arXiv 1907.10529, section 3.2).
 
-Each token of a masked span is predicted twice: from its own hidden state, as ever, and from the hidden states of the
-two tokens around the span and its place in it, y = f(x_before, x_after, p_place). Both losses are added. Spans that
-adjoin each other are one. The examples are single sequences (section 3.3): `examples.kind="full_sentences"`.
+Each token of a masked span is predicted twice: from its own hidden state, and from the hidden states of the two tokens
+around the span and its place in the span, y = f(x_before, x_after, p_place). Both losses are added. Adjoining spans
+count as one. The examples are single sequences (section 3.3): `examples.kind="full_sentences"`.
 """
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masked, Masking, SpanMasking
+from bertjax.data.masking import Masking, SpanMasking, mask
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import Heads, MaskedLMHead, SpanBoundaryHead
-from bertjax.objectives.base import Arrays, encode
+from bertjax.models.heads import SpanBoundaryHead
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
-# As the authors have it, for the length of longest spans and for the width of the embeddings of places.
+# From the authors' code: the length of the longest spans and the width of the embeddings of places.
 LONGEST, PLACE_WIDTH = 20, 200
-
-
-class SpanBoundaryModule(nn.Module):
-    """Encoder, the masked-LM head and the span boundary head, on the same word embeddings."""
-
-    config: EncoderConfig
-    longest: int
-
-    def setup(self):
-        self.encoder = Encoder(self.config)
-        self.heads = Heads(
-            {
-                "mlm": functools.partial(MaskedLMHead, self.config),
-                "sbo": functools.partial(SpanBoundaryHead, self.config, self.longest, PLACE_WIDTH),
-            }
-        )
-
-    def __call__(self, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Returns {`mlm`, `sbo`: logits_BKV at the predicted positions}."""
-        wanted = [batch[f"{name}_positions_BK"] for name in ("mlm", "sbo_left", "sbo_right")]
-        hidden = encode(self.encoder, batch, key, jnp.concatenate(wanted, axis=1)).hidden
-        own_BKD, left_BKD, right_BKD = jnp.split(hidden, 3, axis=1)
-        word_VE = self.encoder.embeddings.word
-        return {
-            "mlm": self.heads("mlm", own_BKD, word_VE),
-            "sbo": self.heads("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], word_VE),
-        }
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(MaskedLM):
-    """Predicts masked spans, from within and from their boundaries. Terms: `mlm`, `sbo`.
+    """Predicts masked spans, from their own states and from their boundaries. Terms: `mlm`, `sbo`.
 
     Attributes:
-      longest: tokens of a span that are predicted from its boundaries; those further on are not.
+      longest: number of tokens of a span, from its start, that are predicted from its boundaries.
     """
 
     masking: Masking = SpanMasking()
@@ -69,15 +40,28 @@ class SpanBoundary(MaskedLM):
         if self.longest < 1:
             raise UserError(f"objective.longest={self.longest} must be at least 1; {LONGEST} is SpanBERT's")
 
-    def module(self, encoder: EncoderConfig) -> nn.Module:
-        return SpanBoundaryModule(encoder, self.longest)
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        sizes = {"longest": self.longest, "place_width": PLACE_WIDTH}
+        return super().heads(config) | {"sbo": HeadSpec(SpanBoundaryHead, sizes)}
 
-    def features_of(self, examples: PlacedExamples, draw: Draw, masked: Masked) -> dict[str, np.ndarray]:
-        """Besides those of masked language modeling, for each predicted position: `sbo_left_positions_BK` and
-        `sbo_right_positions_BK`, the columns of its boundaries, and `sbo_places_BK`; `sbo_weights_BK` is 0 beyond
-        `longest`.
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`mlm`, `sbo`: logits_BKV at the predicted positions}."""
+        read = [batch[f"{name}_positions_BK"] for name in ("mlm", "sbo_left", "sbo_right")]
+        hidden = model.encode(batch, key, jnp.concatenate(read, axis=1)).hidden
+        own_BKD, left_BKD, right_BKD = jnp.split(hidden, 3, axis=1)
+        return {
+            "mlm": model.head("mlm", own_BKD, model.word_VE),
+            "sbo": model.head("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], model.word_VE),
+        }
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Return those of masked language modeling, and those of the boundaries of each predicted position.
+
+        `sbo_left_positions_BK` and `sbo_right_positions_BK` are the columns of its boundaries. `sbo_places_BK` is its
+        place in the span. `sbo_weights_BK` is 0 beyond `longest`.
         """
-        features = super().features_of(examples, draw, masked)
+        masked = mask(examples, draw, self.masking)
+        features = self.masked_features(examples, masked.tokens, masked.chosen)
         columns_BK = features["mlm_positions_BK"]
         before_BK, after_BK = (
             np.take_along_axis(examples.tokens_to_rows(distances), columns_BK, axis=1)
@@ -95,16 +79,16 @@ class SpanBoundary(MaskedLM):
         return super().weights(batch) | {"sbo": jnp.sum(batch["sbo_weights_BK"])}
 
     def terms_of(self, logits, batch):
-        sums, metrics = super().terms_of(logits, batch)
         weights_BK = batch["sbo_weights_BK"]
-        loss, right = classification_term(logits["sbo"], batch["mlm_labels_BK"], weights_BK)
-        return sums | {"sbo": loss}, metrics | {"sbo_accuracy": (right, jnp.sum(weights_BK))}
+        loss, correct = classification_term(logits["sbo"], batch["mlm_labels_BK"], weights_BK)
+        sbo = {"sbo": loss}, {"sbo_accuracy": (correct, jnp.sum(weights_BK))}
+        return joined(super().terms_of(logits, batch), sbo)
 
 
 def places(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each token that is chosen (bool [n]), how many chosen ones adjoin it before and after; int32 [n] each.
+    """Return how many chosen tokens directly precede and follow each chosen token (bool [n]); int32 [n] each.
 
-    A special symbol is never chosen, so what adjoins is of the same example.
+    A special symbol is never chosen, so adjoining tokens belong to the same example.
     """
 
     def before(chosen: np.ndarray) -> np.ndarray:

@@ -20,8 +20,7 @@ from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.run.checkpoint import Checkpoints
-from bertjax.training.run.workdir import (Workdir, read_json, write_json)
-from bertjax.training.run.workdir import local_folder
+from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 

@@ -11,8 +11,7 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.contrastive import EmbeddingContrastive
-from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
+from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive, EmbeddingRegression
 from tests import labeled_files
 
 T = 48

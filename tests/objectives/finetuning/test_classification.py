@@ -11,8 +11,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.encoder import Encoder
-from bertjax.objectives.base import encode
+from bertjax.models.model import Model
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 
@@ -26,20 +25,20 @@ def batch_of(objective, ragged, rows_BN, store) -> dict:
 
 
 @pytest.fixture(scope="module", params=[Classification(CLASSES), Regression()], ids=["classification", "regression"])
-def asked(request, store):
+def case(request, store):
     """(objective, module, params, four examples)."""
     objective = request.param
     encoder = EncoderConfig(store.tokenizer.vocab_size, layers=2, width=16, heads=2, feedforward=32, max_positions=T)
     first = [[20, 21, 22], [30], [40, 41], [50, 51, 52, 53, 54]]
     labels = np.array([0, 2, 1, 2], np.int32 if objective.classes else np.float32)
     ragged = add_special_tokens(first, [[60, 61]] * 4, Vocabulary.of(store.tokenizer), {"label": labels})
-    module = objective.module(dataclasses.replace(encoder, init_stddev=0.5))
-    params = module.init(jax.random.key(0), batch_of(objective, ragged, [[0, 1, 2, 3]], store))["params"]
+    module = objective.model(dataclasses.replace(encoder, init_stddev=0.5))
+    params = objective.init(module, jax.random.key(0), batch_of(objective, ragged, [[0, 1, 2, 3]], store))
     return objective, module, params, ragged
 
 
-def test_packed_rows_give_the_terms_of_single_ones(asked, store):
-    objective, module, params, ragged = asked
+def test_packed_rows_give_the_terms_of_single_ones(case, store):
+    objective, module, params, ragged = case
     found = []
     for rows_BN in ([[0], [1], [2], [3]], [[2, 0, -1], [3, -1, -1], [-1, -1, 1]], [[0, 1], [2, 3], [-1, -1]]):
         batch = batch_of(objective, ragged, rows_BN, store)
@@ -51,17 +50,17 @@ def test_packed_rows_give_the_terms_of_single_ones(asked, store):
             np.testing.assert_allclose((total, weight), found[0][1][name], rtol=1e-6)
 
 
-def test_the_last_layer_is_computed_at_the_summaries_alone(asked, store):
-    """The result is that of every position, for less work."""
-    objective, module, params, ragged = asked
+def test_the_last_layer_is_computed_at_the_summary_positions_only(case, store):
+    """The result equals that of all positions, for less work."""
+    objective, module, params, ragged = case
     batch = batch_of(objective, ragged, [[0, 1], [2, 3]], store)
     unrolled = dataclasses.replace(module.config, execution=Execution(unroll=True))  # or XLA counts one layer of a loop
 
     def of_summaries(params):
-        return objective.module(unrolled).apply({"params": params}, batch)
+        return objective.apply(objective.model(unrolled), params, batch)
 
     def of_every_position(params):
-        pooled_BND = encode(Encoder(unrolled).bind({"params": params["encoder"]}), batch, None).pooled_BND
+        pooled_BND = Model(unrolled).apply({"params": params}, batch, method="encode").pooled_BND
         head = params["heads"][objective.term]
         return pooled_BND @ head["kernel"] + head["bias"]
 
@@ -70,10 +69,10 @@ def test_the_last_layer_is_computed_at_the_summaries_alone(asked, store):
     assert flops[0] < 0.8 * flops[1]
 
 
-def test_terms_are_those_of_the_definition(asked, store):
-    objective, module, params, ragged = asked
+def test_terms_are_those_of_the_definition(case, store):
+    objective, module, params, ragged = case
     batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
-    logits = np.asarray(module.apply({"params": params}, batch), np.float64)[:, 0]
+    logits = np.asarray(objective.apply(module, params, batch), np.float64)[:, 0]
     labels = ragged.labels["label"]
     if objective.classes:
         expected = -np.sum(np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[np.arange(4), labels])
@@ -85,8 +84,8 @@ def test_terms_are_those_of_the_definition(asked, store):
         assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
 
 
-def test_dropout_acts_in_training_alone(asked, store):
-    objective, module, params, ragged = asked
+def test_dropout_acts_in_training_only(case, store):
+    objective, module, params, ragged = case
     batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
     losses = {
         (train, seed): float(
@@ -98,10 +97,10 @@ def test_dropout_acts_in_training_alone(asked, store):
     assert losses[False, 0] == losses[False, 1] and len(set(losses.values())) == 3
 
 
-def test_scores_of_classification(asked):
-    ragged = asked[-1]
+def test_scores_of_classification(case):
+    ragged = case[-1]
     probabilities = np.eye(3, dtype=np.float32)[[0, 2, 2, 2]] * 0.5 + 0.1
-    outputs = {"probabilities_BNC": probabilities}
+    outputs = {"probabilities": probabilities}
     scores = Classification(CLASSES).score(outputs, ragged, [])
     labels = ragged.labels["label"].astype(int)
     assert scores["f1"] == pytest.approx(f1_score(labels, [0, 2, 2, 2], average="macro"))
@@ -118,24 +117,24 @@ def test_scores_of_classification(asked):
 def test_f1_of_two_classes_is_that_of_the_second(store):
     ragged = add_special_tokens([[20]] * 5, None, Vocabulary.of(store.tokenizer), {"label": np.array([1, 1, 1, 0, 0])})
     guesses = np.array([1, 0, 1, 1, 0])
-    scores = Classification(("0", "1")).score({"probabilities_BNC": np.eye(2)[guesses]}, ragged, [])
+    scores = Classification(("0", "1")).score({"probabilities": np.eye(2)[guesses]}, ragged, [])
     assert scores["f1"] == pytest.approx(2 / 3)  # two of three found, one of three wrong
     assert scores["matthews"] == pytest.approx(1 / 6)
 
 
-def test_scores_of_regression(asked):
-    ragged, numbers = asked[-1], np.array([0.1, 3.0, 0.9, 1.7])
+def test_scores_of_regression(case):
+    ragged, numbers = case[-1], np.array([0.1, 3.0, 0.9, 1.7])
     labels = ragged.labels["label"]
-    scores = Regression().score({"number_BN": numbers}, ragged, [])
+    scores = Regression().score({"number": numbers}, ragged, [])
     assert scores["pearson"] == pytest.approx(stats.pearsonr(numbers, labels).statistic)
     assert scores["spearman"] == pytest.approx(stats.spearmanr(numbers, labels).statistic)
-    constant = Regression().score({"number_BN": np.ones(4)}, ragged, [])
+    constant = Regression().score({"number": np.ones(4)}, ragged, [])
     assert constant == {"pearson": 0.0, "spearman": 0.0}
-    assert Regression().predictions({"number_BN": numbers}, ragged, [{"sentence": "a"}] * 4)[1]["prediction"] == 3.0
+    assert Regression().predictions({"number": numbers}, ragged, [{"sentence": "a"}] * 4)[1]["prediction"] == 3.0
 
 
-def test_the_majority_is_that_of_the_training_file(asked, store):
-    ragged = asked[-1]
+def test_the_majority_is_that_of_the_training_file(case, store):
+    ragged = case[-1]
     objective = Classification(CLASSES)
     batch = batch_of(objective, ragged, [[0, 1], [2, 3], [-1, -1]], store)
     assert objective.baselines(batch, np.array([5, 1, 9])) == {"majority_accuracy": (2.0, 4)}

@@ -1,4 +1,4 @@
-"""Losses on pairs of embeddings: as plain numpy has them, on packed rows as on rows of one pair."""
+"""Losses on pairs of embeddings: equal to numpy, and equal on packed rows and rows of one pair."""
 
 import jax
 import numpy as np
@@ -9,8 +9,7 @@ from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import mean_of_examples, unit
-from bertjax.objectives.finetuning.contrastive import EmbeddingContrastive
-from bertjax.objectives.finetuning.embeddings import EmbeddingClassification, EmbeddingRegression
+from bertjax.objectives.finetuning.embeddings import EmbeddingClassification, EmbeddingContrastive, EmbeddingRegression
 from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
 
 CLASSES = ("contradiction", "entailment", "neutral")
@@ -27,7 +26,7 @@ def pairs(objective):
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES, ids=lambda objective: type(objective).__name__)
-def asked(request):
+def case(request):
     """(objective, module, params, examples)."""
     objective, of = request.param, pairs(request.param)
     module, params = module_and_params(objective, batch_of(objective, of, APART))
@@ -50,8 +49,8 @@ def cross_entropy(logits, labels) -> float:
     return float(-np.log(np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True))[np.arange(3), labels].sum())
 
 
-def test_terms_are_those_of_the_definition(asked):
-    objective, module, params, of = asked
+def test_terms_are_those_of_the_definition(case):
+    objective, module, params, of = case
     terms, metrics = terms_of(objective, module, params, batch_of(objective, of, APART))
     u, v = embeddings(params, of)[::2], embeddings(params, of)[1::2]
     cosines = u @ v.T / np.linalg.norm(u, axis=1)[:, None] / np.linalg.norm(v, axis=1)
@@ -70,8 +69,8 @@ def test_terms_are_those_of_the_definition(asked):
 
 
 @pytest.mark.parametrize("rows_BN", [[[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]], [[4, 5, 0, 1, 2, 3]]])
-def test_packed_rows_give_the_terms_of_single_pairs(asked, rows_BN):
-    objective, module, params, of = asked
+def test_packed_rows_give_the_terms_of_single_pairs(case, rows_BN):
+    objective, module, params, of = case
     found = []
     for rows in (APART, rows_BN):
         batch = batch_of(objective, of, rows)
@@ -81,8 +80,8 @@ def test_packed_rows_give_the_terms_of_single_pairs(asked, rows_BN):
     assert found[1][1] == found[0][1]
 
 
-def test_gradients_pass_empty_slots(asked):
-    objective, module, params, of = asked
+def test_gradients_pass_empty_slots(case):
+    objective, module, params, of = case
 
     @jax.jit
     @jax.grad
@@ -95,8 +94,8 @@ def test_gradients_pass_empty_slots(asked):
         np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_said_of_pairs(asked):
-    objective, module, params, of = asked
+def test_predictions_and_scores_of_pairs(case):
+    objective, module, params, of = case
     batch = batch_of(objective, of, [[2, 3, 0, 1], [4, 5, -1, -1]])
     chosen = batch["example_ids_BN"] >= 0
     outputs = outputs_of(objective, module, params, batch)
@@ -105,9 +104,9 @@ def test_what_is_said_of_pairs(asked):
     u, v = whole[::2], whole[1::2]
     cosines = np.sum(u * v, axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     records = [{"id": int(number) // 2, "_where": "here"} for number in order]
-    said = objective.predictions(outputs, of, records)
-    assert [record["id"] for record in said] == [1, 0, 2] and "_where" not in said[0]
-    np.testing.assert_allclose([record["cosine"] for record in said], cosines, atol=2e-6)
+    predicted = objective.predictions(outputs, of, records)
+    assert [record["id"] for record in predicted] == [1, 0, 2] and "_where" not in predicted[0]
+    np.testing.assert_allclose([record["cosine"] for record in predicted], cosines, atol=2e-6)
     scores = objective.score(outputs, of, records)
     if isinstance(objective, EmbeddingRegression):
         expected = SCORES[[1, 0, 2]]
@@ -116,18 +115,18 @@ def test_what_is_said_of_pairs(asked):
     else:
         assert scores == {}
     if objective.classes:
-        assert sum(said[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
-        assert said[0]["prediction"] == max(said[0]["probabilities"], key=said[0]["probabilities"].get)
+        assert sum(predicted[0]["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+        assert predicted[0]["prediction"] == max(predicted[0]["probabilities"], key=predicted[0]["probabilities"].get)
         assert objective.baselines(batch, np.array([1, 5, 3])) == {"majority_accuracy": (1.0, 3)}
 
 
 def test_contrastive_cosines_are_correlated_where_there_are_numbers():
     regression, contrastive = EmbeddingRegression(full_score=5.0), EmbeddingContrastive()
-    outputs = {"cosine_BN": np.repeat([0.9, 0.1, 0.8], 2)}
+    outputs = {"cosine": np.array([0.9, 0.1, 0.8])}
     assert contrastive.score(outputs, pairs(regression), []) == regression.score(outputs, pairs(regression), [])
 
 
-def test_a_mean_is_of_an_example_alone():
+def test_a_mean_covers_one_example_only():
     hidden_BTD = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
     examples_BT = np.array([[1, 1, 2, 2, 2, 0], [2, 0, 0, 0, 0, 0]])
     found = mean_of_examples(hidden_BTD, examples_BT, slots=3)
@@ -155,7 +154,7 @@ def test_a_unit_vector_of_nothing_is_nothing():
         ),
     ],
 )
-def test_what_cannot_be(objective, more, complaint):
+def test_wrong_settings_are_errors(objective, more, complaint):
     task = {"objective": objective, "examples": {"kind": "siamese_pairs"}}
     with pytest.raises(UserError, match=complaint):
         from_dict({"tasks": {"task": task}} | more)

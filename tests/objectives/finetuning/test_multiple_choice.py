@@ -1,10 +1,11 @@
 """Multiple choice: a softmax over the choices of a record, on packed rows as on rows of one record."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
-from bertjax.objectives.finetuning.base import PooledModule
 from bertjax.objectives.finetuning.multiple_choice import MultipleChoice
 from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
 
@@ -14,7 +15,7 @@ APART = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 @pytest.fixture(scope="module")
-def asked():
+def case():
     """(module, params, nine examples of three records)."""
     of = examples([4, 5, 3, 6, 4, 7, 3, 5, 4], {"choice": np.repeat(RIGHT, 3)})
     return *module_and_params(OBJECTIVE, batch_of(OBJECTIVE, of, APART)), of
@@ -23,12 +24,13 @@ def asked():
 def scores(params, of) -> np.ndarray:
     """float64 [3, 3], of each example in a row of its own."""
     batch = batch_of(OBJECTIVE, of, np.arange(9)[:, None])
-    logits_BN1 = jax.jit(PooledModule(ENCODER, OBJECTIVE.term, 1).apply)({"params": params}, batch)
-    return np.asarray(logits_BN1, np.float64).reshape(3, 3)
+    single = MultipleChoice(("0",))
+    logits_BG1 = jax.jit(functools.partial(single.apply, single.model(ENCODER)))(params, batch)
+    return np.asarray(logits_BG1, np.float64).reshape(3, 3)
 
 
-def test_terms_are_those_of_the_definition(asked):
-    module, params, of = asked
+def test_terms_are_those_of_the_definition(case):
+    module, params, of = case
     batch = batch_of(OBJECTIVE, of, APART)
     terms, metrics = terms_of(OBJECTIVE, module, params, batch)
     of_each = scores(params, of)
@@ -41,8 +43,8 @@ def test_terms_are_those_of_the_definition(asked):
 @pytest.mark.parametrize(
     "rows_BN", [[[3, 4, 5, 0, 1, 2], [-1] * 6, [6, 7, 8, -1, -1, -1]], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]]]
 )
-def test_packed_rows_give_the_terms_of_single_records(asked, rows_BN):
-    module, params, of = asked
+def test_packed_rows_give_the_terms_of_single_records(case, rows_BN):
+    module, params, of = case
     found = []
     for rows in (APART, rows_BN):
         batch = batch_of(OBJECTIVE, of, rows)
@@ -52,22 +54,22 @@ def test_packed_rows_give_the_terms_of_single_records(asked, rows_BN):
     assert found[1][1] == found[0][1]
 
 
-def test_what_is_said_of_a_record(asked):
-    module, params, of = asked
+def test_the_prediction_for_a_record(case):
+    module, params, of = case
     batch = batch_of(OBJECTIVE, of, [[3, 4, 5, 0, 1, 2], [6, 7, 8, -1, -1, -1]])
     chosen = batch["example_ids_BN"] >= 0
     outputs = outputs_of(OBJECTIVE, module, params, batch)
     records = [{"id": int(number) // 3, "_where": "here"} for number in batch["example_ids_BN"][chosen]]
-    said = OBJECTIVE.predictions(outputs, of, records)
+    predicted = OBJECTIVE.predictions(outputs, of, records)
     of_each = scores(params, of)[[1, 0, 2]]
     expected = np.exp(of_each) / np.exp(of_each).sum(axis=1, keepdims=True)
-    assert [record["id"] for record in said] == [1, 0, 2] and "_where" not in said[0]
-    np.testing.assert_allclose([record["probabilities"] for record in said], expected, atol=1e-5)
-    assert [record["prediction"] for record in said] == expected.argmax(axis=1).tolist()
+    assert [record["id"] for record in predicted] == [1, 0, 2] and "_where" not in predicted[0]
+    np.testing.assert_allclose([record["probabilities"] for record in predicted], expected, atol=1e-5)
+    assert [record["prediction"] for record in predicted] == expected.argmax(axis=1).tolist()
 
 
-def test_the_most_frequent_number_is_the_baseline(asked):
-    batch = batch_of(OBJECTIVE, asked[-1], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]])
+def test_the_most_frequent_number_is_the_baseline(case):
+    batch = batch_of(OBJECTIVE, case[-1], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]])
     assert OBJECTIVE.baselines(batch, np.array([9, 1, 5])) == {"majority_accuracy": (1.0, 3)}
     assert OBJECTIVE.baselines(batch, np.array([1, 1, 0])) == {"majority_accuracy": (1.0, 3)}
     twelve = MultipleChoice(tuple(sorted(map(str, range(12)))))  # "10" stands before "2"

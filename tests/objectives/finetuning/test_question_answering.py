@@ -1,4 +1,4 @@
-"""Answers as spans: the loss in packed rows, the best spans over windows, no answers, and what is predicted."""
+"""Answers as spans: the loss in packed rows, the best spans over windows, empty answers, and predictions."""
 
 import itertools
 import json
@@ -50,7 +50,7 @@ def gold_logits(examples):
     logits_T2 = np.zeros((len(ragged.tokens), 2), np.float32)
     for column, name in enumerate(("start", "end")):
         logits_T2[ragged.offsets[:-1] + ragged.labels[name], column] = np.where(ragged.labels[name] > 0, 9.0, 5.0)
-    return {"logits_BT2": logits_T2}
+    return {"logits": logits_T2}
 
 
 def test_packing_changes_nothing(format, spelling):
@@ -59,11 +59,11 @@ def test_packing_changes_nothing(format, spelling):
 
 def test_the_loss_is_a_softmax_over_the_tokens_of_the_example(loaded, spelling):
     objective = QuestionAnswering(classes=BOTH)
-    module = objective.module(labeled_batches.encoder(spelling, SEQ_LEN))
-    params = jax.jit(module.init)(jax.random.key(0), loaded.batch)["params"]
+    module = objective.model(labeled_batches.encoder(spelling, SEQ_LEN))
+    params = jax.jit(lambda key: objective.init(module, key, loaded.batch))(jax.random.key(0))
     terms = jax.jit(lambda batch: objective.terms(module, params, None, batch, jax.random.key(0), False))
     sums, metrics = terms(loaded.batch)
-    logits_T2 = labeled_batches.outputs_of(objective, module, params, loaded)["logits_BT2"].astype(np.float64)
+    logits_T2 = labeled_batches.outputs_of(objective, module, params, loaded)["logits"].astype(np.float64)
     ragged, total, right = loaded.examples.ragged, 0.0, 0
     for example, (first, stop) in enumerate(itertools.pairwise(ragged.offsets)):
         own_T2 = logits_T2[first:stop]
@@ -76,11 +76,11 @@ def test_the_loss_is_a_softmax_over_the_tokens_of_the_example(loaded, spelling):
     assert metrics["span_accuracy"] == (right, len(loaded.examples))
 
 
-def test_rows_that_are_empty_leave_numbers(loaded, spelling):
+def test_empty_rows_give_finite_gradients(loaded, spelling):
     objective = QuestionAnswering(classes=BOTH)
     empty = {name: np.zeros_like(values) for name, values in loaded.batch.items()}
-    module = objective.module(labeled_batches.encoder(spelling, SEQ_LEN))
-    params = jax.jit(module.init)(jax.random.key(0), empty)["params"]
+    module = objective.model(labeled_batches.encoder(spelling, SEQ_LEN))
+    params = jax.jit(lambda key: objective.init(module, key, empty))(jax.random.key(0))
 
     def loss(params):
         return objective.terms(module, params, None, empty, jax.random.key(0), False)[0]["span"]
@@ -102,9 +102,9 @@ def test_gold_answers_have_100(loaded):
         "f1_with_answer": 100.0,
         "f1_without_answer": 100.0,
     }
-    said = objective.predictions(gold_logits(shuffled), ragged, records)
-    assert [each["id"] for each in said] == [record["id"] for record in examples.records]
-    for each, record in zip(said, examples.records):
+    predictions = objective.predictions(gold_logits(shuffled), ragged, records)
+    assert [each["id"] for each in predictions] == [record["id"] for record in examples.records]
+    for each, record in zip(predictions, examples.records):
         assert "context" not in each
         if record["answers"]:
             assert each["prediction"] == record["answers"][0]["text"]
@@ -114,28 +114,28 @@ def test_gold_answers_have_100(loaded):
             assert (each["prediction"], each["begin"], each["stop"]) == ("", -1, -1)
 
 
-def predicted(spelling, logits, context="ab cd", asked="w", **choices):
-    """What is said to one question of which no answer is known, from {token of the context: logits}."""
+def predict(spelling, logits, context="ab cd", question="w", **choices):
+    """The prediction for a question without a known answer, from {token of the context: logits}."""
     objective = QuestionAnswering(**choices)
-    record = {"question": asked, "context": context}
+    record = {"question": question, "context": context}
     examples = Questions(max_question=2).encode([record], spelling, 32, objective.classes)
     logits_T2 = np.full((len(examples.ragged.tokens), 2), -9.0)
     for token, pair in logits.items():
         logits_T2[token] = pair
-    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, [record])
-    return said
+    (prediction,) = objective.predictions({"logits": logits_T2}, examples.ragged, [record])
+    return prediction
 
 
 def test_spans_neither_run_backwards_nor_leave_the_context_nor_are_too_long(spelling):
     # [CLS] w [SEP] a ##b c ##d [SEP]
     logits = {0: (99, 99), 1: (99, 99), 2: (99, 99), 7: (99, 99), 6: (5, -9), 3: (-1, 4), 4: (2, 1), 5: (0, 0)}
-    said = predicted(spelling, logits)
-    assert [(each["text"], each["score"]) for each in said["nbest"][:3]] == [("a", 3.0), ("b", 3.0), ("b c", 2.0)]
-    assert (said["begin"], said["stop"]) == (0, 1)
-    assert "no_answer" not in said
-    assert all(len(each["text"].replace(" ", "")) <= 2 for each in predicted(spelling, logits, longest=2)["nbest"])
-    assert len(predicted(spelling, logits, nbest=3)["nbest"]) == 3
-    assert {each["text"] for each in predicted(spelling, logits, nbest=99)["nbest"]} == {
+    prediction = predict(spelling, logits)
+    assert [(each["text"], each["score"]) for each in prediction["nbest"][:3]] == [("a", 3.0), ("b", 3.0), ("b c", 2.0)]
+    assert (prediction["begin"], prediction["stop"]) == (0, 1)
+    assert "no_answer" not in prediction
+    assert all(len(each["text"].replace(" ", "")) <= 2 for each in predict(spelling, logits, longest=2)["nbest"])
+    assert len(predict(spelling, logits, nbest=3)["nbest"]) == 3
+    assert {each["text"] for each in predict(spelling, logits, nbest=99)["nbest"]} == {
         *("a", "ab", "ab c", "ab cd", "b", "b c", "b cd", "c", "cd", "d")
     }
 
@@ -153,21 +153,21 @@ def test_the_best_spans_are_those_of_all_spans(spelling, seed, context, longest)
             text = context[begin[first] : stop[last]]
             scores[text] = max(scores.get(text, -np.inf), logits_T2[first, 0] + logits_T2[last, 1])
     objective = QuestionAnswering(longest=longest, nbest=100)
-    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, examples.records)
-    found = {each["text"]: each["score"] for each in said["nbest"]}
+    (prediction,) = objective.predictions({"logits": logits_T2}, examples.ragged, examples.records)
+    found = {each["text"]: each["score"] for each in prediction["nbest"]}
     assert found == pytest.approx(scores, abs=1e-4) and list(found.values()) == sorted(found.values(), reverse=True)
 
 
-def test_a_text_is_said_once(spelling):
-    said = predicted(spelling, {}, context="a a")
-    assert [each["text"] for each in said["nbest"]] == ["a", "a a"]
+def test_no_answer_text_is_repeated(spelling):
+    prediction = predict(spelling, {}, context="a a")
+    assert [each["text"] for each in prediction["nbest"]] == ["a", "a a"]
 
 
 @pytest.mark.parametrize("threshold, answer", [(0.0, ""), (0.9, ""), (1.0, "ab"), (2.0, "ab")])
 def test_the_threshold_decides_where_no_answer_is_known(spelling, threshold, answer):
     logits = {0: (2, 2), 3: (3, -9), 4: (-9, 0)}
-    said = predicted(spelling, logits, classes=BOTH, threshold=threshold)
-    assert (said["prediction"], said["no_answer"], said["score"]) == (answer, 4.0, 3.0)
+    prediction = predict(spelling, logits, classes=BOTH, threshold=threshold)
+    assert (prediction["prediction"], prediction["no_answer"], prediction["score"]) == (answer, 4.0, 3.0)
 
 
 def test_no_answer_scores_what_its_lowest_window_gives(spelling):
@@ -176,8 +176,8 @@ def test_no_answer_scores_what_its_lowest_window_gives(spelling):
     logits_T2 = np.zeros((len(examples.ragged.tokens), 2))
     logits_T2[examples.ragged.offsets[:-1]] = 3 + np.arange(len(examples))[::-1, None]
     objective = QuestionAnswering(classes=BOTH)
-    (said,) = objective.predictions({"logits_BT2": logits_T2}, examples.ragged, [record] * len(examples))
-    assert said["no_answer"] == 6.0 and said["prediction"] == ""
+    (prediction,) = objective.predictions({"logits": logits_T2}, examples.ragged, [record] * len(examples))
+    assert prediction["no_answer"] == 6.0 and prediction["prediction"] == ""
 
 
 def test_the_threshold_is_that_with_the_highest_f1(spelling):
@@ -189,15 +189,15 @@ def test_the_threshold_is_that_with_the_highest_f1(spelling):
     logits_T2[examples.ragged.offsets[:-1], 0] = [1, 3, 5]
     logits_T2[examples.ragged.offsets[:-1] + 3, 0] = logits_T2[examples.ragged.offsets[:-1] + 4, 1] = 0.01
     logits_T2[examples.ragged.offsets[:-1], 0] += 0.02
-    scores = QuestionAnswering(classes=BOTH).score({"logits_BT2": logits_T2}, examples.ragged, records)
+    scores = QuestionAnswering(classes=BOTH).score({"logits": logits_T2}, examples.ragged, records)
     assert scores["threshold"] == pytest.approx(4.0)
     assert scores["f1"] == scores["exact_match"] == 100.0
-    always = QuestionAnswering(classes=(ANSWER,)).score({"logits_BT2": logits_T2}, examples.ragged, records)
+    always = QuestionAnswering(classes=(ANSWER,)).score({"logits": logits_T2}, examples.ragged, records)
     assert always == {"exact_match": pytest.approx(200 / 3), "f1": pytest.approx(200 / 3)}
 
 
 @pytest.mark.parametrize("choices", [{"longest": 0}, {"nbest": 0}])
-def test_settings_that_make_no_sense(choices):
+def test_settings_out_of_range_are_errors(choices):
     ((field, value),) = choices.items()
     with pytest.raises(UserError, match=f"objective.{field}={value} must be at least 1"):
         QuestionAnswering(**choices)

@@ -30,7 +30,7 @@ def format(tmp_path_factory):
 
 def answer(objective, examples, guesses_BT):
     records = [examples.records[number] for number in examples.record_of]
-    outputs = {"guesses_BT": guesses_BT}
+    outputs = {"guesses": guesses_BT}
     return objective.score(outputs, examples.ragged, records), objective.predictions(outputs, examples.ragged, records)
 
 
@@ -48,14 +48,14 @@ def test_only_first_pieces_weigh_and_each_word_once(format, spelling):
     assert not any(piece.startswith(("##", "[")) for piece in pieces)
 
 
-def test_gold_tags_are_right_over_all_windows(format, spelling):
+def test_gold_tags_are_correct_over_all_windows(format, spelling):
     examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
     gold = np.maximum(examples.ragged.token_labels["tag"], 0)
     scores, predictions = answer(Tagging(CLASSES), examples, gold)
     assert scores == {"precision": 1.0, "recall": 1.0, "f1": 1.0}
-    assert [said["prediction"] for said in predictions] == [record["tags"] for record in examples.records]
-    assert [said["words"] for said in predictions] == [record["words"] for record in examples.records]
-    assert all(set(said) == {"words", "tags", "prediction"} for said in predictions)
+    assert [predicted["prediction"] for predicted in predictions] == [record["tags"] for record in examples.records]
+    assert [predicted["words"] for predicted in predictions] == [record["words"] for record in examples.records]
+    assert all(set(predicted) == {"words", "tags", "prediction"} for predicted in predictions)
 
 
 def test_the_order_of_the_examples_does_not_matter(format, spelling):
@@ -63,17 +63,17 @@ def test_the_order_of_the_examples_does_not_matter(format, spelling):
     order = np.random.default_rng(0).permutation(len(examples))
     ragged = examples.take(order)
     records = [examples.records[number] for number in examples.record_of[order]]
-    said = Tagging(CLASSES).predictions({"guesses_BT": ragged.token_labels["tag"]}, ragged, records)
-    assert [each["prediction"] for each in said] == [record["tags"] for record in examples.records]
+    predicted = Tagging(CLASSES).predictions({"guesses": ragged.token_labels["tag"]}, ragged, records)
+    assert [each["prediction"] for each in predicted] == [record["tags"] for record in examples.records]
 
 
-def test_a_record_of_which_a_window_is_missing_is_not_scored(format, spelling):
+def test_a_record_with_a_missing_window_is_not_scored(format, spelling):
     examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
     counts = np.bincount(examples.record_of)
     kept = np.flatnonzero(np.diff(examples.record_of, prepend=-1) > 0)  # the first window of each
     ragged, records = examples.take(kept), [examples.records[number] for number in examples.record_of[kept]]
-    said = Tagging(CLASSES).predictions({"guesses_BT": ragged.token_labels["tag"]}, ragged, records)
-    assert len(said) == np.sum(counts == 1) < len(counts)
+    predicted = Tagging(CLASSES).predictions({"guesses": ragged.token_labels["tag"]}, ragged, records)
+    assert len(predicted) == np.sum(counts == 1) < len(counts)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_scores_as_literals(spelling, gold, guesses, expected):
     assert tuple(scores.values()) == pytest.approx(expected)
 
 
-def test_tags_that_are_no_entities_have_an_accuracy_alone(spelling):
+def test_tags_that_are_not_entities_have_an_accuracy_only(spelling):
     objective = Tagging(("NN", "VB"))
     examples = Tagged().encode([{"words": ["a", "b"], "tags": ["NN", "VB"]}], spelling, 8, objective.classes)
     assert objective.best_metric == "token_accuracy" and Tagging(CLASSES).best_metric == "f1"
@@ -104,7 +104,7 @@ def test_tags_that_are_no_entities_have_an_accuracy_alone(spelling):
     assert scores == {} and predictions[0]["prediction"] == ["NN", "VB"]
 
 
-def test_the_baseline_says_the_most_frequent_tag(format, spelling):
+def test_the_baseline_predicts_the_most_frequent_tag(format, spelling):
     found = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
     counts = format.class_counts(found.examples.records)
     right, total = Tagging(CLASSES).baselines(found.batch, np.array([counts[name] for name in CLASSES]))[

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.step import normalized, total_loss
 from tests import batches
 from tests.models import reference
@@ -17,8 +17,8 @@ GOLDEN_MLM, GOLDEN_NSP = 6.152914, 0.6951759
 @pytest.fixture(scope="module")
 def fixed():
     """(module, params, batch), with weights that follow from a formula."""
-    module, batch = OBJECTIVE.module(batches.ENCODER), batches.make()
-    return module, batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"]), batch
+    module, batch = OBJECTIVE.model(batches.ENCODER), batches.make()
+    return module, batches.filled(batches.param_shapes(OBJECTIVE, module.config, batch)), batch
 
 
 def losses(module, params, batch, train=False):
@@ -54,10 +54,10 @@ def test_losses_are_means_of_the_log_probabilities(fixed):
     assert metrics["nsp_accuracy"][0] == right
 
 
-def test_a_model_that_knows_nothing_is_as_good_as_chance():
+def test_an_untrained_model_has_the_loss_of_chance():
     config = EncoderConfig(vocab_size=100, layers=2, width=16, heads=2, feedforward=32, max_positions=16)
-    module, batch = OBJECTIVE.module(config), batches.make()
-    params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
+    module, batch = OBJECTIVE.model(config), batches.make()
+    params = jax.jit(lambda key: OBJECTIVE.init(module, key, batch))(jax.random.key(0))
     found, _ = losses(module, params, batch)
     np.testing.assert_allclose(found["mlm"], np.log(100), atol=0.1)
     np.testing.assert_allclose(found["nsp"], np.log(2), atol=0.1)
@@ -80,12 +80,12 @@ def test_an_empty_row_changes_nothing(fixed):
 
 def test_dropout_is_for_training_only(fixed):
     _, params, batch = fixed
-    module = OBJECTIVE.module(dataclasses.replace(batches.ENCODER, dropout=0.1, attention_dropout=0.1))
+    module = OBJECTIVE.model(dataclasses.replace(batches.ENCODER, dropout=0.1, attention_dropout=0.1))
     np.testing.assert_array_equal(losses(module, params, batch)[0]["mlm"], losses(*fixed)[0]["mlm"])
     assert losses(module, params, batch, train=True)[0]["mlm"] != losses(*fixed)[0]["mlm"]
 
 
-def test_the_pair_head_predicts_from_its_labels_alone(fixed):
+def test_the_labels_of_pairs_change_the_pair_loss_only(fixed):
     module, params, batch = fixed
     flipped = batch | {"nsp_labels_BN": 1 - batch["nsp_labels_BN"]}
     (plain, metrics), (other, changed) = losses(*fixed), losses(module, params, flipped)
@@ -95,6 +95,6 @@ def test_the_pair_head_predicts_from_its_labels_alone(fixed):
 
 def test_outputs_are_the_best_tokens_in_order(fixed):
     module, params, batch = fixed
-    guesses_BK5 = jax.jit(OBJECTIVE.outputs, static_argnums=0)(module, params, batch)["mlm_guesses_BK5"]
+    guesses_BK5 = jax.jit(OBJECTIVE.outputs, static_argnums=0)(module, params, batch)["mlm_guesses"].array
     mlm_BKV, _ = reference.bert(params, batches.ENCODER, batch)
     np.testing.assert_array_equal(guesses_BK5, np.argsort(-mlm_BKV, axis=-1)[..., :5])

@@ -1,4 +1,4 @@
-"""A student beside its teacher: losses, and teachers that cannot be."""
+"""A student and its teacher: losses, teachers that do not fit, and files that are opened once."""
 
 import dataclasses
 import shutil
@@ -12,10 +12,13 @@ import pytest
 from bertjax import export
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
+from bertjax.export import Export
 from bertjax.models.config import Execution
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.pretraining.distillation import Distillation, HiddenModule
+from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.teacher import Teacher
+from bertjax.training.program import Program
 from tests import batches
 from tests.models import reference
 
@@ -23,25 +26,20 @@ BATCH = batches.make()
 
 
 def params_of(encoder) -> dict:
-    return batches.filled(jax.eval_shape(HiddenModule(encoder).init, jax.random.key(0), BATCH)["params"])
+    return batches.filled(batches.param_shapes(Distillation(), encoder, BATCH))
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory) -> Path:
-    """An export folder but for its tokenizer."""
-    folder, encoder = tmp_path_factory.mktemp("teacher"), batches.ENCODER
-    model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-    del model["execution"]
-    config = to_dict(from_dict({"model": model, "stages": [{"seq_len": 16}]}))
-    export.write_params(folder, params_of(encoder), encoder)
-    export.write_manifest(folder, config, encoder.vocab_size, {})
-    return folder
+def teacher() -> Teacher:
+    return Teacher(batches.ENCODER, params_of(batches.ENCODER), "a tokenizer", Path("a/teacher"))
 
 
-def losses(teacher: Path, student_params: dict, temperature: float = 2.0, student=batches.ENCODER) -> dict[str, float]:
-    objective = Distillation(teacher=str(teacher), temperature=temperature)
-    module, frozen = objective.module(student), objective.frozen_params(student)
-    sums, metrics = objective.terms(module, student_params, frozen, BATCH, jax.random.key(0), False)
+def losses(
+    teacher: Teacher, student_params: dict, temperature: float = 2.0, student=batches.ENCODER
+) -> dict[str, float]:
+    objective = Distillation(temperature=temperature).bind_teacher(teacher)
+    model, frozen = objective.model(student), objective.frozen_params(student)
+    sums, metrics = objective.terms(model, student_params, frozen, BATCH, jax.random.key(0), False)
     weights = objective.weights(BATCH)
     return {name: float(sums[name] / weights[name]) for name in sums} | {
         name: float(total / weight) for name, (total, weight) in metrics.items()
@@ -55,7 +53,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher):
     assert found["mlm"] > 1.0
 
 
-def test_another_student_has(teacher):
+def test_another_student_has_a_loss(teacher):
     other = jax.tree.map(
         lambda leaf: leaf + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), params_of(batches.ENCODER)
     )
@@ -65,8 +63,7 @@ def test_another_student_has(teacher):
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):
     student = dataclasses.replace(batches.ENCODER, task_types=8, execution=Execution(unroll=True, task_type=7))
-    found = Distillation(teacher=str(teacher)).teacher_encoder(student).execution
-    assert found == Execution(unroll=True, task_type=0)
+    assert teacher.config_beside(student).execution == Execution(unroll=True, task_type=0)
 
 
 def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
@@ -92,46 +89,81 @@ def test_the_published_coefficients():
     assert Distillation().temperature == 2.0
 
 
-def test_students_and_teachers_that_cannot_be(teacher, tmp_path):
+def test_students_and_teachers_that_do_not_fit(teacher):
     encoder = batches.ENCODER
     with pytest.raises(UserError, match="has no teacher; set objective.teacher"):
-        Distillation().module(encoder)
-    with pytest.raises(UserError, match="is not an export: bertjax.json is missing"):
-        Distillation(teacher=str(tmp_path)).module(encoder)
-    of_teacher = Distillation(teacher=str(teacher))
-    with pytest.raises(UserError, match="has width=16 and the student 32, .* set model.width=16"):
-        of_teacher.module(dataclasses.replace(encoder, width=32))
-    with pytest.raises(UserError, match="has max_positions=16 and the student 64; set model.max_positions=16"):
-        of_teacher.module(dataclasses.replace(encoder, max_positions=64))
-    with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
-        losses(teacher, params_of(encoder), student=dataclasses.replace(encoder, vocab_size=90))
+        Distillation().flops_parts(encoder)
+    taught = Distillation().bind_teacher(teacher)
+    for check in (taught.flops_parts, taught.frozen_params):
+        with pytest.raises(UserError, match="^objective.teacher=a/teacher has width=16 and the .* set model.width=16"):
+            check(dataclasses.replace(encoder, width=32))
+        with pytest.raises(UserError, match="has max_positions=16 and the student 64; set model.max_positions=16"):
+            check(dataclasses.replace(encoder, max_positions=64))
+        with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
+            check(dataclasses.replace(encoder, vocab_size=90))
     with pytest.raises(UserError, match="objective.temperature=0.5 must be at least 1"):
         Distillation(temperature=0.5)
     with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must be a number and not negative"):
         Distillation(cosine_coefficient=-1.0)
 
 
-def test_a_teacher_needs_a_masked_lm_head(teacher, tmp_path):
-    params = params_of(batches.ENCODER)
-    export.write_params(tmp_path, {"encoder": params["encoder"]}, batches.ENCODER)
-    shutil.copy(teacher / export.MANIFEST, tmp_path)
+def test_a_teacher_needs_a_masked_lm_head(teacher):
+    headless = dataclasses.replace(teacher, params={"encoder": teacher.params["encoder"]})
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
-        Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
+        Distillation().bind_teacher(headless).frozen_params(batches.ENCODER)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_generators_head_is_not_that_of_the_encoder(teacher, tmp_path, share):
-    """Though that of a generator as wide would fit."""
-    module = Electra(generator_share=share).module(batches.ENCODER)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), BATCH)["params"])
-    export.write_params(tmp_path, params, batches.ENCODER)
-    shutil.copy(teacher / export.MANIFEST, tmp_path)
+def test_a_generators_head_is_not_that_of_the_encoder(teacher, share):
+    """Although the head of a generator of the same width would fit."""
+    params = batches.filled(batches.param_shapes(Electra(generator_share=share), batches.ENCODER, BATCH))
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
-        Distillation(teacher=str(tmp_path)).frozen_params(batches.ENCODER)
+        Distillation().bind_teacher(dataclasses.replace(teacher, params=params)).frozen_params(batches.ENCODER)
 
 
-def test_a_teacher_whose_manifest_is_damaged(teacher, tmp_path):
-    for config in ({}, "text"):
-        export.write_manifest(tmp_path, config, batches.ENCODER.vocab_size, {})
-        with pytest.raises(UserError, match="the export .* is damaged"):
-            Distillation(teacher=str(tmp_path)).module(batches.ENCODER)
+def test_a_folder_that_is_not_an_export(tmp_path):
+    with pytest.raises(UserError, match="is not an export: bertjax.json is missing"):
+        Teacher.read(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def folder(store, tmp_path_factory) -> Path:
+    """A teacher's export, with the tokenizer of the store."""
+    folder = tmp_path_factory.mktemp("teacher")
+    encoder = dataclasses.replace(batches.ENCODER, vocab_size=store.tokenizer.vocab_size)
+    export.write(folder, Export(settings(encoder), encoder, params_of(encoder), store.tokenizer, {}))
+    return folder
+
+
+def settings(encoder, **objective) -> dict:
+    """The configuration of a small run."""
+    model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
+    del model["execution"], model["vocab_size"]
+    stage = {"seq_len": 16, "batch": 8, "steps": 2}
+    tasks = {"task": {"objective": objective or {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
+    return to_dict(from_dict({"model": model, "stages": [stage], "tasks": tasks, "optimizer": {"warmup_steps": 1}}))
+
+
+def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
+    """What follows the start of a run reads no file: the step is traced although the folder is gone."""
+    gone, opened = tmp_path / "teacher", []
+    shutil.copytree(folder, gone)
+    read = export.read_manifest
+    monkeypatch.setattr(export, "read_manifest", lambda folder: opened.append(folder) or read(folder))
+    config = from_dict(settings(batches.ENCODER, kind="distillation", teacher=str(gone)))
+    program = Program(config, store.tokenizer.vocab_size)
+    shutil.rmtree(gone)
+    assert opened == [gone]
+    again = Program(program.config, store.tokenizer.vocab_size)
+    again.check()
+    task = again.task
+    assert task.flops.parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
+    task.chunk.lower(again.abstract_state, task.abstract_frozen, task.abstract_batches(config.stages[0], 2))
+    assert opened == [gone]
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(folder, store):
+    taught = Distillation().bind_teacher(Teacher.read(folder))
+    assert taught.bind(store).bound_teacher is None, "data workers need not receive its weights"
+    with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model="):
+        Distillation().bind_teacher(dataclasses.replace(Teacher.read(folder), tokenizer_fingerprint="")).bind(store)

@@ -18,7 +18,7 @@ from tests import batches, ragged
 OBJECTIVE = Electra(generator_share=0.5)
 
 
-def test_a_draw_that_is_the_original_is_no_replacement():
+def test_a_sample_that_is_the_original_is_not_a_replacement():
     batch = batches.make()
     kept, is_replaced_BT = replace(batch, jnp.array(batch["mlm_labels_BK"]))
     assert not is_replaced_BT.any()
@@ -29,7 +29,7 @@ def test_a_draw_that_is_the_original_is_no_replacement():
 
 
 def test_only_predicted_positions_are_replaced():
-    """Though a place without a prediction points to column 0, as a predicted one may."""
+    """Although a place without a prediction points to column 0, which may be predicted, too."""
     batch = batches.make()
     batch["mlm_positions_BK"][:, 0] = 0
     batch["mlm_weights_BK"][:, :2], batch["mlm_weights_BK"][:, 2:] = 1.0, 0.0
@@ -49,8 +49,8 @@ def test_only_predicted_positions_are_replaced():
 
 def gradient_of(term: str) -> dict[str, float]:
     """{path: the largest gradient of one term}, dropout off."""
-    module, batch = OBJECTIVE.module(batches.ENCODER), batches.make()
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    module, batch = OBJECTIVE.model(batches.ENCODER), batches.make()
+    params = batches.filled(batches.param_shapes(OBJECTIVE, module.config, batch))
 
     def loss(params):
         sums, _ = OBJECTIVE.terms(module, params, None, batch, jax.random.key(1), False)
@@ -60,22 +60,22 @@ def gradient_of(term: str) -> dict[str, float]:
     return {path: float(jnp.abs(leaf).max()) for path, leaf in flatten_dict(gradient, sep="/").items()}
 
 
-def test_the_discriminator_teaches_the_generator_nothing():
-    """Its gradients reach no parameter of the generator but the embeddings that they share (section 2)."""
+def test_the_discriminator_sends_no_gradient_to_the_generator():
+    """Its gradients reach only the embeddings that both share (section 2)."""
     reached = {path for path, largest in gradient_of("rtd").items() if largest > 0.0}
     assert not any(path.startswith(("generator/", "heads/mlm/")) for path in reached)
     assert {"encoder/embeddings/word", "encoder/embeddings/position", "heads/rtd/classifier/kernel"} <= reached
     assert any(path.startswith("encoder/layers/") for path in reached)
 
 
-def test_the_generator_teaches_the_discriminator_its_embeddings_alone():
+def test_the_generator_sends_gradients_to_the_shared_embeddings_only():
     reached = {path for path, largest in gradient_of("mlm").items() if largest > 0.0}
     assert not any(path.startswith(("encoder/layers/", "heads/rtd/")) for path in reached)
     assert {"encoder/embeddings/word", "heads/mlm/transform/kernel"} <= reached
     assert any(path.startswith("generator/encoder/layers/") for path in reached)
 
 
-def test_all_tokens_are_judged_and_the_published_weight_is_fifty():
+def test_all_tokens_are_classified_and_the_published_factor_is_fifty():
     batch = batches.make()
     assert OBJECTIVE.weights(batch)["rtd"] == (batch["examples_BT"] > 0).sum() > 5 * batch["mlm_weights_BK"].shape[0]
     assert Electra().coefficients == {"rtd": 50.0}
@@ -89,7 +89,7 @@ def test_the_generator_has_its_share_of_the_widths_and_all_layers():
     assert (base.width, base.feedforward, base.heads) == (256, 1024, 4)
 
 
-def test_a_generator_is_no_wider_than_the_discriminator():
+def test_a_generator_wider_than_the_discriminator_is_an_error():
     with pytest.raises(UserError, match="^objective.generator_share=1.5 must be above 0 and at most 1"):
         Electra(generator_share=1.5)
     with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
@@ -100,14 +100,14 @@ def test_a_generator_is_no_wider_than_the_discriminator():
 
 @dataclasses.dataclass(frozen=True)
 class Tight(TokenMasking):
-    """Has place for eight predictions a row, however many it chooses."""
+    """Has eight places for predictions per row, however many it chooses."""
 
     def capacity(self, seq_len, row_examples):
         return 8
 
 
-def test_what_finds_no_place_stays_as_it_was():
-    """A [MASK] that nobody predicts would tell the discriminator what no text has."""
+def test_a_token_without_a_place_is_not_masked():
+    """A [MASK] without a prediction would reach the discriminator, which never sees one in text."""
     examples = ragged.random(np.array([40]), np.array([0]))
     objective = Electra(masking=Tight(rate=0.6, mask=1.0, random=0.0))
     features = objective.features(ragged.one_a_row(examples), ragged.first_epoch(examples))

@@ -25,7 +25,7 @@ def test_of_equal_logits_the_first_is_the_answer(label, right):
     assert classification_term(logits, jnp.array([label]), jnp.ones(1))[1] == right
 
 
-def test_the_lowest_float_as_a_logit_is_no_number_out_of_range():
+def test_the_lowest_float_as_a_logit_gives_a_finite_loss():
     logits = jnp.array([[1.0, 2.0, np.finfo(np.float32).min]])
     loss, _ = classification_term(logits, jnp.array([0]), jnp.ones(1))
     np.testing.assert_allclose(loss, np.log(1 + np.e), rtol=1e-6)

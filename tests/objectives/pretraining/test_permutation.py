@@ -1,4 +1,4 @@
-"""Permutation language modeling: the order, what is predicted from what, and what does not fit."""
+"""Permutation language modeling: the order, what each prediction depends on, and encoders that do not fit."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ def test_given_tokens_come_first_and_the_rest_one_by_one():
         assert sorted(ordered) == list(range(2, 2 + len(ordered))) and list(ordered) != sorted(ordered)
 
 
-def test_orders_are_new_in_every_epoch_and_follow_from_seed_and_example_alone():
+def test_orders_change_with_the_epoch_and_depend_on_seed_and_example_only():
     first, again, later, other = (
         features(PermutationLM(), **draw)["rank_BT"] for draw in ({}, {}, {"epoch": 1}, {"seed": 1})
     )
@@ -88,7 +88,7 @@ def test_packing_changes_no_order():
 
 
 def test_with_a_memory_the_first_half_is_given_and_unpredicted():
-    """It comes before the second half, which sees it, and sees nothing of that."""
+    """It precedes the second half in the order: the second half sees it, but not the other way around."""
     found, without = features(PermutationLM(memory=True)), features(PermutationLM())
     half = found["tokens_BT"].shape[1] // 2
     assert not predicted(found)[:, :half].any()
@@ -100,12 +100,11 @@ def test_the_memory_changes_gradients_and_no_loss():
     """Where they stop is shown in tests/models/test_relative.py."""
     batch = features(PermutationLM(memory=True))
     batch |= {"positions_BT": np.tile(np.arange(64), (4, 1)), "segments_BT": 0 * batch["tokens_BT"]}
-    module = PermutationLM().module(ENCODER)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    params = batches.filled(batches.param_shapes(PermutationLM(), ENCODER, batch))
 
     def gradient(objective):
         def loss(params):
-            sums, _ = objective.terms(objective.module(ENCODER), params, None, batch, jax.random.key(1), False)
+            sums, _ = objective.terms(objective.model(ENCODER), params, None, batch, jax.random.key(1), False)
             return sums["plm"]
 
         return jax.jit(jax.value_and_grad(loss))(params)
@@ -116,8 +115,8 @@ def test_the_memory_changes_gradients_and_no_loss():
     assert np.abs(first[0] - second[0]).max() > 1e-3 * np.abs(second[0]).max()
 
 
-def test_as_a_reader_it_sees_all_but_what_it_guesses():
-    """Several tokens at once, none of which tells of the others, whatever symbol stands in their place."""
+def test_mlm_logits_depend_on_all_tokens_but_the_predicted_ones():
+    """Several predicted tokens at once; none depends on another one or on the symbol at its position."""
     objective, columns = PermutationLM(), np.array([[3, 9, 0]], np.int32)  # the last place is empty
     tokens_BT = np.array([[5, *range(10, 24), 4]])
     batch = {
@@ -128,10 +127,14 @@ def test_as_a_reader_it_sees_all_but_what_it_guesses():
         "summary_positions_BN": np.zeros((1, 1), int),
         "plm_positions_BK": columns,
     }
-    module = objective.reader(ENCODER)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
-    params = jax.tree.map(jnp.asarray, params)
-    apply = jax.jit(lambda tokens_BT: module.apply({"params": params}, batch | {"tokens_BT": tokens_BT})["plm"])
+    model = objective.model(ENCODER)
+    shapes = batches.param_shapes(objective, ENCODER, batch | {"rank_BT": np.zeros_like(tokens_BT)})
+    params = jax.tree.map(jnp.asarray, batches.filled(shapes))
+
+    @jax.jit
+    def apply(tokens_BT):
+        return objective.apply(model, params, batch | {"tokens_BT": tokens_BT}, method=objective.mlm_logits)
+
     plain = apply(tokens_BT)
     for column, matters in ((3, False), (9, False), (0, True), (5, True), (15, True)):
         changed_BT = tokens_BT.copy()
@@ -157,4 +160,4 @@ def test_a_masking_that_hides_tokens_is_refused(masking):
 )
 def test_encoders_that_do_not_fit(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
-        PermutationLM().module(dataclasses.replace(ENCODER, **fields))
+        PermutationLM().model(dataclasses.replace(ENCODER, **fields))

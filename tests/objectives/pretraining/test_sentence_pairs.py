@@ -37,11 +37,11 @@ def test_the_label_of_the_examples_is_what_the_head_learns(store, objective_kind
     encoder = EncoderConfig(
         vocab_size=vocabulary.size, layers=1, width=16, heads=2, feedforward=16, max_positions=SEQ_LEN
     )
-    module = objective.module(encoder)
-    params = jax.jit(module.init)(jax.random.key(0), batch)["params"]
+    module = objective.model(encoder)
+    params = jax.jit(lambda key: objective.init(module, key, batch))(jax.random.key(0))
     assert set(params["heads"]) == {"mlm", term}
     sums, metrics = objective.terms(module, params, None, batch, jax.random.key(0), False)
-    logits_BNC = np.asarray(module.apply({"params": params}, batch)[term], np.float64)[:ROWS, 0]
+    logits_BNC = np.asarray(objective.apply(module, params, batch)[term], np.float64)[:ROWS, 0]
     assert logits_BNC.shape == (ROWS, classes)
     log_share = logits_BNC - np.log(np.exp(logits_BNC).sum(-1, keepdims=True))
     np.testing.assert_allclose(sums[term], -log_share[np.arange(ROWS), label].sum(), rtol=1e-5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.span_boundary import SpanBoundary, SpanBoundaryModule, places
+from bertjax.objectives.pretraining.span_boundary import SpanBoundary, places
 from tests import batches, ragged
 
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
@@ -35,7 +35,7 @@ def test_boundaries_are_the_nearest_tokens_that_are_not_predicted():
     assert found["sbo_places_BK"].max() >= 3  # there are spans
 
 
-def test_what_lies_too_deep_in_a_span_is_not_asked_for():
+def test_tokens_too_deep_in_a_span_are_not_predicted_from_its_boundaries():
     found, all_of_it = features(SpanBoundary(longest=2)), features(SpanBoundary(longest=64))
     expected = (all_of_it["sbo_places_BK"] < 2) & (all_of_it["mlm_weights_BK"] > 0)
     np.testing.assert_array_equal(found["sbo_weights_BK"] > 0, expected)
@@ -50,7 +50,7 @@ def test_places_count_adjoining_tokens_on_both_sides():
     assert after.tolist() == [0, 2, 1, 0, 0, 0, 0, 0, 1, 0]
 
 
-def test_a_prediction_reads_the_boundaries_and_the_place_alone():
+def test_a_prediction_reads_the_boundaries_and_the_place_only():
     """Its gradient with respect to the last hidden states is zero within the span and everywhere else."""
     batch = batches.make(rows=2) | {
         "sbo_left_positions_BK": np.full((2, 1), 2, np.int32),
@@ -58,38 +58,37 @@ def test_a_prediction_reads_the_boundaries_and_the_place_alone():
         "sbo_places_BK": np.ones((2, 1), np.int32),
     }
     batch["mlm_positions_BK"] = np.full((2, 1), 4, np.int32)
-    module = SpanBoundaryModule(batches.ENCODER, 20)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    module = SpanBoundary().model(batches.ENCODER)
+    params = batches.filled(batches.param_shapes(SpanBoundary(), module.config, batch))
 
-    def of_hidden(module, hidden_BTD):
+    def of_hidden(model, hidden_BTD):
         left_BKD, right_BKD = (
             jnp.take_along_axis(hidden_BTD, batch[f"sbo_{side}_positions_BK"][..., None], axis=1)
             for side in ("left", "right")
         )
-        word_VE = module.encoder.embeddings.word
-        return module.heads("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], word_VE)
+        return model.head("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], model.word_VE)
 
-    def gradient(module):
-        hidden_BTD = module.encoder(batch["tokens_BT"], examples_BT=batch["examples_BT"]).hidden
-        return jax.grad(lambda hidden: of_hidden(module, hidden)[..., 7].sum())(hidden_BTD)
+    def gradient(model):
+        hidden_BTD = model.encode(batch).hidden
+        return jax.grad(lambda hidden: of_hidden(model, hidden)[..., 7].sum())(hidden_BTD)
 
     gradient = module.apply({"params": params}, method=gradient)
     reached = np.abs(gradient).max(axis=-1) > 0
     assert np.flatnonzero(reached[0]).tolist() == [2, 6]
 
 
-def test_the_module_gives_its_head_just_those():
+def test_logits_read_the_boundaries_and_the_places():
     batch = batches.make(rows=2)
     extra = {name: np.full((2, 8), column, np.int32) for name, column in (("left", 1), ("right", 5))}
     batch |= {f"sbo_{side}_positions_BK": values for side, values in extra.items()}
-    module = SpanBoundaryModule(batches.ENCODER, 20)
+    module = SpanBoundary().model(batches.ENCODER)
     batch["sbo_places_BK"] = np.arange(8, dtype=np.int32)[None].repeat(2, axis=0)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
-    logits = module.apply({"params": params}, batch)
+    params = batches.filled(batches.param_shapes(SpanBoundary(), module.config, batch))
+    logits = SpanBoundary().apply(module, params, batch)
     assert logits["sbo"].shape == logits["mlm"].shape
     assert len({row.tobytes() for row in np.asarray(logits["sbo"][0])}) == 8  # the place tells them apart
     other = batch | {"mlm_positions_BK": np.zeros_like(batch["mlm_positions_BK"])}
-    np.testing.assert_array_equal(module.apply({"params": params}, other)["sbo"], logits["sbo"])
+    np.testing.assert_array_equal(SpanBoundary().apply(module, params, other)["sbo"], logits["sbo"])
 
 
 def test_both_losses_are_summed_over_their_weights():

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.data.batch import Draw
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.structbert import StructBERT, StructBERTModule, heads_of_runs
+from bertjax.objectives.pretraining.structbert import StructBERT, heads_of_runs
 from tests import batches, ragged
 
 LENGTHS = np.array([40, 60, 64, 30] * 8)
@@ -24,12 +24,12 @@ def originals() -> np.ndarray:
     )
 
 
-def test_runs_of_three_are_cut_from_what_is_eligible():
+def test_runs_of_three_are_cut_from_eligible_tokens():
     eligible = np.array([0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1], bool)
     assert heads_of_runs(eligible).tolist() == [1, 9, 12]
 
 
-def test_shuffled_runs_hold_their_own_tokens_and_are_all_asked_for():
+def test_shuffled_runs_keep_their_tokens_and_are_all_predicted():
     found, tokens_BT = of(StructBERT(shuffle_rate=0.5)), originals()
     changed = orders = 0
     for row in range(len(LENGTHS)):
@@ -71,17 +71,16 @@ def test_the_order_is_restored_by_the_head_of_masked_tokens():
     batch = {name.replace("nsp_", "structure_"): values for name, values in batch.items()}
     batch["order_dropped_B"] = np.zeros(8, np.int32)
     objective = StructBERT()
-    module = objective.module(batches.ENCODER)
-    assert isinstance(module, StructBERTModule)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    module = objective.model(batches.ENCODER)
+    params = batches.filled(batches.param_shapes(objective, module.config, batch))
     assert set(params["heads"]) == {"mlm", "structure"}
-    logits = module.apply({"params": params}, batch)
-    swapped = module.apply({"params": params}, batch | {"mlm_positions_BK": batch["order_positions_BK"]})
+    logits = objective.apply(module, params, batch)
+    swapped = objective.apply(module, params, batch | {"mlm_positions_BK": batch["order_positions_BK"]})
     np.testing.assert_allclose(swapped["mlm"], logits["order"], rtol=1e-5, atol=1e-6)
     sums, _ = objective.terms(module, params, None, batch, jax.random.key(0), False)
     assert set(sums) == set(objective.weights(batch)) == {"mlm", "order", "structure"}
 
 
-def test_a_share_of_nothing_is_refused():
+def test_a_shuffle_rate_of_0_is_an_error():
     with pytest.raises(UserError, match="^objective.shuffle_rate=0.0 must be above 0"):
         StructBERT(shuffle_rate=0.0)

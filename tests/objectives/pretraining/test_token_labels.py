@@ -1,4 +1,4 @@
-"""Capitals, and tokens that a document has again: what is shown, what is asked, and what the loss is."""
+"""Capitals, and tokens that occur again in a document: features, labels and losses."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -13,8 +13,7 @@ from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.preparation.prepare import prepare
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.capitals import BoundCapitalPrediction, CapitalPrediction, cases
-from bertjax.objectives.pretraining.token_document import TokenDocumentRelation
+from bertjax.objectives.pretraining.token_labels import CapitalPrediction, TokenDocumentRelation, case_pairs
 from bertjax.training.feeds import Feeds
 from tests import batches, ragged
 
@@ -38,14 +37,14 @@ def tokenizer_of(pieces: list[str]) -> SimpleNamespace:
 
 
 def test_pieces_of_two_spellings_are_found():
-    assert cases(tokenizer_of(PIECES)).tolist() == PAIRS
-    assert cases(tokenizer_of(["king", "queen"])).shape == (0, 2)
+    assert case_pairs(tokenizer_of(PIECES)).tolist() == PAIRS
+    assert case_pairs(tokenizer_of(["king", "queen"])).shape == (0, 2)
 
 
-def test_bytes_that_are_no_text_have_no_spellings():
+def test_bytes_that_are_not_text_have_no_spellings():
     text = ["Gar 가각간 à la carte, Ça va? GAR, gar", "가나다라 마바사 The the"] * 30
     bytewise = tokenizer.train(text, TokenizerConfig(kind="byte_bpe", vocab_size=300))
-    pairs = cases(bytewise)
+    pairs = case_pairs(bytewise)
     assert len(pairs)
     for capital, lower in pairs.tolist():
         assert bytewise.decode([capital]).lower() == bytewise.decode([lower]) != bytewise.decode([capital])
@@ -55,12 +54,12 @@ def capital_features(epoch: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]
     """The features of examples of these pieces, and their tokens [B, T] as they were."""
     texts = [np.array([ragged.CLS, *text, ragged.SEP]) for text in TEXTS]
     placed = ragged.one_a_row(ragged.of(texts, np.arange(2)), VOCABULARY)
-    objective = BoundCapitalPrediction(pairs=np.array(PAIRS, np.int32))
+    objective = CapitalPrediction().copy_with(case_pairs=np.array(PAIRS, np.int32))
     draw = dataclasses.replace(ragged.first_epoch(placed.ragged), epochs=np.full(2, epoch))
     return objective.features(placed, draw), placed.tokens_to_rows(placed.ragged.tokens)
 
 
-def test_the_text_is_shown_in_lower_case_and_capitals_are_asked_for():
+def test_the_encoder_reads_lower_case_and_capitals_are_labeled():
     found, tokens_BT = capital_features()
     assert found["capital_labels_BT"].tolist() == [
         [-1, 1, 1, 0, 1, 0, -1, -1, -1, 0, -1],
@@ -89,8 +88,8 @@ def test_a_tokenizer_without_capitals_is_refused(tmp_path):
         CapitalPrediction().bind(prepare(where))
 
 
-def test_the_tokenizer_of_a_store_tells_the_pieces(store):
-    pairs = CapitalPrediction().bind(store).pairs
+def test_the_pairs_come_from_the_tokenizer_of_the_store(store):
+    pairs = CapitalPrediction().bind(store).case_pairs
     assert len(pairs) > 10
     for capital, lower in pairs.tolist():
         piece = store.tokenizer.piece(capital)
@@ -118,17 +117,17 @@ def court(tmp_path_factory):
     ("objective", "examples", "term"),
     [(CapitalPrediction(), "doc_sentences", "capital"), (TokenDocumentRelation(), "token_document", "elsewhere")],
 )
-def test_the_head_answers_for_every_token_that_is_asked(court, objective, examples, term):
+def test_the_head_predicts_every_labeled_token(court, objective, examples, term):
     config = Config(tasks={"task": Task(objective, FORMATS.class_of(examples)(), row_examples=2)})
     batch = Feeds(config, court).feed("train", 48).batch(np.arange(12))
     labels_BT = batch[f"{term}_labels_BT"]
     assert set(np.unique(labels_BT)) == {-1, 0, 1} and (labels_BT[batch["examples_BT"] == 0] == -1).all()
 
     encoder = dataclasses.replace(batches.ENCODER, vocab_size=court.tokenizer.vocab_size, max_positions=48)
-    module = objective.module(encoder)
-    params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), batch)["params"])
+    module = objective.model(encoder)
+    params = batches.filled(batches.param_shapes(objective, module.config, batch))
     assert set(params["heads"]) == {"mlm", term}
-    logits_BT = np.asarray(module.apply({"params": params}, batch)[term], np.float64)
+    logits_BT = np.asarray(objective.apply(module, params, batch)[term], np.float64)
     sums, metrics = objective.terms(module, params, None, batch, jax.random.key(0), False)
     asked_BT, yes_BT = labels_BT >= 0, labels_BT == 1
     chance_BT = 1 / (1 + np.exp(-logits_BT))
@@ -138,6 +137,7 @@ def test_the_head_answers_for_every_token_that_is_asked(court, objective, exampl
     assert set(sums) == set(weights) == {"mlm", term} and weights[term] == asked_BT.sum()
     right_BT = (logits_BT > 0) == yes_BT
     assert metrics[f"{term}_accuracy"] == (right_BT[asked_BT].sum(), asked_BT.sum())
+    assert metrics[f"{term}_precision"] == ((yes_BT & (logits_BT > 0)).sum(), (asked_BT & (logits_BT > 0)).sum())
     assert metrics[f"{term}_recall"] == (right_BT[yes_BT].sum(), yes_BT.sum())
     found = objective.baselines(batch, np.ones(court.tokenizer.vocab_size))
     right, weight = found[f"{term}_majority"]

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.errors import UserError
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, put_batches, shardings
@@ -49,7 +49,7 @@ def one_device():
 
 
 def test_the_rules_cover_bert_and_its_optimizer():
-    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    params = batches.param_shapes(BERT(), batches.ENCODER)
     state = {"step": jnp.zeros(()), "params": params, "opt_state": {"mu": params, "nu": params}}
     laid_out = shardings(state, (*ENCODER_RULES, *HEAD_RULES), one_device())
     specs = {}
@@ -62,7 +62,7 @@ def test_the_rules_cover_bert_and_its_optimizer():
 
 
 def test_specs_have_no_more_axes_than_their_leaf():
-    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    params = batches.param_shapes(BERT(), batches.ENCODER)
     laid_out = shardings(params, (*ENCODER_RULES, *HEAD_RULES), one_device())
     jax.tree.map(lambda leaf, sharding: sharding.check_compatible_aval(leaf.shape), params, laid_out)
 

@@ -4,7 +4,7 @@ import jax
 from rich.console import Console
 
 from bertjax.objectives.base import Sample
-from bertjax.objectives.pretraining.bert import BERT
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results.report import parameter_lines, print_summary, show_samples, summary_of
 from bertjax.training.run.goodput import goodput_of
@@ -21,7 +21,7 @@ EVALUATION = Evaluation(
 
 
 def test_the_parameter_tree_is_folded_into_modules():
-    params = jax.eval_shape(BERT().module(batches.ENCODER).init, jax.random.key(0), batches.make(1))["params"]
+    params = batches.param_shapes(BERT(), batches.ENCODER)
     total, *modules = parameter_lines(params, batches.ENCODER)
     counted = sum(leaf.size for leaf in jax.tree.leaves(params)) - 28 * 16 - 28  # word table and bias, 128 - 100 rows
     assert total == f"{counted:,} parameters (the padding of the vocabulary not counted)"

@@ -1,0 +1,43 @@
+"""Arrays that a model predicts for a batch, with a declaration of what their rows are."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Predictions for a batch.
+
+    Attributes:
+      array: [B, N, ...] per example, [B, T, ...] per token, [B, N / 2, ...] per pair of examples, or [B, ...] per row.
+        Layers and heads are later axes: attention maps and hidden states of all layers are per token, [B, T, L, ...].
+      per: `example`, `token`, `pair` or `row`.
+    """
+
+    array: jax.Array
+    per: str = dataclasses.field(metadata={"static": True})
+
+
+def is_real(per: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return which elements of an output are not padding: bool, [B, N], [B, T], [B, N / 2] or [B]."""
+    is_example_BN = batch["example_ids_BN"] >= 0
+    return {
+        "example": is_example_BN,
+        "token": batch["examples_BT"] > 0,
+        "pair": is_example_BN[:, ::2],
+        "row": is_example_BN.any(axis=1),
+    }[per]
+
+
+def regroup(outputs: Mapping[str, Output], batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return outputs without rows and padding, in the order of the batch: [M, ...] per example, and so on.
+
+    Args:
+      outputs: arrays of the host.
+      batch: the core batch that they were computed from.
+    """
+    return {name: np.asarray(output.array)[is_real(output.per, batch)] for name, output in outputs.items()}

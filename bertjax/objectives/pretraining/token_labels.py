@@ -1,0 +1,123 @@
+"""Masked language modeling together with a yes-or-no question about every token (ERNIE 2.0, arXiv 1907.12412)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.masking import mask
+from bertjax.data.store import TokenStore
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.models.heads import DetectionHead
+from bertjax.models.model import HeadSpec
+from bertjax.objectives.losses import binary_term
+from bertjax.objectives.pretraining.mlm import MaskedLM, majority
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLabels:
+    """A binary label of every token, masked or not, predicted from its hidden state.
+
+    Attributes:
+      term: name of its term.
+      labels_of: host function from the examples to int [n]: 1 for yes, 0 for no, -1 for tokens without a label.
+    """
+
+    term: str
+    labels_of: Callable[[PlacedExamples], np.ndarray]
+    reads_all_tokens: ClassVar[bool] = True
+
+    @property
+    def head(self) -> HeadSpec:
+        return HeadSpec(DetectionHead)
+
+    def logits(self, model, encoded):
+        """Return logits_BT, above 0 for yes."""
+        return model.head(self.term, encoded.hidden)
+
+    def features(self, examples):
+        labels_BT = examples.tokens_to_rows(self.labels_of(examples), fill=-1)
+        return {f"{self.term}_labels_BT": labels_BT.astype(np.int32)}
+
+    def weight(self, batch):
+        return jnp.sum(batch[f"{self.term}_labels_BT"] >= 0).astype(jnp.float32)
+
+    def terms(self, logits, batch):
+        labels_BT = batch[f"{self.term}_labels_BT"]
+        loss, metrics = binary_term(self.term, logits[self.term], labels_BT == 1, labels_BT >= 0)
+        return {self.term: loss}, metrics
+
+    def baselines(self, batch):
+        return majority(self.term, batch[f"{self.term}_labels_BT"][batch[f"{self.term}_labels_BT"] >= 0], 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDocumentRelation(MaskedLM):
+    """Masked tokens, and which tokens occur again elsewhere in the document ("Word-aware Pre-training Tasks").
+
+    Such tokens are common words and words of the document's topic. Terms: `mlm`, `elsewhere`.
+    """
+
+    labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
+    parts = (TokenLabels("elsewhere", lambda examples: examples.ragged.token_labels["elsewhere"]),)
+
+
+@dataclasses.dataclass(frozen=True)
+class CapitalPrediction(MaskedLM):
+    """Masked tokens, and which are written with capitals ("Word-aware Pre-training Tasks"). Terms: `mlm`, `capital`.
+
+    The encoder reads the text in lower case: a piece with capitals is replaced by the same piece without them, if the
+    vocabulary has both. Only such pieces have a label, and only if they are whole words: a word of several pieces is
+    often cut differently in lower case, which would give the answer away.
+
+    Attributes:
+      case_pairs: int32 [P, 2], ids of a piece with capitals and of the same piece in lower case; read by `bind`.
+    """
+
+    case_pairs: ClassVar[np.ndarray | None] = None
+
+    @property
+    def parts(self):
+        return (TokenLabels("capital", self._labels),)
+
+    def bind(self, store: TokenStore | None) -> Self:
+        """Return the objective with its pairs of pieces; without a store, with none.
+
+        Raises:
+          UserError: the tokenizer has no pairs, most often because it lower-cases everything.
+        """
+        pairs = np.zeros((0, 2), np.int32) if store is None else case_pairs(store.tokenizer)
+        if store is not None and not len(pairs):
+            raise UserError(
+                "objective.kind=capitals learns which pieces are written with capitals, and the tokenizer has none "
+                "that it has in lower case, too; train one that keeps capitals (data.tokenizer.lowercase=False)"
+            )
+        return super().bind(store).copy_with(case_pairs=pairs)
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        if self.case_pairs is None:
+            raise TypeError("CapitalPrediction has no pairs of pieces before `bind`")
+        masked = mask(examples, draw, self.masking)
+        lower = np.arange(examples.vocabulary.size, dtype=np.int32)
+        lower[self.case_pairs[:, 0]] = self.case_pairs[:, 1]
+        return self.masked_features(examples, lower[masked.tokens], masked.chosen)
+
+    def _labels(self, examples: PlacedExamples) -> np.ndarray:
+        labels = np.full(examples.vocabulary.size, -1, np.int32)
+        labels[self.case_pairs] = [1, 0]
+        continues = examples.vocabulary.continues_word[examples.ragged.tokens]
+        is_word = ~continues & ~np.append(continues[1:], False)
+        return np.where(is_word, labels[examples.ragged.tokens], -1)
+
+
+def case_pairs(tokenizer: Tokenizer) -> np.ndarray:
+    """Return the id of each piece whose lower case is another piece, and the id of that piece; int32 [P, 2]."""
+    tokens = (token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids)
+    # A piece whose bytes are not text also has a spelling, and the lower case of that stands for other bytes.
+    ids = {tokenizer.piece(token): token for token in tokens if "\ufffd" not in tokenizer.decode([token])}
+    pairs = [(token, ids[piece.lower()]) for piece, token in ids.items() if ids.get(piece.lower(), token) != token]
+    return np.array(pairs, np.int32).reshape(-1, 2)

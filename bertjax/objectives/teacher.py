@@ -1,0 +1,179 @@
+"""A teacher: a frozen model that gives targets, and the losses that compare a student with it.
+
+A run opens the teacher's folder once, before its first step. Any objective can have a teacher: it makes `teacher` a
+field, returns the teacher's parameters from `frozen_params`, and adds losses to its terms.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+
+from bertjax import export
+from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence, squared_error
+
+Arrays = Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+    """A trained model.
+
+    Attributes:
+      config: its architecture.
+      params: its parameters, numpy arrays.
+      tokenizer_fingerprint: identifies its tokenizer, which must be that of the student.
+      folder: where it was read, for error messages.
+    """
+
+    config: EncoderConfig
+    params: dict
+    tokenizer_fingerprint: str
+    folder: Path = Path()
+
+    @classmethod
+    def read(cls, folder: os.PathLike | str) -> Self:
+        """Read an export folder.
+
+        Raises:
+          UserError: the folder is not an export or is damaged.
+        """
+        folder = Path(folder).expanduser()
+        config, params = export.read_encoder(folder)
+        return cls(config, params, export.read_tokenizer(folder).fingerprint, folder)
+
+    def config_beside(self, student: EncoderConfig) -> EncoderConfig:
+        """Return its architecture, executed like the student's, but with its own first task embedding."""
+        return dataclasses.replace(self.config, execution=dataclasses.replace(student.execution, task_type=0))
+
+    def head(self, name: str) -> dict:
+        """Return the parameters of a head on its encoder.
+
+        Raises:
+          UserError: there is no such head, or it is on a generator, which is another encoder.
+        """
+        head = self.params.get("heads", {}).get(name)
+        if head is None or "generator" in self.params:
+            kind = "masked-LM" if name == "mlm" else name
+            raise UserError(
+                f"objective.teacher={self.folder} has no {kind} head on its encoder to imitate; name a model that was "
+                "pretrained with one"
+            )
+        return head
+
+    def check_tokenizer(self, fingerprint: str) -> None:
+        """Raise UserError if the corpus has another tokenizer."""
+        if self.tokenizer_fingerprint != fingerprint:
+            raise UserError(
+                f"objective.teacher={self.folder} has another tokenizer than the corpus; set "
+                f"data.tokenizer.model={self.folder / 'tokenizer'}"
+            )
+
+    def check(self, student: EncoderConfig, same_width: bool = False) -> None:
+        """Raise UserError if a student of this architecture cannot be compared with the teacher.
+
+        Args:
+          student: its architecture.
+          same_width: whether hidden states are compared directly.
+        """
+        if same_width and self.config.width != student.width:
+            raise UserError(
+                f"objective.teacher={self.folder} has width={self.config.width} and the student {student.width}, so "
+                f"their hidden states cannot be compared; set model.width={self.config.width}"
+            )
+        if self.config.max_positions < student.max_positions:
+            raise UserError(
+                f"objective.teacher={self.folder} has max_positions={self.config.max_positions} and the student "
+                f"{student.max_positions}; set model.max_positions={self.config.max_positions}"
+            )
+        if self.config.vocab_size != student.vocab_size:
+            raise UserError(
+                f"objective.teacher={self.folder} has {self.config.vocab_size} tokens and the student "
+                f"{student.vocab_size}; set model.vocab_size={self.config.vocab_size}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogitsLoss:
+    """Kullback-Leibler divergence of the distributions at predicted positions. Metric: `agreement`.
+
+    Attributes:
+      head: name of the logits [B, K, V] and prefix of the features that say where tokens are predicted.
+      temperature: divides the logits of both.
+      term: its name.
+    """
+
+    head: str = "mlm"
+    temperature: float = 1.0
+    term: str = "soft"
+
+    def weight(self, batch: Arrays) -> jax.Array:
+        """Return W, the number of predicted tokens."""
+        return jnp.sum(batch[f"{self.head}_weights_BK"])
+
+    def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
+        """Return the term, and how often the best guess of both is the same token."""
+        weights_BK, (student_BKV, teacher_BKV) = (
+            batch[f"{self.head}_weights_BK"],
+            (student[self.head], teacher[self.head]),
+        )
+        divergence = jnp.sum(weights_BK * kl_divergence(teacher_BKV, student_BKV, self.temperature))
+        agreed = jnp.sum(weights_BK * (student_BKV.argmax(axis=-1) == teacher_BKV.argmax(axis=-1)))
+        return {self.term: divergence}, {"agreement": (agreed, jnp.sum(weights_BK))}
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineLoss:
+    """One minus the cosine of the last hidden states, over all tokens.
+
+    Attributes:
+      term: its name.
+    """
+
+    term: str = "cosine"
+
+    def weight(self, batch: Arrays) -> jax.Array:
+        """Return W, the number of tokens."""
+        return jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)
+
+    def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
+        """Return the term."""
+        return {self.term: cosine_distance(student["hidden"], teacher["hidden"], batch["examples_BT"] > 0)}, {}
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenLoss:
+    """Mean squared difference of the hidden states of pairs of layers, over all tokens.
+
+    Attributes:
+      layers: (student's layer, teacher's layer) pairs; 0 is the embeddings, L the last layer.
+      head: name of the student's head that projects its states to the teacher's width; "" compares them directly.
+      term: its name.
+    """
+
+    layers: tuple[tuple[int, int], ...]
+    head: str = ""
+    term: str = "hidden"
+
+    def weight(self, batch: Arrays) -> jax.Array:
+        """Return W, the number of tokens."""
+        return jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)
+
+    def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
+        """Return the term; both need `hidden_LBTD`, the student's after the projection if there is one."""
+        total = jnp.zeros(())
+        is_token_BT1 = (batch["examples_BT"] > 0)[..., None].astype(jnp.float32)
+        for student_layer, teacher_layer in self.layers:
+            own_BTD, target_BTD = student["hidden_LBTD"][student_layer], teacher["hidden_LBTD"][teacher_layer]
+            error = squared_error(own_BTD.astype(jnp.float32), target_BTD.astype(jnp.float32), is_token_BT1)
+            total += error / own_BTD.shape[-1]
+        return {self.term: total / len(self.layers)}, {}
+
+
+TeacherLoss = LogitsLoss | CosineLoss | HiddenLoss

@@ -1,0 +1,47 @@
+"""Losses against their definitions, in numpy."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.objectives.losses import binary_term, cosine_distance, squared_error
+from bertjax.objectives.teacher import HiddenLoss
+
+DRAW = np.random.default_rng(0)
+
+
+def test_binary_term_is_cross_entropy_over_what_counts():
+    logits = DRAW.normal(size=(4, 50)).astype(np.float32)
+    is_positive, is_counted = DRAW.random((4, 50)) < 0.3, DRAW.random((4, 50)) < 0.6
+    loss, metrics = binary_term("fact", jnp.array(logits), jnp.array(is_positive), jnp.array(is_counted))
+    chance = 1 / (1 + np.exp(-np.float64(logits)))
+    expected = -np.log(np.where(is_positive, chance, 1 - chance))[is_counted].sum()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    is_predicted = logits > 0
+    correct, both = is_predicted == is_positive, is_predicted & is_positive
+    assert {name: tuple(map(float, pair)) for name, pair in metrics.items()} == {
+        "fact_accuracy": (correct[is_counted].sum(), is_counted.sum()),
+        "fact_precision": (both[is_counted].sum(), is_predicted[is_counted].sum()),
+        "fact_recall": (both[is_counted].sum(), is_positive[is_counted].sum()),
+    }
+
+
+def test_distances_are_weighted_sums():
+    first, second = DRAW.normal(size=(2, 3, 5, 8)).astype(np.float32)
+    weights = DRAW.integers(0, 2, (3, 5)).astype(np.float32)
+    cosines = (first * second).sum(-1) / np.linalg.norm(first, axis=-1) / np.linalg.norm(second, axis=-1)
+    np.testing.assert_allclose(cosine_distance(first, second, weights), ((1 - cosines) * weights).sum(), rtol=1e-5)
+    squares = (first - second) ** 2 * weights[..., None]
+    np.testing.assert_allclose(squared_error(first, second, weights[..., None]), squares.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("layers", [((1, 2),), ((0, 0), (1, 2))])
+def test_hidden_states_are_compared_by_the_map_of_layers(layers):
+    student, teacher = (DRAW.normal(size=(count, 2, 4, 8)).astype(np.float32) for count in (2, 3))
+    batch = {"examples_BT": np.array([[1, 1, 0, 0], [1, 2, 2, 0]])}
+    loss = HiddenLoss(layers)
+    terms, _ = loss.terms({"hidden_LBTD": student}, {"hidden_LBTD": teacher}, batch)
+    pairs = [np.mean((student[own] - teacher[target]) ** 2, axis=-1) for own, target in layers]
+    expected = np.sum(np.mean(pairs, axis=0) * (batch["examples_BT"] > 0))
+    np.testing.assert_allclose(terms["hidden"], expected, rtol=1e-5)
+    assert loss.weight(batch) == 5.0
