@@ -19,12 +19,12 @@ def refused(flags, tmp_path, capsys):
     def refuse(*more: str) -> str:
         capsys.readouterr()
         code = runs.call(*flags, f"--workdir={tmp_path / 'run'}", *more)
-        said = capsys.readouterr()
-        assert code == 2, said.err
-        assert said.err.startswith("error: ") and said.err.count("\n") == 1, said.err
-        assert "Traceback" not in said.err + said.out
+        output = capsys.readouterr()
+        assert code == 2, output.err
+        assert output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
+        assert "Traceback" not in output.err + output.out
         assert not (tmp_path / "run" / "config.json").exists()
-        return said.err
+        return output.err
 
     return refuse
 

@@ -33,7 +33,7 @@ def cells(line: str) -> list[str]:
 def test_tables_a_picture_and_what_to_do_next(here, capsys):
     assert call("runs/first", "runs/second", "runs/many") == 0
     output = capsys.readouterr().out
-    rows = {found[0]: found[1:] for line in output.splitlines() if (found := cells(line))}
+    rows = {row[0]: row[1:] for line in output.splitlines() if (row := cells(line))}
     assert rows["optimizer.learning_rate"] == ["0.0001", "0.001", "0.0001"]
     assert rows["seed"] == ["0", "0", "0, 1, 2"]
     assert not [name for name in rows if name.startswith(("model.", "stages.", "runtime.", "optimizer.w"))]
@@ -56,16 +56,20 @@ def test_runs_that_differ_in_nothing(here, capsys):
 
 def test_json_has_all_differences_and_numbers(here, capsys):
     assert call("runs/first", "runs/many", "--json", "--x=seconds", "--metric=mlm_accuracy", "--out=new/a.png") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"]["many"] == {"path": "runs/many", "runs": 3, "finished": 3, "planned_steps": STEPS}
-    assert found["differences"] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"]["many"] == {"path": "runs/many", "runs": 3, "finished": 3, "planned_steps": STEPS}
+    assert printed["differences"] == {
         "identity": {"seed": {"first": 0, "many": {"each": [0, 1, 2]}}},
         "execution": {},
         "content": {},
     }
-    assert found["numbers"]["many"]["heldout"]["mlm_loss"] == {"values": [3.0, 4.0, 5.0], "mean": 4.0, "deviation": 1.0}
-    assert found["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
-    assert found["curves"] == "new/a.png" and (here / "new/a.png").exists()
+    assert printed["numbers"]["many"]["heldout"]["mlm_loss"] == {
+        "values": [3.0, 4.0, 5.0],
+        "mean": 4.0,
+        "deviation": 1.0,
+    }
+    assert printed["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
+    assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_json_has_all_differences_and_numbers(here, capsys):
         (["runs/first", "runs/second", "--out=a.pdf"], "--out=a.pdf must end in .png"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(here, capsys, arguments, complaint):
+def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     lines = {"begun": "", "torn": '{"step": 1}\n{"step": \n', "odd": '{"step": 1}\n3\n'}
     for name in (*lines, "unread", "short"):
         root = write(here / "runs" / name, [record(1, 1.0)])

@@ -103,9 +103,9 @@ def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
 def refused(capsys):
     def refuse(*flags: str) -> str:
         code = cli.exit_code_of(lambda: compile.main([*FLAGS, *flags]))
-        said = capsys.readouterr().err
-        assert code == 2 and said.startswith("error: ") and said.count("\n") == 1, said
-        return said
+        output = capsys.readouterr().err
+        assert code == 2 and output.startswith("error: ") and output.count("\n") == 1, output
+        return output
 
     return refuse
 
@@ -145,9 +145,9 @@ def test_settings_that_do_not_fit(capsys):
     """A vocabulary whose weights and moments alone are larger than the chip."""
     flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
     assert cli.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
-    said = capsys.readouterr().out
-    assert "fits         NO" in said and "RESOURCE_EXHAUSTED" in said
-    assert "--config.runtime.micro_tokens=128" in said and "--search" in said
+    output = capsys.readouterr().out
+    assert "fits         NO" in output and "RESOURCE_EXHAUSTED" in output
+    assert "--config.runtime.micro_tokens=128" in output and "--search" in output
 
 
 def test_the_best_is_the_lowest_floor_that_fits(forecast):
@@ -160,6 +160,6 @@ def test_the_best_is_the_lowest_floor_that_fits(forecast):
 def test_search(capsys):
     """On one chip strategies are the same, and so small a model reads nothing back from memory."""
     assert compile.main([*FLAGS, "--topology=v5e:1x1", "--search"]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
-    assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in said
+    assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in output

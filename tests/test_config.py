@@ -1,3 +1,5 @@
+"""Configurations: what they default to, how files and overrides are read, and what is refused."""
+
 import argparse
 import dataclasses
 import json
@@ -68,7 +70,7 @@ def test_classes_are_open_until_the_training_file_is_read():
     assert from_dict({"tasks": {"a": task}}).open_settings == ()
 
 
-def test_epochs_in_a_file_replace_steps_from_wherever(tmp_path):
+def test_epochs_replace_steps_of_the_file_and_of_overrides(tmp_path):
     (tmp_path / "a.py").write_text("def get_config():\n  return {'stages': [{'epochs': 2.0, 'steps': 7, 'batch': 5}]}")
     [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=500"]).stages
     assert (stage.steps, stage.batch) == (None, 5)
@@ -170,7 +172,7 @@ def test_a_kind_is_read_under_its_earlier_name():
 
 
 @pytest.mark.parametrize(
-    ("model", "task", "said"),
+    ("model", "task", "message"),
     [
         ({}, {"task_type": 1}, "tasks.a.task_type=1 exceeds model.task_types=0; raise model.task_types to 2 or more"),
         (
@@ -193,8 +195,8 @@ def test_a_kind_is_read_under_its_earlier_name():
         ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
     ],
 )
-def test_task_embeddings_that_cannot_be(model, task, said):
-    with pytest.raises(UserError, match=said):
+def test_bad_task_embeddings(model, task, message):
+    with pytest.raises(UserError, match=message):
         from_dict({"model": model, "tasks": {"a": task}})
 
 
@@ -345,14 +347,14 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
     ],
 )
-def test_what_cannot_be_is_refused_at_the_door(mapping, message):
+def test_bad_settings_are_refused(mapping, message):
     with pytest.raises(UserError) as error:
         from_dict(mapping)
     assert str(error.value) == message
 
 
 @pytest.mark.parametrize("runtime", [{"dtype": "float8"}, {"remat": "some"}])
-def test_an_execution_that_cannot_be(runtime):
+def test_bad_execution_settings(runtime):
     [value] = runtime.values()
     with pytest.raises(UserError, match=f"={value!r} is unknown; choose one of "):
         from_dict({"runtime": runtime}).encoder(100, "cpu")
@@ -366,20 +368,20 @@ def test_an_execution_that_cannot_be(runtime):
         ("def get_config(variant=''):\n    raise ValueError('no variant x; there are a and b')", "no variant x; there"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path, text, message):
+def test_broken_files(tmp_path, text, message):
     (tmp_path / "broken.py").write_text(text)
     with pytest.raises(UserError, match=message):
         load(f"{tmp_path / 'broken.py'}:x")
 
 
-def test_files_and_variants_that_are_not_there():
+def test_missing_files_and_variants():
     with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a file in configs/"):
         load("no/such.py")
     with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke or chars$"):
         load(path_of("tiny", "smokee"))
 
 
-def test_the_identity_is_what_a_run_is_and_not_how_or_where():
+def test_the_identity_leaves_out_how_and_where_a_run_is_executed():
     config = load(path_of("tiny", "smoke"))
 
     def identity(overrides):
@@ -395,7 +397,7 @@ def test_the_identity_is_what_a_run_is_and_not_how_or_where():
     assert json.loads(json.dumps(config.identity("f00d"))) == config.identity("f00d")
 
 
-def test_several_sources_are_what_a_run_is_but_for_where_they_lie():
+def test_sources_are_identified_by_content_and_not_by_path():
     def identity(**book):
         return from_dict({"data": {"sources": {"law": {"corpus": "law"}, "book": book}}}).identity("f00d")
 
@@ -427,18 +429,18 @@ def test_sources_have_names():
         ({"sources": {"b": {"corpse": "b"}}}, "unknown configuration key 'data.sources.b.corpse'; did you mean"),
     ],
 )
-def test_sources_that_cannot_be(data, message):
+def test_bad_sources(data, message):
     with pytest.raises(UserError, match=re.escape(message)):
         from_dict({"data": data})
 
 
-def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():
+def test_the_encoder_is_executed_as_backend_and_user_choose():
     config = from_dict({"model": {"preset": "mini"}})
     encoder = config.encoder(100, "cpu")
     assert encoder.execution == Execution("float32") and encoder.vocab_size == 100
     assert config.encoder(100, "tpu").execution.dtype == config.encoder(100, "gpu").execution.dtype == "bfloat16"
-    asked = from_dict({"runtime": {"dtype": "float32", "unroll": True, "remat": "dots"}})
-    assert asked.encoder(100, "tpu").execution == Execution("float32", True, "dots")
+    configured = from_dict({"runtime": {"dtype": "float32", "unroll": True, "remat": "dots"}})
+    assert configured.encoder(100, "tpu").execution == Execution("float32", True, "dots")
     fixed = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=99))
     with pytest.raises(
         UserError, match="model.vocab_size=99 does not match the 100 ids of the tokenizer; set model.vocab_size=0"
@@ -456,7 +458,7 @@ def test_the_encoder_is_executed_as_the_backend_and_the_user_wish():
         ("configs/tiny.py", ["data.corpus=my/texts *.txt"], "tiny-corpus=my_texts_.txt"),
     ],
 )
-def test_the_default_name_of_a_workdir_is_that_of_the_run(path, overrides, name):
+def test_the_default_name_of_a_workdir(path, overrides, name):
     assert short_name(path, overrides) == name
 
 

@@ -1,4 +1,4 @@
-"""The command line of conversion: both directions, what they lead to, and what is refused."""
+"""The command line of conversion: both directions, the next commands, and bad input."""
 
 import json
 import subprocess
@@ -25,14 +25,14 @@ def encoder_alone(tmp_path) -> Path:
     return tmp_path / "theirs"
 
 
-def said(capsys, source, target) -> tuple[int, str, str]:
+def convert_and_read(capsys, source, target) -> tuple[int, str, str]:
     code = cli.exit_code_of(lambda: convert.main([f"--from={source}", f"--to={target}"]))
     output = capsys.readouterr()
     return code, output.out, output.err
 
 
 @pytest.mark.parametrize("name", ["{run}", "{run}@100", "{run}/export"])
-def test_a_run_goes_there_and_back(undisturbed, tmp_path, monkeypatch, name):
+def test_a_run_is_converted_and_back(undisturbed, tmp_path, monkeypatch, name):
     monkeypatch.setenv("HOME", str(tmp_path))  # where token stores lie
     convert.run(name.format(run=undisturbed), tmp_path / "theirs")
     convert.run(tmp_path / "theirs", tmp_path / "ours")
@@ -44,7 +44,7 @@ def test_a_run_goes_there_and_back(undisturbed, tmp_path, monkeypatch, name):
     assert evaluate.run(str(tmp_path / "ours"), corpus=corpus)["eval"].keys() == summary["eval"].keys()
 
 
-def test_the_folder_says_what_it_is(undisturbed, tmp_path):
+def test_the_folder_has_a_model_card(undisturbed, tmp_path):
     convert.run(undisturbed / "export", tmp_path / "theirs")
     assert sorted(path.name for path in (tmp_path / "theirs").iterdir()) == [
         "README.md",
@@ -67,13 +67,13 @@ def test_the_folder_says_what_it_is(undisturbed, tmp_path):
 
 
 def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path, capsys):
-    code, output, _ = said(capsys, undisturbed, tmp_path / "hf")
+    code, output, _ = convert_and_read(capsys, undisturbed, tmp_path / "hf")
     assert code == 0 and output.startswith("architecture BertForPreTraining, ")
     assert f"transformers  {tmp_path / 'hf'}\nnext          AutoModel.from_pretrained(" in output
-    code, output, _ = said(capsys, tmp_path / "hf", tmp_path / "back")
+    code, output, _ = convert_and_read(capsys, tmp_path / "hf", tmp_path / "back")
     assert code == 0 and output.startswith("parts: encoder, pooler, mlm, nsp\n")
     assert f"-m bertjax.evaluate {tmp_path / 'back'} --corpus=embedded:en\n" in output
-    code, output, _ = said(capsys, encoder_alone, tmp_path / "alone")
+    code, output, _ = convert_and_read(capsys, encoder_alone, tmp_path / "alone")
     assert code == 0 and f"next          module, params, tokenizer = bertjax.load('{tmp_path / 'alone'}')\n" in output
 
 
@@ -104,12 +104,12 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
         ("{tmp}/t5", "{tmp}/new", "config.json has model_type='t5'; bertjax converts bert, albert"),
     ],
 )
-def test_what_cannot_be_converted_is_one_line(encoder_alone, tmp_path, capsys, source, target, complaint):
+def test_bad_input_is_reported_in_one_line(encoder_alone, tmp_path, capsys, source, target, complaint):
     (tmp_path / "empty").mkdir()
     for name, config in (("t5", '{"model_type": "t5"}'), ("damaged", '{"model_type": "be')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
-    code, output, error = said(capsys, source.format(tmp=tmp_path), target.format(tmp=tmp_path))
+    code, output, error = convert_and_read(capsys, source.format(tmp=tmp_path), target.format(tmp=tmp_path))
     assert (code, output, error.count("\n")) == (2, "", 1)
     assert error.startswith("error: ") and complaint.format(tmp=tmp_path) in error
     assert not (tmp_path / "new").exists()

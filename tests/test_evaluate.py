@@ -1,4 +1,4 @@
-"""Scoring: a run, its checkpoint and its export say what the run said."""
+"""Scoring: a run, its checkpoint and its export give the figures of the run."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def test_the_command_prints_json(undisturbed):
         ("{run}@last", "has no checkpoint last"),
     ],
 )
-def test_a_model_that_is_not_there_is_one_line(undisturbed, capsys, name, complaint):
+def test_a_missing_model_is_reported_in_one_line(undisturbed, capsys, name, complaint):
     code = cli.exit_code_of(lambda: evaluate.main([name.format(run=undisturbed), "--platform=cpu"]))
     error = capsys.readouterr().err
     assert code == 2 and error.startswith("error: ") and error.count("\n") == 1 and complaint in error

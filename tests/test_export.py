@@ -1,3 +1,5 @@
+"""The export folder: written and read, damaged, of a newer format, and opened with few imports."""
+
 import json
 import subprocess
 import sys
@@ -38,10 +40,10 @@ def folder(original, tmp_path) -> Path:
     return tmp_path / "export"
 
 
-def test_what_was_written_comes_back(original, folder):
-    found = export.read(folder)
-    assert (found.settings, found.encoder, found.numbers) == (original.settings, original.encoder, original.numbers)
-    assert found.tokenizer.fingerprint == original.tokenizer.fingerprint
+def test_an_export_is_read_as_it_was_written(original, folder):
+    read = export.read(folder)
+    assert (read.settings, read.encoder, read.numbers) == (original.settings, original.encoder, original.numbers)
+    assert read.tokenizer.fingerprint == original.tokenizer.fingerprint
     rows = original.encoder.vocab_size
     assert original.encoder.padded_vocab_size > rows  # otherwise nothing is cut
 
@@ -50,7 +52,7 @@ def test_what_was_written_comes_back(original, folder):
         real = slice(rows) if path[-1].key.startswith("word") else slice(None)
         np.testing.assert_array_equal(written[real], read[real])
 
-    jax.tree_util.tree_map_with_path(compare, original.params, found.params)
+    jax.tree_util.tree_map_with_path(compare, original.params, read.params)
 
 
 def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
@@ -61,7 +63,7 @@ def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
     assert json.loads((folder / "bertjax.json").read_text())["vocab_size"] == rows
 
 
-def test_a_record_without_its_version_is_damaged(folder):
+def test_a_manifest_without_its_version_is_damaged(folder):
     record = json.loads((folder / "bertjax.json").read_text())
     del record["format_version"]
     (folder / "bertjax.json").write_text(json.dumps(record))
@@ -76,14 +78,14 @@ def test_an_export_is_replaced_by_a_newer_one(original, folder):
 
 
 @pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
-def test_a_missing_file_is_named(folder, name):
+def test_a_missing_file_is_reported(folder, name):
     (folder / name).unlink()
     with pytest.raises(UserError, match=f"^{folder} is not an export: {name} is missing$"):
         export.read(folder)
 
 
 @pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
-def test_a_file_that_was_cut(folder, name):
+def test_a_file_that_was_cut_short_is_damaged(folder, name):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError) as error:
@@ -92,7 +94,7 @@ def test_a_file_that_was_cut(folder, name):
     assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
 
 
-def test_an_export_from_the_future(folder):
+def test_an_export_of_a_newer_format_is_refused(folder):
     record = json.loads((folder / "bertjax.json").read_text())
     (folder / "bertjax.json").write_text(json.dumps(record | {"format_version": 9}))
     with pytest.raises(UserError, match=f"^{folder} has export format 9, this bertjax reads up to 1; upgrade bertjax$"):

@@ -1,4 +1,4 @@
-"""New words and positions for an export, and pretraining that goes on from there."""
+"""New words and positions for an export, and pretraining that continues from there."""
 
 import itertools
 import json
@@ -42,21 +42,21 @@ def hidden(folder, texts=TEXTS):
 
 def logits(folder, tokens_BT):
     """Of both heads, at every position."""
-    found = export.read(folder)
+    model = export.read(folder)
     columns_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
     batch = {
         "tokens_BT": tokens_BT,
         "segments_BT": np.zeros_like(tokens_BT),
         "positions_BT": columns_BT,
-        "examples_BT": (tokens_BT != found.tokenizer.pad_id).astype(np.int32),
+        "examples_BT": (tokens_BT != model.tokenizer.pad_id).astype(np.int32),
         "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
         "mlm_positions_BK": columns_BT,
     }
-    outputs = BERT().apply(BERT().model(found.encoder), found.params, batch)
+    outputs = BERT().apply(BERT().model(model.encoder), model.params, batch)
     return np.asarray(outputs["mlm"]), np.asarray(outputs["nsp"])
 
 
-def test_what_was_known_is_encoded_as_before(source, tmp_path):
+def test_known_words_are_encoded_as_before(source, tmp_path):
     words = write(tmp_path / "words.txt", *NEW)
     summary = extend.run(source, tmp_path / "new", pieces=str(words), max_positions=50)
     assert summary.vocab_size == (60, 63) and summary.max_positions == (20, 50)
@@ -142,7 +142,7 @@ def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_p
     assert bertjax.load(tmp_path / "again").tokenizer.vocab_size == 80
 
 
-def test_what_was_found_in_a_corpus_is_said(source, tmp_path):
+def test_remarks_on_words_of_a_corpus(source, tmp_path):
     text = corpus(tmp_path / "papers.txt")
     summary = extend.run(source, tmp_path / "mined", corpus=str(text), count=20)
     [counted] = summary.notes
@@ -170,25 +170,27 @@ def test_what_was_found_in_a_corpus_is_said(source, tmp_path):
         (["--max-positions=many"], "--max-positions: invalid int value: 'many'; see python -m bertjax.extend --help"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(source, tmp_path, capsys, flags, complaint):
+def test_bad_input_is_reported_in_one_line(source, tmp_path, capsys, flags, complaint):
     write(tmp_path / "known.txt", "a", "##a")
     flags = [flag.format(tmp=tmp_path) for flag in flags]
-    error = said(capsys, source, f"--to={tmp_path / 'new'}", *flags)
+    error = refusal(capsys, source, f"--to={tmp_path / 'new'}", *flags)
     assert error.startswith("error: ")
     assert complaint.format(tmp=tmp_path) in error and not (tmp_path / "new").exists()
 
 
 def test_models_that_cannot_be_extended(source, undisturbed, tmp_path, capsys):
     words, new = f"--pieces={write(tmp_path / 'words.txt', 'fedcab')}", f"--to={tmp_path / 'new'}"
-    assert "new pieces need a WordPiece tokenizer, this one is SentencePiece" in said(capsys, undisturbed, new, words)
+    assert "new pieces need a WordPiece tokenizer, this one is SentencePiece" in refusal(
+        capsys, undisturbed, new, words
+    )
     theirs = source.parent / "theirs"
-    assert f"{theirs} is a folder of transformers; " in said(capsys, theirs, new, words)
-    assert "'nowhere' does not exist; name an export folder" in said(capsys, "nowhere", new, words)
-    assert "exists and is not empty" in said(capsys, source, f"--to={source}", words)
+    assert f"{theirs} is a folder of transformers; " in refusal(capsys, theirs, new, words)
+    assert "'nowhere' does not exist; name an export folder" in refusal(capsys, "nowhere", new, words)
+    assert "exists and is not empty" in refusal(capsys, source, f"--to={source}", words)
 
 
-def said(capsys, *arguments) -> str:
-    """The one line that a refused command says."""
+def refusal(capsys, *arguments) -> str:
+    """The one line that a refused command prints."""
     assert cli.exit_code_of(lambda: extend.main([str(argument) for argument in arguments])) == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
@@ -200,10 +202,10 @@ def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys)
     assert "name the model to start from, such as configs/adapt.py:models/bert" in capsys.readouterr().err
     assert runs.call(f"--config=configs/adapt.py:{tmp_path}", f"--workdir={tmp_path}/run") == 2
     assert f"error: '{tmp_path}' holds neither an export (bertjax.json) nor a run" in capsys.readouterr().err
-    found = export.read(source)
+    model = export.read(source)
     settings = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "train": "a.tsv"}}
-    tuned = to_dict(from_dict(found.settings | {"tasks": {"a": settings}}))
-    export.write(tmp_path / "tuned", found._replace(settings=tuned))
+    tuned = to_dict(from_dict(model.settings | {"tasks": {"a": settings}}))
+    export.write(tmp_path / "tuned", model._replace(settings=tuned))
     assert runs.call(f"--config=configs/adapt.py:{tmp_path / 'tuned'}", f"--workdir={tmp_path}/run") == 2
     assert "tuned was fine-tuned on labeled files; name the model" in capsys.readouterr().err
 
@@ -211,6 +213,6 @@ def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys)
 @pytest.mark.parametrize("name", ["{run}", "{run}@100"])
 def test_the_configuration_takes_a_run_too(undisturbed, name):
     name = name.format(run=undisturbed)
-    found = config_file.load(f"configs/adapt.py:{name}")
-    assert found.init_from == name and found.data.tokenizer.model == f"{undisturbed}/tokenizer"
-    assert (found.model.width, found.stages[0].seq_len, found.task_name) == (32, 32, "bert")
+    config = config_file.load(f"configs/adapt.py:{name}")
+    assert config.init_from == name and config.data.tokenizer.model == f"{undisturbed}/tokenizer"
+    assert (config.model.width, config.stages[0].seq_len, config.task_name) == (32, 32, "bert")

@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line: it learns, resumes, says what it predicts, and refuses what cannot be."""
+"""Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
 import json
 
@@ -44,7 +44,7 @@ def finished(finetune, tmp_path_factory):
     return workdir
 
 
-def test_it_learns_and_says_what_it_predicts(finished):
+def test_it_learns_and_writes_predictions(finished):
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"] + 0.2
     predictions = runs.records(finished / "predictions" / "heldout.jsonl")
@@ -56,7 +56,7 @@ def test_it_learns_and_says_what_it_predicts(finished):
     )
 
 
-def test_what_was_left_to_the_data_is_filled_in(finished):
+def test_settings_that_depend_on_the_data_are_resolved(finished):
     config = json.loads((finished / "config.json").read_text())["config"]
     assert config["tasks"]["good"]["objective"]["classes"] == ["no", "yes"]
     (stage,) = config["stages"]
@@ -69,13 +69,13 @@ def test_what_was_left_to_the_data_is_filled_in(finished):
     assert config["model"]["width"] == 32, "that of the model it begins with"
 
 
-def test_stopped_and_gone_on_is_equal_bit_for_bit(finetune, finished, tmp_path):
+def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
     steps = json.loads((finished / "config.json").read_text())["config"]["stages"][0]["steps"]
     from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
-    asked = iter(range(1, steps + 1))
-    stopped = train.run(config_file.load(first, overrides), tmp_path, should_stop=lambda: next(asked) == steps // 2)
+    edges = iter(range(1, steps + 1))
+    stopped = train.run(config_file.load(first, overrides), tmp_path, should_stop=lambda: next(edges) == steps // 2)
     assert stopped.step == steps // 2 and not stopped.finished
     assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
     assert runs.weights(tmp_path) == runs.weights(finished)
@@ -116,15 +116,15 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
 )
 def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert runs.call(*finetune, *more, f"--workdir={tmp_path}") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and complaint in said, said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and complaint in output, output
 
 
 def test_seeds(finetune, tmp_path, capsys):
     brief = ["--config.stages.0.epochs=2", f"--workdir={tmp_path}"]
     assert runs.call(*finetune, *brief, "--seeds=2") == 0
-    said = capsys.readouterr().out
-    assert "held out, 2 seeds" in said and f"figures   {tmp_path}/seeds.json" in said
+    output = capsys.readouterr().out
+    assert "held out, 2 seeds" in output and f"figures   {tmp_path}/seeds.json" in output
     spread = json.loads((tmp_path / "seeds.json").read_text())["metrics"]["accuracy"]
     alone = [json.loads((tmp_path / f"seed={seed}" / "summary.json").read_text()) for seed in (0, 1)]
     assert spread["values"] == [each["eval"]["accuracy"] for each in alone]
@@ -134,8 +134,8 @@ def test_seeds(finetune, tmp_path, capsys):
 
 def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
     figures = json.loads((finished / "summary.json").read_text())
-    found = evaluate.run(str(finished / "export"))
-    assert found["eval"] == pytest.approx(figures["eval"], rel=1e-5) and found["baseline"] == figures["baseline"]
+    scores = evaluate.run(str(finished / "export"))
+    assert scores["eval"] == pytest.approx(figures["eval"], rel=1e-5) and scores["baseline"] == figures["baseline"]
     other = labeled_files.write(tmp_path, heldout=10)[1]
     assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
     glue = tmp_path / "glue"
@@ -147,7 +147,7 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
 
 
 def test_a_fine_tuned_model_predicts(finished):
-    asked = ["abc good cab", "jade bad fed"]
-    said = bertjax.predictor(finished / "export").predict(asked)
-    assert [answer["sentence"] for answer in said] == asked
-    assert [answer["prediction"] for answer in said] == ["yes", "no"]
+    texts = ["abc good cab", "jade bad fed"]
+    answers = bertjax.predictor(finished / "export").predict(texts)
+    assert [answer["sentence"] for answer in answers] == texts
+    assert [answer["prediction"] for answer in answers] == ["yes", "no"]

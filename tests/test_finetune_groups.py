@@ -35,21 +35,21 @@ def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
     assert np.mean(losses[-5:]) < losses[0] / 2 and figures["eval"][metric] > least
     predictions = runs.records(run / "predictions" / "heldout.jsonl")
     assert len(predictions) == 48
-    alike = np.array([said["label"] == "same" if label == "label" else said["score"] > 0 for said in predictions])
+    alike = np.array([p["label"] == "same" if label == "label" else p["score"] > 0 for p in predictions])
     if variant == "NLI":
-        right = np.array([said["prediction"] == said["label"] for said in predictions])
+        right = np.array([p["prediction"] == p["label"] for p in predictions])
         assert right.mean() == pytest.approx(figures["eval"]["accuracy"])
         assert figures["baseline"]["majority_accuracy"] < 0.8
     else:
-        cosines = np.array([said["cosine"] for said in predictions])
+        cosines = np.array([p["cosine"] for p in predictions])
         assert cosines[alike].mean() > cosines[~alike].mean() + 0.5
 
     predictor = bertjax.predictor(run / "export")
-    asked = [{name: said[name] for name in ("one", "two")} for said in predictions[:5]]
-    for said, before in zip(predictor.predict(asked), predictions):
-        assert said["cosine"] == pytest.approx(before["cosine"], abs=1e-4)
-    u, v = (predictor.embed([record[name] for record in asked], normalize=True) for name in ("one", "two"))
-    np.testing.assert_allclose(np.sum(u * v, axis=1), [said["cosine"] for said in predictions[:5]], atol=1e-4)
+    records = [{name: p[name] for name in ("one", "two")} for p in predictions[:5]]
+    for p, before in zip(predictor.predict(records), predictions):
+        assert p["cosine"] == pytest.approx(before["cosine"], abs=1e-4)
+    u, v = (predictor.embed([record[name] for record in records], normalize=True) for name in ("one", "two"))
+    np.testing.assert_allclose(np.sum(u * v, axis=1), [p["cosine"] for p in predictions[:5]], atol=1e-4)
 
 
 def test_pairs_find_each_other(tmp_path):
@@ -68,7 +68,7 @@ def test_choices_are_learned(tmp_path):
     figures = json.loads((run / "summary.json").read_text())
     assert figures["eval"]["accuracy"] > 0.9 > figures["baseline"]["majority_accuracy"] + 0.3
     predictions = runs.records(run / "predictions" / "heldout.jsonl")
-    right = [said["prediction"] == said["label"] for said in predictions]
+    right = [p["prediction"] == p["label"] for p in predictions]
     assert len(right) == 48 and np.mean(right) == pytest.approx(figures["eval"]["accuracy"])
     config = json.loads((run / "config.json").read_text())["config"]
     assert config["tasks"]["choices"]["objective"]["classes"] == ["0", "1", "2"]
@@ -88,8 +88,8 @@ def test_choices_are_learned(tmp_path):
 def test_bad_input_is_one_line(tmp_path, capsys, more, complaint):
     files = files_of(labeled_files.choices, tmp_path)
     assert finetune("choices.py:smoke", "choices", *files, tmp_path / "run", *more) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and complaint in said, said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and complaint in output, output
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,11 @@ def test_names_are_learned(tmp_path):
     assert losses[-1] < losses[0] / 5 and scores == sorted(scores) and scores[0] < scores[-1] > 0.95
     assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.3
     predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
-    assert len(predictions) == 60 and all(len(said["prediction"]) == len(said["words"]) for said in predictions)
-    long = "ada fed " * 40  # more than the model reads at once
-    said = bertjax.predictor(tmp_path / "run" / "export").predict([long, "jed abc cadiz"])
-    assert said[0]["words"] == long.split() and len(said[0]["prediction"]) == 80
-    assert said[1] == {
+    assert len(predictions) == 60 and all(len(answer["prediction"]) == len(answer["words"]) for answer in predictions)
+    text = "ada fed " * 40  # more than the model reads at once
+    answers = bertjax.predictor(tmp_path / "run" / "export").predict([text, "jed abc cadiz"])
+    assert answers[0]["words"] == text.split() and len(answers[0]["prediction"]) == 80
+    assert answers[1] == {
         "text": "jed abc cadiz",
         "words": ["jed", "abc", "cadiz"],
         "prediction": ["B-PER", "O", "B-LOC"],
@@ -80,32 +80,32 @@ def test_answers_are_found(tmp_path, recipe, impossible):
     assert ("threshold" in figures) == impossible
     predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
     assert len(predictions) == (90 if impossible else 60)
-    right = sum(said["prediction"] in ([a["text"] for a in said["answers"]] or [""]) for said in predictions)
+    right = sum(answers["prediction"] in ([a["text"] for a in answers["answers"]] or [""]) for answers in predictions)
     assert 100 * right / len(predictions) == pytest.approx(figures["exact_match"])
     contexts = ["abc ada cab gabia fed.", "gig hid " * 30 + "hebei jed gig."]
-    asked = [{"question": ask, "context": context, "answers": 7} for context in contexts for ask in ("bid", "cage")]
-    said = bertjax.predictor(tmp_path / "run" / "export").predict(asked)
-    assert [each["prediction"] for each in said[:2]] == ["ada", "gabia"] and len(said) == 4
-    for each in said:
+    questions = [{"question": ask, "context": context, "answers": 7} for context in contexts for ask in ("bid", "cage")]
+    answers = bertjax.predictor(tmp_path / "run" / "export").predict(questions)
+    assert [each["prediction"] for each in answers[:2]] == ["ada", "gabia"] and len(answers) == 4
+    for each in answers:
         begin, stop = each["begin"], each["stop"]
         assert each["prediction"] == (each["context"][begin:stop] if begin >= 0 else "")
         assert all(each["context"][best["begin"] : best["stop"]] == best["text"] for best in each["nbest"])
 
 
-def test_questions_with_bad_answers_are_counted_aloud(tmp_path, capsys):
+def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):
     files = [labeled_files.squad(tmp_path / f"{name}.json", 12, seed) for seed, name in enumerate(("train", "dev"))]
     for path, wrong in zip(files, (3, 2)):
         path.write_text(path.read_text().replace('"answer_start": ', '"answer_start": 9', wrong))
     short = ["--config.stages.0.epochs=0.5"]
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in said
-    assert "as in 3 of 24 questions; correct them, or set examples.on_bad_answer=skip" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in output
+    assert "as in 3 of 24 questions; correct them, or set examples.on_bad_answer=skip" in output
     skip = "--config.tasks.qa.examples.on_bad_answer=skip"
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
-    said = capsys.readouterr().out
-    assert "real tokens (3 left out, their answers not in the context)" in said
-    assert "rows, 22 examples (2 left out, their answers not in the context)" in said
+    output = capsys.readouterr().out
+    assert "real tokens (3 left out, their answers not in the context)" in output
+    assert "rows, 22 examples (2 left out, their answers not in the context)" in output
     assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
 
 
@@ -113,8 +113,8 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     train, dev = labeled_files.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
     dev.write_text("ada X B-PER\njed X B-ORG\n")
     assert finetune("ner.py:smoke", "ner", train, dev, tmp_path / "run") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "dev.txt:2 has the tag 'B-ORG', which the training file lacks" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "dev.txt:2 has the tag 'B-ORG', which the training file lacks" in output
 
 
 @pytest.mark.parametrize(

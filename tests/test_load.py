@@ -1,4 +1,4 @@
-"""`bertjax.load`: the pretrained encoder, wherever it lies, and the fine-tuning that README shows."""
+"""`bertjax.load`: the pretrained encoder of an export, a run or a checkpoint, and the fine-tuning in README."""
 
 import os
 import re
@@ -78,7 +78,7 @@ def test_loading_starts_nothing(undisturbed):
 
 
 @pytest.mark.parametrize("suffix, complaint", [("/nowhere", "does not exist"), ("@7", "has no checkpoint 7")])
-def test_what_is_not_there_is_named(undisturbed, suffix, complaint):
+def test_a_missing_model_is_reported(undisturbed, suffix, complaint):
     with pytest.raises(UserError, match=complaint):
         bertjax.load(f"{undisturbed}{suffix}")
 
@@ -91,5 +91,5 @@ def test_what_is_not_there_is_named(undisturbed, suffix, complaint):
         ("/home/me@host/run", "/home/me@host/run", ""),
     ],
 )
-def test_a_step_is_what_follows_the_last_at_of_the_last_part(name, path, step):
+def test_a_step_follows_the_last_at_sign(name, path, step):
     assert split_name(name) == (path, step)

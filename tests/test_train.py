@@ -51,7 +51,7 @@ def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed
 
 
 @pytest.mark.slow
-def test_a_run_that_is_older_than_a_setting_goes_on(undisturbed, tmp_path):
+def test_a_run_that_is_older_than_a_setting_resumes(undisturbed, tmp_path):
     """Its default is what the run had all along; another value is another run."""
     shutil.copytree(undisturbed, tmp_path / "run")
     files = Workdir.at(tmp_path / "run")
@@ -67,7 +67,7 @@ def test_a_run_that_is_older_than_a_setting_goes_on(undisturbed, tmp_path):
         check_identity(files, other, longer=False)
 
 
-def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path, capsys):
+def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
     longer = [*flags, "--config.stages.0.steps=110", f"--workdir={workdir}"]
@@ -82,7 +82,7 @@ def test_longer_training_is_asked_for_and_recorded(flags, undisturbed, tmp_path,
 
 
 @pytest.mark.slow
-def test_one_batch_is_learned_by_heart(flags, tmp_path):
+def test_one_batch_is_memorized(flags, tmp_path):
     few = ["--config.data.overfit=1", "--config.stages.0.steps=250", "--config.stages.0.batch=2"]
     plain = ["--config.model.dropout=0.0", "--config.optimizer.learning_rate=1e-2", "--config.runtime.save_every=250"]
     assert runs.call(*flags, *few, *plain, f"--workdir={tmp_path}") == 0
@@ -103,7 +103,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_or_is_skipped(flags, tmp_path, c
 
 
 @pytest.mark.slow
-def test_an_objective_from_outside_goes_the_whole_way(flags, tmp_path):
+def test_an_objective_from_elsewhere_trains_and_exports(flags, tmp_path):
     toy = [*flags, "--config.tasks.toy.objective.kind=tests.toy_objective:Toy"]
     brief = ["--config.stages.0.steps=20", "--config.eval.every=10"]
     whole, parted = tmp_path / "whole", tmp_path / "parted"
@@ -135,7 +135,7 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
 
 
 @pytest.mark.slow
-def test_korean_goes_the_same_way_and_reads_well(tmp_path):
+def test_korean_trains_and_reads_well(tmp_path):
     korean = ["--config.data.corpus=embedded:ko", f"--config.data.store={tmp_path}/stores"]
     done = runs.finish(runs.start("--config=configs/tiny.py:smoke", *korean, f"--workdir={tmp_path}/run"))
     assert done.returncode == 0, done.stderr

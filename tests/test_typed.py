@@ -1,3 +1,5 @@
+"""Nested mappings become typed dataclasses, and mistakes are reported with their remedy."""
+
 import dataclasses
 
 import pytest
@@ -70,7 +72,7 @@ def test_values_become_what_the_fields_declare():
         ),
     ],
 )
-def test_slips_are_named_with_their_remedy(fields, message):
+def test_mistakes_are_reported_with_their_remedy(fields, message):
     with pytest.raises(UserError) as error:
         picture(**fields)
     assert str(error.value) == message
@@ -107,7 +109,7 @@ def test_overrides(assignment, expected):
         ("seed.a=1", "override 'seed.a=1': 'seed' is a value and has no settings; see the names in config.json"),
     ],
 )
-def test_overrides_that_cannot_be(assignment, message):
+def test_bad_overrides(assignment, message):
     with pytest.raises(UserError) as error:
         override({"stages": [{"steps": 1}, {"steps": 2}], "seed": 0}, assignment)
     assert str(error.value) == message
