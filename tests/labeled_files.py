@@ -59,10 +59,10 @@ def squad(path: Path, contexts: int, seed: int = 0, impossible: bool = False) ->
     for number in range(contexts):
         person, place = draw.choice(PEOPLE), draw.choice(PLACES)
         words = draw.sample([person, place, *draw.sample(WORDS, 3)], 5)
-        context, asked = " ".join(words) + ".", {"bid": person, "cage": place}
+        context, answers = " ".join(words) + ".", {"bid": person, "cage": place}
         questions = [
             {"id": f"{number} {ask}", "question": ask, "answers": [{"text": text, "answer_start": context.index(text)}]}
-            for ask, text in asked.items()
+            for ask, text in answers.items()
         ]
         if impossible:
             questions.append({"id": f"{number} jig", "question": "jig", "answers": [], "is_impossible": True})
@@ -99,8 +99,8 @@ def choices(path: Path, records: int, seed: int = 0) -> Path:
     draw, lines = random.Random(seed), []
     for _ in range(records):
         label = draw.randrange(3)
-        told = [draw.choice(PEOPLE if number == label else PLACES) for number in range(3)]
-        texts = [" ".join(draw.sample([word, draw.choice(WORDS)], 2)) for word in told]
+        clues = [draw.choice(PEOPLE if number == label else PLACES) for number in range(3)]
+        texts = [" ".join(draw.sample([word, draw.choice(WORDS)], 2)) for word in clues]
         context = " ".join(draw.choices(WORDS, k=draw.randint(1, 2)))
         lines.append(json.dumps({"context": context, "choices": texts, "label": label}) + "\n")
     path.write_text("".join(lines))

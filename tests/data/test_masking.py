@@ -57,8 +57,8 @@ def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
     ragged = examples(np.array(lengths), np.arange(len(lengths)))
     masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking(rate=rate))
     maskable = np.array(lengths) - 2
-    wanted = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
-    np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), wanted)
+    counts = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
+    np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), counts)
 
 
 @given(st.permutations(range(12)), st.integers(1, 3), st.integers(0, 12))

@@ -121,8 +121,8 @@ def test_words_equal_those_of_a_plain_loop():
     for token, special, before in zip(ragged.tokens, ragged.special, [True, *ragged.special[:-1]], strict=True):
         word += bool(not special and (before or not VOCABULARY.continues_word[token]))
         expected.append(-1 if special else word)
-    found = unit_of_tokens(WordMasking(), one_a_row(ragged), first_epoch(ragged))
-    np.testing.assert_array_equal(found, expected)
+    units = unit_of_tokens(WordMasking(), one_a_row(ragged), first_epoch(ragged))
+    np.testing.assert_array_equal(units, expected)
 
 
 @pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])

@@ -14,11 +14,11 @@ from tests import ragged
 @given(st.lists(st.integers(2, 200), min_size=1, max_size=400), st.integers(200, 600))
 def test_every_example_is_in_the_shortest_bucket_that_holds_it(lengths, longest):
     lengths = np.array(lengths)
-    found = buckets.sort(lengths, longest)
-    assert sorted(np.concatenate([bucket.members for bucket in found])) == list(range(len(lengths)))
-    shapes = [bucket.seq_len for bucket in found]
+    sorted_buckets = buckets.sort(lengths, longest)
+    assert sorted(np.concatenate([bucket.members for bucket in sorted_buckets])) == list(range(len(lengths)))
+    shapes = [bucket.seq_len for bucket in sorted_buckets]
     assert shapes == sorted(set(shapes)) and max(shapes) <= longest
-    for bucket in found:
+    for bucket in sorted_buckets:
         inside = lengths[bucket.members]
         assert inside.max() <= bucket.seq_len
         assert bucket.seq_len == buckets.SHORTEST or 2 * inside.min() > min(bucket.seq_len, 2 * inside.min() - 1)
@@ -29,9 +29,13 @@ def test_every_example_is_in_the_shortest_bucket_that_holds_it(lengths, longest)
 
 
 def test_lengths_of_buckets_double_up_to_the_longest():
-    of_each = buckets.sort(np.arange(1, 101), longest=100)
-    assert [bucket.seq_len for bucket in of_each] == [32, 64, 100]
-    assert [(bucket.members[0] + 1, bucket.members[-1] + 1) for bucket in of_each] == [(1, 32), (33, 64), (65, 100)]
+    sorted_buckets = buckets.sort(np.arange(1, 101), longest=100)
+    assert [bucket.seq_len for bucket in sorted_buckets] == [32, 64, 100]
+    assert [(bucket.members[0] + 1, bucket.members[-1] + 1) for bucket in sorted_buckets] == [
+        (1, 32),
+        (33, 64),
+        (65, 100),
+    ]
     assert [bucket.seq_len for bucket in buckets.sort(np.array([20]), longest=20)] == [20]
 
 

@@ -63,8 +63,8 @@ def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, c
     assert call(folder, *TEXTS, "--do=embed", "--normalize", f"--out={tmp_path / 'vectors.npy'}") == 0
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), expected)
     assert call(bare, *TEXTS, "--normalize") == 0
-    found = np.array([answer["embedding"] for answer in answers(capsys.readouterr().out)])
-    np.testing.assert_array_equal(found.astype(np.float32), expected)
+    vectors = np.array([answer["embedding"] for answer in answers(capsys.readouterr().out)])
+    np.testing.assert_array_equal(vectors.astype(np.float32), expected)
 
 
 def test_the_number_of_cut_texts_is_printed_at_the_end(folder, capsys):
@@ -86,11 +86,11 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
 
 
 def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
-    said = []
+    outputs = []
     for name in (undisturbed, f"{undisturbed}@100", undisturbed / "export"):
         assert call(str(name), "Bad cafe [MASK].") == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] == said[2] and len(json.loads(said[0])["masks"][0]) == 5
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2] and len(json.loads(outputs[0])["masks"][0]) == 5
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsy
     good, bad = sentences(2, most_words=6)
     flag = _pairs(tmp_path / "pairs.jsonl", (good, bad), (bad, good), ("abc " * LONGEST, good))
     assert call(folder, flag, "--json", main=evaluate.main) == 0
-    said = capsys.readouterr()
-    figures = json.loads(said.out)["minimal_pairs"]
+    captured = capsys.readouterr()
+    figures = json.loads(captured.out)["minimal_pairs"]
     assert figures["pairs"] == 3 and figures["UID"] == {"one": {name: figures[name] for name in ("accuracy", "pairs")}}
-    assert said.err == f"1 of 6 sentences were cut to {LONGEST} tokens\n"
+    assert captured.err == f"1 of 6 sentences were cut to {LONGEST} tokens\n"
     assert call(folder, flag, main=evaluate.main) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]
 
@@ -186,6 +186,8 @@ def test_bad_minimal_pairs_are_refused(folder, bare, tmp_path, capsys):
 
 def _refused(capsys, complaint: str, *flags: str, main=predict.main) -> None:
     assert call(*flags, main=main) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and complaint in said.err, said.err
-    assert said.out == ""
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and complaint in captured.err, (
+        captured.err
+    )
+    assert captured.out == ""

@@ -61,9 +61,9 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     call = [str(tmp_path / "export"), "--platform=cpu"]
     assert predict.main([*call, f"--file={path}"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert found == Predictor(regressor).predict(records)
-    assert [{name: answer[name] for name in ("id", "one", "two")} for answer in found] == records
+    predictions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert predictions == Predictor(regressor).predict(records)
+    assert [{name: answer[name] for name in ("id", "one", "two")} for answer in predictions] == records
     assert cli.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
     assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 

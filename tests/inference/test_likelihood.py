@@ -22,10 +22,10 @@ def direct(model, text: str, hide: bool = True) -> float:
 
 def test_the_score_is_the_sum_over_tokens_each_masked_alone(model, predictor):
     texts = sentences(8, most_words=12, seed=3)
-    found = predictor.pseudo_log_likelihoods(texts)
-    np.testing.assert_allclose(found, [direct(model, text) for text in texts], atol=1e-4)
+    scores = predictor.pseudo_log_likelihoods(texts)
+    np.testing.assert_allclose(scores, [direct(model, text) for text in texts], atol=1e-4)
     in_view = np.array([direct(model, text, hide=False) for text in texts])
-    assert np.abs(found - in_view).min() > 1e-2, "these texts cannot tell whether a token is masked"
+    assert np.abs(scores - in_view).min() > 1e-2, "these texts cannot tell whether a token is masked"
 
 
 def test_sentences_do_not_change_each_other(predictor):
@@ -60,12 +60,12 @@ def score(predictor, path):
 def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, pairs):
     records = [json.loads(line) for line in pairs.read_text().splitlines()]
     right = [direct(model, r["sentence_good"]) > direct(model, r["sentence_bad"]) for r in records]
-    found = score(predictor, pairs)
-    assert 0 < sum(right) < len(right) and found["accuracy"] == np.mean(right) and found["pairs"] == 9
-    assert list(found["UID"]) == ["a", "b"]
-    for name, of in found["UID"].items():
+    figures = score(predictor, pairs)
+    assert 0 < sum(right) < len(right) and figures["accuracy"] == np.mean(right) and figures["pairs"] == 9
+    assert list(figures["UID"]) == ["a", "b"]
+    for name, paradigm in figures["UID"].items():
         chosen = [is_right for is_right, record in zip(right, records) if record.get("UID") == name]
-        assert of == {"accuracy": np.mean(chosen), "pairs": len(chosen)}
+        assert paradigm == {"accuracy": np.mean(chosen), "pairs": len(chosen)}
 
 
 def test_swapped_pairs_have_the_complementary_accuracy(predictor, pairs, tmp_path):

@@ -30,13 +30,13 @@ def test_every_masked_lm_objective_fills_masks(model, kind):
         shapes = jax.eval_shape(lambda key: objective.init(module, key, batch), jax.random.key(0))
         params = vocabulary.pad(vocabulary.cut(batches.filled(shapes), model.encoder), model.encoder)
     config = dataclasses.replace(from_dict(model.settings), tasks={kind: task})
-    [found] = Predictor(model._replace(settings=to_dict(config), params=params)).fill(["ada [MASK] baf"])
-    best = found["masks"][0]
+    [prediction] = Predictor(model._replace(settings=to_dict(config), params=params)).fill(["ada [MASK] baf"])
+    best = prediction["masks"][0]
     assert len(best) > 1 and best[0]["probability"] >= best[1]["probability"] > 0.0
 
 
 def test_a_mixture_fills_with_the_head_that_its_tasks_share(model):
-    """Though the first task alone would not do."""
+    """Although the first task has no such head."""
     tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
     config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
     alone, mixed = (

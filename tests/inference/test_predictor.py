@@ -1,4 +1,4 @@
-"""What a model says of texts, against direct computations, and the order and composition of what is asked."""
+"""Predictions on texts against direct computations, whatever their order and their batches."""
 
 import subprocess
 import sys
@@ -21,13 +21,13 @@ TEXTS = sentences(40, most_words=50)
 
 def masked(count: int) -> list[str]:
     """Sentences of very different lengths with one to nine masks."""
-    draw, found = np.random.default_rng(1), []
+    draw, texts = np.random.default_rng(1), []
     for text in sentences(count, most_words=30, seed=1):
         words = text.split()
         for place in draw.integers(0, len(words), draw.integers(1, 10)):
             words[place] = "[MASK]"
-        found.append(" ".join(words))
-    return found
+        texts.append(" ".join(words))
+    return texts
 
 
 def hidden(model, ids: list[int]) -> np.ndarray:
@@ -128,9 +128,9 @@ def test_a_pipeline_is_compiled_once(model):
     ],
 )
 def test_bad_input_gives_one_line(predictor, ask, complaint):
-    with pytest.raises(UserError) as said:
+    with pytest.raises(UserError) as error:
         ask(predictor)
-    assert complaint in str(said.value) and "\n" not in str(said.value)
+    assert complaint in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_model_without_a_head_embeds_but_cannot_fill(model, predictor, encoder_alone):

@@ -55,7 +55,7 @@ def assert_same(one: Block, other: Block) -> None:
         np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
 
 
-def opened(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray, path: Path) -> Examples:
+def examples_of(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray, path: Path) -> Examples:
     """The examples with these ranges."""
     np.save(path, ranges)
     special = {"pad_id": 0, "cls_id": CLS, "sep_id": SEP, "mask_id": 3}

@@ -137,9 +137,9 @@ def test_documents_of_one_sentence():
     assert order.lost_tokens == 7 + 8 + 9
     for examples_class in (SegmentPairs, SentenceStructure):
         pairs = made(examples_class(), split, 64)
-        alone = np.isin(pairs.ranges[:, 0], [0, 7, 26])
-        assert alone.sum() == 3 and pairs.lost_tokens == 0
-        assert (np.array(examples_class.relations)[pairs.ranges[alone, 4]] == RANDOM).all()
+        single = np.isin(pairs.ranges[:, 0], [0, 7, 26])
+        assert single.sum() == 3 and pairs.lost_tokens == 0
+        assert (np.array(examples_class.relations)[pairs.ranges[single, 4]] == RANDOM).all()
 
 
 def test_a_sentence_as_long_as_a_row_still_has_its_neighbor():
@@ -159,13 +159,13 @@ def test_segments_fill_rows():
 
 
 def test_a_corpus_without_pairs_is_refused():
-    alone = split_of([[5], [6], [7]])
+    single = split_of([[5], [6], [7]])
     with pytest.raises(
         UserError, match="^examples.kind=sentence_order pairs consecutive sentences, but no document has"
     ):
-        made(SentenceOrder(), alone, 64)
+        made(SentenceOrder(), single, 64)
     for examples_class in (SegmentPairs, SentencePairs, SentenceStructure):
-        assert len(made(examples_class(), alone, 64).ranges) == 3
+        assert len(made(examples_class(), single, 64).ranges) == 3
         with pytest.raises(
             UserError, match="^sentence pairs need at least two documents and there is 1; add documents"
         ):

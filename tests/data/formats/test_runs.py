@@ -68,12 +68,12 @@ def test_an_epoch_has_every_token_once(examples, tmp_path_factory, documents, se
     split = split_of(documents)
     block = made(examples, split, seq_len)
     assert block.ranges.dtype == np.int64 and block.lost_tokens == block.repeated_tokens == 0
-    found = splits.opened(examples, split, block.ranges, tmp_path_factory.getbasetemp() / f"{examples.kind}.npy")
-    taken = splits.token_lists(found)
+    stored = splits.examples_of(examples, split, block.ranges, tmp_path_factory.getbasetemp() / f"{examples.kind}.npy")
+    taken = splits.token_lists(stored)
     assert taken == [[CLS, *text, SEP] for text in expected(examples, split, seq_len - 2)]
     text = [token for example in taken for token in example if token >= FIRST_TOKEN]
     assert text == split.tokens.tolist()
-    lengths = found.lengths()
+    lengths = stored.lengths()
     assert lengths.tolist() == [len(example) for example in taken] and lengths.max() <= seq_len
 
 
@@ -94,7 +94,7 @@ def test_a_restricted_split_uses_only_its_documents_and_is_read_from_the_whole(e
     np.testing.assert_array_equal(ranges[0, 0], begin)
     np.testing.assert_array_equal(ranges[1:, 0], ranges[:-1, 1])
     np.testing.assert_array_equal(ranges[-1, 1], end)
-    taken = splits.token_lists(splits.opened(examples, whole, ranges, tmp_path / "ranges.npy"))
+    taken = splits.token_lists(splits.examples_of(examples, whole, ranges, tmp_path / "ranges.npy"))
     assert taken == [[CLS, *text, SEP] for text in expected(examples, split, 62)]
 
 
@@ -126,18 +126,18 @@ def test_bad_settings_are_refused(examples):
 @every_format
 def test_every_token_of_a_store_is_in_one_example(examples, store, tmp_path):
     np.save(tmp_path / "ranges.npy", made(examples, store.split("train"), 48).ranges)
-    opened = examples.open(store, "train", tmp_path / "ranges.npy")
+    stored = examples.open(store, "train", tmp_path / "ranges.npy")
     vocabulary = Vocabulary.of(store.tokenizer)
-    ragged = opened.take(np.arange(len(opened)))
+    ragged = stored.take(np.arange(len(stored)))
     delimiter = np.isin(ragged.tokens, [vocabulary.cls_id, vocabulary.sep_id])
     np.testing.assert_array_equal(ragged.tokens[~delimiter], store.split("train").tokens)
     np.testing.assert_array_equal(ragged.special, np.isin(ragged.tokens, vocabulary.special_ids))
     assert ragged.labels == {} and not ragged.segments.any()
 
-    some = np.random.default_rng(0).permutation(len(opened))[:20]
-    copied = pickle.loads(pickle.dumps(opened)).take(some)
+    some = np.random.default_rng(0).permutation(len(stored))[:20]
+    copied = pickle.loads(pickle.dumps(stored)).take(some)
     np.testing.assert_array_equal(copied.ids, some)
     for m, index in enumerate(some):
         one = slice(ragged.offsets[index], ragged.offsets[index + 1])
         np.testing.assert_array_equal(copied.tokens[copied.offsets[m] : copied.offsets[m + 1]], ragged.tokens[one])
-    assert opened.take(np.array([], np.int64)).offsets.tolist() == [0]
+    assert stored.take(np.array([], np.int64)).offsets.tolist() == [0]

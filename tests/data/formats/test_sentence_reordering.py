@@ -58,7 +58,7 @@ def test_all_ways_to_cut_are_equally_likely():
 def test_examples_have_a_separator_after_each_segment(tmp_path):
     split = split_of([[2, 3, 4]] * 50)
     block = made(SentenceReordering(), split, 32)
-    examples = splits.opened(SentenceReordering(), split, block.ranges, tmp_path / "ranges.npy")
+    examples = splits.examples_of(SentenceReordering(), split, block.ranges, tmp_path / "ranges.npy")
     ragged = examples.take(np.arange(len(examples)))
     np.testing.assert_array_equal(ragged.lengths, examples.lengths())
     assert not ragged.segments.any()

@@ -21,12 +21,12 @@ def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
     split.tokens[:] = tokens
     examples = TokenDocument(reach=reach, cut="tokens" if at_tokens else "sentences")
     ranges = made(examples, split, seq_len).ranges
-    opened = splits.opened(examples, split, ranges, tmp_path_factory.mktemp("ranges") / "ranges.npy")
-    indices = np.arange(len(opened))[::-1]
-    ragged = opened.take(indices)
-    found = np.split(ragged.token_labels["elsewhere"], ragged.offsets[1:-1])
+    stored = splits.examples_of(examples, split, ranges, tmp_path_factory.mktemp("ranges") / "ranges.npy")
+    indices = np.arange(len(stored))[::-1]
+    ragged = stored.take(indices)
+    elsewhere = np.split(ragged.token_labels["elsewhere"], ragged.offsets[1:-1])
     edges = split.sentences[split.documents]
-    for labels, (start, stop, _) in zip(found, ranges[indices], strict=True):
+    for labels, (start, stop, _) in zip(elsewhere, ranges[indices], strict=True):
         begin, end = edges[edges <= start].max(), edges[edges > start].min()
         outside = {*tokens[max(begin, start - reach) : start], *tokens[stop : min(end, stop + reach)]}
         assert labels.tolist() == [-1, *(int(token in outside) for token in tokens[start:stop]), -1]

@@ -1,4 +1,4 @@
-"""The report: what is said of a store, and the rule of Gowda & May on counts where its answer is known."""
+"""The report of a store, and the rule of Gowda & May on counts with a known result."""
 
 import numpy as np
 import pytest
@@ -54,20 +54,20 @@ def reported(tmp_path):
 
 
 def test_the_report_counts_what_a_store_has(reported):
-    said = reported({"corpus": counts()})
-    assert "longest documents: file:7 99" in said and "duplicates dropped: 2 documents\n" in said
-    assert "1.30" in said and "warning" not in said
+    text = reported({"corpus": counts()})
+    assert "longest documents: file:7 99" in text and "duplicates dropped: 2 documents\n" in text
+    assert "1.30" in text and "warning" not in text
 
 
 def test_sources_are_reported_separately(reported):
-    said = reported({"a": counts(), "b": counts(tokens=250)})
-    assert "duplicates dropped: 4 documents (a 2, b 2)" in said and "a/file:7 99" in said
-    assert [line.split()[-2] for line in said.splitlines() if line.startswith("  ")][1:3] == ["1.30", "2.50"]
+    text = reported({"a": counts(), "b": counts(tokens=250)})
+    assert "duplicates dropped: 4 documents (a 2, b 2)" in text and "a/file:7 99" in text
+    assert [line.split()[-2] for line in text.splitlines() if line.startswith("  ")][1:3] == ["1.30", "2.50"]
 
 
 def test_a_tokenizer_that_does_not_fit_gets_a_warning(reported):
-    said = reported({"a": counts(unk=2), "b": counts(tokens=301)})
-    warnings = [line for line in said.splitlines() if line.startswith("warning")]
+    text = reported({"a": counts(unk=2), "b": counts(tokens=301)})
+    warnings = [line for line in text.splitlines() if line.startswith("warning")]
     assert ["1.5% of the tokens of train a are [UNK]" in warnings[0], "train b takes 3.0 tokens" in warnings[1]] == [
         True
     ] * 2
@@ -83,6 +83,6 @@ def test_histogram_counts_every_length_once(tmp_path, monkeypatch):
     writer.close()
     split = Split(tmp_path, "train", "<u2")
     for what, expected in (("sentence", sentences), ("document", [2, 109, 1000])):
-        edges, found = lengths.histogram(split, what)
-        assert found.sum() == len(expected) and found[0] and found[-1]
-        np.testing.assert_array_equal(found, np.histogram(expected, edges)[0])
+        edges, numbers = lengths.histogram(split, what)
+        assert numbers.sum() == len(expected) and numbers[0] and numbers[-1]
+        np.testing.assert_array_equal(numbers, np.histogram(expected, edges)[0])

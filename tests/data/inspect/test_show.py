@@ -40,7 +40,7 @@ def test_with_the_labels_filled_in_the_text_equals_the_corpus(store, feed):
     """Whole words of the first row, its guesses replaced by what they were, stand in the store as they do here."""
     shown = show(feed, store.tokenizer, 1)
     line = re.search(r"^    A  (.*)$", shown, re.M)[1]
-    filled = re.sub(r"(\[MASK\]|[^\s‹›]*)‹([^›]+)›", lambda found: found[1] if found[2] == "=" else found[2], line)
+    filled = re.sub(r"(\[MASK\]|[^\s‹›]*)‹([^›]+)›", lambda match: match[1] if match[2] == "=" else match[2], line)
     words = filled.replace("[CLS]", "").replace("[SEP]", "").split()
     text = store.tokenizer.decode(store.split("train").tokens.tolist()).split()
     assert len(set(words[1:-1]) & set(text)) >= 0.8 * len(set(words[1:-1]))

@@ -33,10 +33,10 @@ def decoded(examples, tokenizer, index: int) -> tuple[str, str]:
 
 
 def test_a_record_is_an_example_for_each_choice(files, store):
-    opened = source(files, store)
-    examples = opened.examples("train", 3 * T, opened.classes)
-    assert opened.classes == ("0", "1", "2") and examples.group == 3 and len(examples) == 120
-    for number, record in enumerate(opened.train[:5]):
+    labeled = source(files, store)
+    examples = labeled.examples("train", 3 * T, labeled.classes)
+    assert labeled.classes == ("0", "1", "2") and examples.group == 3 and len(examples) == 120
+    for number, record in enumerate(labeled.train[:5]):
         for choice, text in enumerate(record["choices"]):
             index = 3 * number + choice
             assert decoded(examples, store.tokenizer, index) == (record["context"], text)
@@ -56,20 +56,20 @@ def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
     assert decoded(examples, store.tokenizer, 4) == (columns.train[1]["sent1"], "cab " + columns.train[1]["ending1"])
     of_list = source(files, store)
     assert columns.unigram_counts("train").tolist() == of_list.unigram_counts("train").tolist()
-    labels = [each.examples("train", T, each.classes).ragged.labels["choice"].tolist() for each in (columns, of_list)]
+    labels = [form.examples("train", T, form.classes).ragged.labels["choice"].tolist() for form in (columns, of_list)]
     assert labels[0] == labels[1]
 
 
 def test_a_choice_that_is_never_correct_is_counted_as_a_class(files, store, tmp_path):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"context": "abc", "choices": ["a"] * 12, "label": 3}) + "\n")
-    opened = source([path, path], store)
-    assert len(opened.classes) == 12 and opened.unigram_counts("train").sum() == 1
+    labeled = source([path, path], store)
+    assert len(labeled.classes) == 12 and labeled.unigram_counts("train").sum() == 1
 
 
 def test_the_choices_of_a_record_share_a_row(files, store):
-    opened = source(files, store)
-    plan = opened.plan(Spec("train", opened.format, 2 * T, seed=0, row_examples=7), opened.classes)
+    labeled = source(files, store)
+    plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0, row_examples=7), labeled.classes)
     groups = plan.rows_RN.reshape(len(plan.rows_RN), -1, 3)
     assert groups.shape[1] == 2 and sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(120))
     for first, second, third in groups[groups[..., 0] >= 0]:
@@ -79,9 +79,9 @@ def test_the_choices_of_a_record_share_a_row(files, store):
 
 
 def test_a_row_that_is_too_short_for_all_choices_is_refused(files, store):
-    opened = source(files, store)
+    labeled = source(files, store)
     with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
-        opened.examples("train", 14, opened.classes)
+        labeled.examples("train", 14, labeled.classes)
 
 
 GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
@@ -106,17 +106,17 @@ GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
 def test_bad_records_are_refused(files, store, tmp_path, record, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(GOOD) + "\n" + json.dumps(record) + "\n")
-    opened = source((files[0], broken), store)
+    labeled = source((files[0], broken), store)
     with pytest.raises(UserError, match=complaint):
-        opened.examples("heldout", T, opened.classes)
+        labeled.examples("heldout", T, labeled.classes)
 
 
 def test_files_with_different_numbers_of_choices_are_refused(files, store, tmp_path):
     other = tmp_path / "dev.jsonl"
     other.write_text(json.dumps(GOOD | {"choices": ["a", "b"]}) + "\n")
-    opened = source((files[0], other), store)
+    labeled = source((files[0], other), store)
     with pytest.raises(UserError, match="dev.jsonl:1 has 2 choices, others have 3"):
-        opened.examples("heldout", T, opened.classes)
+        labeled.examples("heldout", T, labeled.classes)
 
 
 @pytest.mark.parametrize("fields", [{"context": ""}, {"choices": ()}, {"choices": ("a", "")}, {"label": ""}])

@@ -15,10 +15,10 @@ from bertjax.errors import UserError
 BOTH = (ANSWER, NO_ANSWER)
 
 
-def question(context, answer="", start=None, asked="who", **fields):
+def question(context, answer="", start=None, wording="who", **fields):
     start = context.index(answer) if start is None else start
     answers = [{"text": answer, "answer_start": start}] if answer else []
-    return {"question": asked, "context": context, "answers": answers} | fields
+    return {"question": wording, "context": context, "answers": answers} | fields
 
 
 def squad(*records):
@@ -136,7 +136,7 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
 
 
 def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
-    records = [question("a" * 30, "a"), question("a" * 30, "a", asked="a" * 9), question("a", "a")]
+    records = [question("a" * 30, "a"), question("a" * 30, "a", wording="a" * 9), question("a", "a")]
     examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
     assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
     assert examples.record_of.tolist() == [0, 0, 0, 1, 1, 1, 2]
@@ -149,7 +149,7 @@ def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
         ([1], r"train.json has no list 'data'; give a file in the format of SQuAD 1.1 or 2.0$"),
         ({"data": []}, r"train.json has no questions; give a file with at least one$"),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, r"train.json:data\[0\].paragraphs\[0\] has no text 'context'; "),
-        (squad(question("a", "a", asked=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
+        (squad(question("a", "a", wording=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
         (squad(question("a")), r"qas\[0\] has no answer; add one, or set is_impossible$"),
         (squad(question("a", "a", start="0")), r"qas\[0\].answers\[0\] has no number 'answer_start'; "),
         (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),

@@ -29,9 +29,9 @@ def source(files, store, **choices) -> LabeledSource:
 
 
 def test_a_record_is_two_examples(files, store):
-    opened, tokenizer = source(files, store), store.tokenizer
-    examples = opened.examples("train", T, ())
-    ragged, records = examples.ragged, opened.train
+    labeled, tokenizer = source(files, store), store.tokenizer
+    examples = labeled.examples("train", T, ())
+    ragged, records = examples.ragged, labeled.train
     assert len(examples) == 2 * len(records) and examples.group == 2 and not ragged.segments.any()
     texts = [text for record in records for text in (record["sentence"], record["other"])]
     for index, ids in enumerate(tokenizer.encode(texts)):
@@ -43,11 +43,11 @@ def test_a_record_is_two_examples(files, store):
 
 
 def test_a_pair_never_straddles_rows(files, store):
-    opened = source(files, store)
-    plan = opened.plan(Spec("train", opened.format, T, seed=0, row_examples=5), ())
+    labeled = source(files, store)
+    plan = labeled.plan(Spec("train", labeled.format, T, seed=0, row_examples=5), ())
     pairs = plan.rows_RN.reshape(len(plan.rows_RN), -1, 2)
     assert pairs.shape[1] == 2, "two pairs at most are five examples at most"
-    assert sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(2 * len(opened.train)))
+    assert sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(2 * len(labeled.train)))
     firsts = pairs[..., 0][pairs[..., 0] >= 0]
     assert (firsts % 2 == 0).all() and (pairs[..., 1][pairs[..., 0] >= 0] == firsts + 1).all()
     assert (pairs[..., 1][pairs[..., 0] < 0] == -1).all()
@@ -56,19 +56,19 @@ def test_a_pair_never_straddles_rows(files, store):
 
 
 def test_long_texts_are_cut_to_half_a_row(files, store):
-    opened = source(files, store)
-    examples = opened.examples("train", 16, ())
+    labeled = source(files, store)
+    examples = labeled.examples("train", 16, ())
     assert examples.lengths().max() == 8 and examples.notes["cut to 8 tokens"] > 0
-    opened.plan(Spec("train", opened.format, 16, seed=0), ())
+    labeled.plan(Spec("train", labeled.format, 16, seed=0), ())
 
 
 def test_pairs_need_no_label(files, store):
-    opened = source(files, store, label="")
-    assert opened.classes == () and opened.format.labels == ("side",)
-    assert set(opened.examples("train", T, ()).ragged.labels) == {"side"}
-    Task(EmbeddingContrastive(), opened.format)
+    labeled = source(files, store, label="")
+    assert labeled.classes == () and labeled.format.labels == ("side",)
+    assert set(labeled.examples("train", T, ()).ragged.labels) == {"side"}
+    Task(EmbeddingContrastive(), labeled.format)
     with pytest.raises(UserError, match="embedding_regression learns the label pair_label, .* name its column in exam"):
-        Task(EmbeddingRegression(), opened.format)
+        Task(EmbeddingRegression(), labeled.format)
 
 
 def test_a_cross_encoder_refuses_siamese_pairs():

@@ -27,43 +27,43 @@ def source(files, store, **choices) -> LabeledSource:
 
 
 def test_labels_are_numbers_of_the_classes_of_the_training_file(files, store):
-    opened = source(files, store)
-    assert opened.classes == ("no", "yes")
-    labels = opened.examples("heldout", T, opened.classes).ragged.labels["label"]
-    assert [opened.classes[label] for label in labels] == [record["label"] for record in opened.heldout]
-    counts = opened.unigram_counts("train")
-    assert counts.tolist() == [sum(r["label"] == name for r in opened.train) for name in opened.classes]
+    labeled = source(files, store)
+    assert labeled.classes == ("no", "yes")
+    labels = labeled.examples("heldout", T, labeled.classes).ragged.labels["label"]
+    assert [labeled.classes[label] for label in labels] == [record["label"] for record in labeled.heldout]
+    counts = labeled.unigram_counts("train")
+    assert counts.tolist() == [sum(r["label"] == name for r in labeled.train) for name in labeled.classes]
 
 
 def test_numbers_stay_numbers(files, store):
-    opened = source(files, store, label="score", pair="other")
-    ragged = opened.examples("train", T, ()).ragged
-    np.testing.assert_allclose(ragged.labels["label"], [record["score"] for record in opened.train])
+    labeled = source(files, store, label="score", pair="other")
+    ragged = labeled.examples("train", T, ()).ragged
+    np.testing.assert_allclose(ragged.labels["label"], [record["score"] for record in labeled.train])
     assert ragged.segments.max() == 1
 
 
 def test_every_example_is_in_one_row_and_rows_are_full(files, store):
-    opened = source(files, store)
-    plan = opened.plan(Spec("train", opened.format, T, seed=0, row_examples=4), opened.classes)
+    labeled = source(files, store)
+    plan = labeled.plan(Spec("train", labeled.format, T, seed=0, row_examples=4), labeled.classes)
     placed = plan.rows_RN[plan.rows_RN >= 0]
-    assert sorted(placed) == list(range(len(opened.train))) and plan.counts.slots <= 4
+    assert sorted(placed) == list(range(len(labeled.train))) and plan.counts.slots <= 4
     lengths = plan.examples.lengths()
     assert max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= T
     assert plan.counts.real_share(T) > 0.85
 
 
 def test_groups_share_a_row(files, store):
-    opened = source(files, store)
+    labeled = source(files, store)
     long = 2 * T
-    examples = dataclasses.replace(opened.examples("train", long, opened.classes), group=2)
-    opened._encoded["train", long, opened.classes] = examples
-    plan = opened.plan(Spec("train", opened.format, long, seed=0, row_examples=4), opened.classes)
+    examples = dataclasses.replace(labeled.examples("train", long, labeled.classes), group=2)
+    labeled._encoded["train", long, labeled.classes] = examples
+    plan = labeled.plan(Spec("train", labeled.format, long, seed=0, row_examples=4), labeled.classes)
     pairs = plan.rows_RN.reshape(len(plan.rows_RN), -1, 2)
-    assert (pairs[..., 1] - pairs[..., 0])[pairs[..., 0] >= 0].tolist() == [1] * (len(opened.train) // 2)
+    assert (pairs[..., 1] - pairs[..., 0])[pairs[..., 0] >= 0].tolist() == [1] * (len(labeled.train) // 2)
     assert (pairs[..., 0] % 2 == 0)[pairs[..., 0] >= 0].all()
-    opened._encoded["train", T, opened.classes] = dataclasses.replace(examples, group=len(examples))
+    labeled._encoded["train", T, labeled.classes] = dataclasses.replace(examples, group=len(examples))
     with pytest.raises(UserError, match="160 texts that belong together have .* raise stages.0.seq_len"):
-        opened.plan(Spec("train", opened.format, T, seed=0), opened.classes)
+        labeled.plan(Spec("train", labeled.format, T, seed=0), labeled.classes)
 
 
 def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
@@ -95,6 +95,6 @@ def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
 def test_bad_records_are_refused(files, store, tmp_path, record, choices, complaint):
     broken = tmp_path / "dev.jsonl"
     broken.write_text(json.dumps(record) + "\n")
-    opened = source((files[0], broken), store)
+    labeled = source((files[0], broken), store)
     with pytest.raises(UserError, match=complaint):
-        opened.examples("heldout", T, () if choices else opened.classes)
+        labeled.examples("heldout", T, () if choices else labeled.classes)

@@ -30,8 +30,8 @@ def split(tmp_path) -> Split:
 
 def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
     """The frequent phrase is two words, of two tokens and of one; the rare one is below the least count."""
-    found = collocations.collocations(split, VOCABULARY)
-    assert [tuple(phrase.tolist()) for phrase in found] == [FREQUENT]
+    mined = collocations.collocations(split, VOCABULARY)
+    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
 
 
 def test_the_score_by_hand(tmp_path, monkeypatch):
@@ -44,8 +44,8 @@ def test_the_score_by_hand(tmp_path, monkeypatch):
     for threshold, phrases in ((33.3, 1), (33.4, 0)):
         monkeypatch.setattr(collocations, "THRESHOLD", threshold)
         monkeypatch.setattr(collocations, "LONGEST", 2)
-        found = [tuple(phrase.tolist()) for phrase in collocations.collocations(split, VOCABULARY)]
-        assert found.count((10, 11)) == phrases
+        mined = [tuple(phrase.tolist()) for phrase in collocations.collocations(split, VOCABULARY)]
+        assert mined.count((10, 11)) == phrases
 
 
 def test_no_phrase_crosses_a_sentence(tmp_path):
@@ -59,5 +59,5 @@ def test_a_large_corpus_is_sampled_everywhere(split, monkeypatch):
     monkeypatch.setattr(collocations, "SAMPLE_TOKENS", 20_000)
     tokens, boundary = collocations._sample(split)
     assert 18_000 < len(tokens) <= 20_000 and boundary[0]
-    found = collocations.collocations(split, VOCABULARY)
-    assert [tuple(phrase.tolist()) for phrase in found] == [FREQUENT]
+    mined = collocations.collocations(split, VOCABULARY)
+    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]

@@ -55,10 +55,10 @@ def units_by_loop(words: list[int], phrases: list[tuple[int, ...]]) -> list[int]
 def test_phrases_are_matched_longest_first_and_from_the_left(texts, phrases):
     tokens = np.concatenate([[*text, SEP] for text in texts])
     words = Words.of(tokens, np.arange(len(tokens)) == 0, VOCABULARY)
-    found = lexicon_of(phrases).units(words, tokens, VOCABULARY.size)
+    units = lexicon_of(phrases).units(words, tokens, VOCABULARY.size)
     starts = np.cumsum([0, *map(len, texts)])
     expected = [start + unit for start, text in zip(starts, texts) for unit in units_by_loop(text, phrases)]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(units, expected)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,9 @@ def planted(corpus) -> TokenStore:
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
 def test_words_that_occur_together_are_mined_with_any_tokenizer(corpus, kind):
     store = prepared(corpus, kind)
-    found = lexicon.open_lexicon(store, "mine", 1000)
+    mined = lexicon.open_lexicon(store, "mine", 1000)
     (file,) = (store.path / "lexicons").iterdir()
-    assert {*PLANTED} <= {*file.read_text().splitlines()} and len(found.hashes[2]) < 6
+    assert {*PLANTED} <= {*file.read_text().splitlines()} and len(mined.hashes[2]) < 6
     file.unlink()
 
 
@@ -184,9 +184,9 @@ def test_bad_values_name_their_field(bad):
 def test_a_phrase_is_replaced_as_a_whole():
     phrases = [(10, 11, 12), (13, 14)]
     ragged = of([np.array([5, 10, 11, 12, 20, 13, 14, 21, 4])] * 4000, np.arange(4000))
-    opened = BoundPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
+    masking = BoundPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
     placed = one_a_row(ragged)
-    masked = mask(placed, first_epoch(ragged), opened)
+    masked = mask(placed, first_epoch(ragged), masking)
     hidden = (masked.tokens == VOCABULARY.mask_id).reshape(4000, -1)
     for phrase in (slice(1, 4), slice(5, 7)):
         assert set(hidden[:, phrase].mean(axis=1)) == {0.0, 1.0}

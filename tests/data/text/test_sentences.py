@@ -55,9 +55,9 @@ TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u300
 
 @given(TEXT, st.sampled_from(SPLITTERS))
 def test_no_character_is_lost(text, splitter):
-    found = split(text, splitter)
-    assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(sentence.strip() for sentence in found)
+    sentences = split(text, splitter)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence.strip() for sentence in sentences)
 
 
 MARKS = [*[". "] * 9, *'.!?…"”)(“。', ".. ", '." ', ".\n", "! ", " (", " ", "\n"]
@@ -85,6 +85,6 @@ def test_time_is_linear_in_a_long_line(unit):
 def test_golden_corpora(corpus, number, digest):
     """The sentences of a corpus decide its token store: they change with its format version, and only then."""
     texts = (document.text for document in sources.documents(f"embedded:{corpus}", "text"))
-    found = [sentence for text in texts for sentence in split(text, "punctuation")]
-    assert len(found) == number
-    assert hashlib.sha256("\n".join(found).encode()).hexdigest().startswith(digest)
+    sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
+    assert len(sentences) == number
+    assert hashlib.sha256("\n".join(sentences).encode()).hexdigest().startswith(digest)
