@@ -1,4 +1,4 @@
-"""Labeled files as what a run reads: classes, labels, rows, and a fingerprint of what they say."""
+"""Labeled files as a run reads them: classes, labels, rows, and fingerprints of their content."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from bertjax.data import tokenizer
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.plan import Spec
@@ -77,6 +78,15 @@ def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
     elsewhere[1].write_text(elsewhere[1].read_text().replace("good", "bad", 1))
     assert source(elsewhere, store).fingerprint != one.fingerprint
     assert source(files, store, limit=50).fingerprint != one.fingerprint
+
+
+def test_a_plan_keeps_the_fingerprint_of_older_runs(files, tmp_path):
+    """The kind was once spelled `labelled_text`; runs of that time still resume."""
+    words = tokenizer.from_model(labeled_files.vocabulary(tmp_path / "vocab.txt"), lowercase=True)
+    train, heldout = map(str, files)
+    labeled = LabeledSource(LabeledText(train=train, heldout=heldout), words)
+    plan = labeled.plan(Spec("train", labeled.format, 16, seed=0, row_examples=3), labeled.classes)
+    assert plan.fingerprint.startswith("0317786c1a")
 
 
 @pytest.mark.parametrize(
