@@ -1,4 +1,4 @@
-"""Made-up labeled sentences: the label follows from a word, so that a very small model can learn it."""
+"""Synthetic labeled files: the label is determined by a word, so that a very small model can learn it."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ WORDS = ["abc", "cab", "bad", "fed", "gig", "hid", "jig", "ebb", "add", "beg"]
 
 
 def sentences(count: int, seed: int = 0) -> list[dict]:
-    """{sentence, label, score, other}: `yes` and a high score where the sentence has the word `good`."""
+    """{sentence, label, score, other}: `yes` and a high score if the sentence has the word `good`."""
     draw = random.Random(seed)
     records = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def vocabulary(path: Path) -> Path:
 
 
 def conll(path: Path, sentences: int, seed: int = 0) -> Path:
-    """Words in the first column, in the last `B-PER`, `B-LOC` or `O`, which follow from the word."""
+    """Words in the first column; in the last `B-PER`, `B-LOC` or `O`, determined by the word."""
     draw, lines = random.Random(seed), []
     for _ in range(sentences):
         words = draw.choices(WORDS + 2 * PEOPLE + PLACES, k=draw.randint(2, 7))
@@ -54,7 +54,7 @@ def conll(path: Path, sentences: int, seed: int = 0) -> Path:
 
 
 def squad(path: Path, contexts: int, seed: int = 0, impossible: bool = False) -> Path:
-    """`bid` asks for the one person of a context, `cage` for the one place, and `jig` for what is in none."""
+    """`bid` asks for the only person of a context, `cage` for the only place; `jig` has no answer."""
     draw, paragraphs = random.Random(seed), []
     for number in range(contexts):
         person, place = draw.choice(PEOPLE), draw.choice(PLACES)
@@ -84,7 +84,7 @@ def similar(path: Path, pairs: int, seed: int = 0) -> Path:
 
 
 def repeated(path: Path, pairs: int, seed: int = 0) -> Path:
-    """{one, two}: two words come in both texts of a pair, in any order, among others that say nothing."""
+    """{one, two}: both texts of a pair have the same two words, in any order, among random words."""
     draw, lines, keys = random.Random(seed), [], list(itertools.combinations(WORDS, 2))
     for _ in range(pairs):
         key = draw.choice(keys)

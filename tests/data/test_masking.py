@@ -137,7 +137,7 @@ def test_an_example_without_maskable_tokens_is_not_an_error():
 
 
 def test_masks_are_equal_to_recorded_ones():
-    """Runs that go on after an update must not see other masks."""
+    """Runs that resume after an update must see the same masks."""
     lengths, ids = np.arange(5, 45), np.arange(40) * 3
     tokens = 7 + np.arange(lengths.sum(), dtype=np.int32) * 37 % 500
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -154,7 +154,7 @@ def test_masks_are_equal_to_recorded_ones():
 @given(st.integers(1, 16), st.floats(0.05, 0.5), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
 def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
-    """Each rounds its share up by one half at most; eight tokens are enough for a share of one."""
+    """Each example rounds its share up by at most one half; with eight tokens the share is at least one."""
     lengths = np.random.default_rng(seed).integers(2 + 10, 40, row_examples)
     ragged = examples(lengths, np.arange(row_examples))
     placed = place(ragged, np.arange(row_examples)[None], int(lengths.sum()), VOCABULARY)

@@ -1,4 +1,4 @@
-"""Words, n-grams and spans."""
+"""Masking of words, n-grams and spans."""
 
 import dataclasses
 import pickle
@@ -32,7 +32,7 @@ any_kind = st.sampled_from(KINDS)
 
 @pytest.fixture(scope="module")
 def million() -> PlacedExamples:
-    """Examples as long as rows come, so that rounding their shares plays no part: 0.15 * 500 is whole."""
+    """Long examples whose share is not rounded: 0.15 * 500 is an integer."""
     return one_a_row(random(np.full(2_000, 502), np.arange(2_000)))
 
 
@@ -97,7 +97,7 @@ def test_units_are_chosen_whole_and_replaced_together_or_token_by_token(kind, mi
 
 @each_kind
 def test_units_are_whole_words_within_a_segment(kind):
-    """A [SEP], an [UNK] and the edge of a segment end a unit, and so does the beginning of a word end a word."""
+    """A [SEP], an [UNK] and the edge of a segment end a unit; the start of a word ends the word before it."""
     rng = np.random.default_rng(0)
     texts, segments = [], []
     for _ in range(400):
@@ -127,7 +127,7 @@ def test_words_equal_those_of_a_plain_loop():
 
 @pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])
 def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, million):
-    """All units, and those that were chosen, which no length may favor."""
+    """Of all units and of the chosen units, because the choice must not depend on the length."""
     draw = first_epoch(million.ragged)
     words = words_of(million)
     first = masking.units(words, million, draw)
@@ -150,7 +150,7 @@ def test_the_distributions_equal_those_of_the_papers():
 
 @each_kind
 def test_no_token_is_more_likely_than_another(kind):
-    """Not even in short examples of one long and several short words, where other rules favor the short ones."""
+    """Also in short examples of one long and several short words, for which other rules favor the short ones."""
     text = np.array([CLS, 10, 310, 311, 312, 313, 314, 11, 12, 13, 14, SEP])
     ragged = of([text] * 20_000, np.arange(20_000))
     chosen = mask(one_a_row(ragged), first_epoch(ragged), make(kind, rate=0.3)).chosen.reshape(20_000, -1)

@@ -1,4 +1,4 @@
-"""A model whose parameters all differ, and texts for it: nothing has to be trained."""
+"""A model whose parameters all differ, and texts for it, so that nothing has to be trained."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Fine-tuned models say of new records what their objective says, with no label to be read."""
+"""Fine-tuned models predict for records without labels what their objective predicts."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.models import reference
 
 
 def fine_tuned(model, objective: dict, pair: str = "", examples: dict | None = None) -> export.Export:
-    """A head of values that all differ on the same encoder."""
+    """The same encoder with a head whose values all differ."""
     examples = examples or {"kind": "labeled_text", "text": "one", "pair": pair}
     examples = {"train": "a.jsonl", "heldout": "b.jsonl"} | examples
     size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": LONGEST}
@@ -87,7 +87,7 @@ def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
 
 
 def test_choices_are_compared_with_each_other(model):
-    """The probabilities of a record are a softmax over its choices, each read by itself."""
+    """The probabilities of a record are a softmax over its choices, each encoded separately."""
     examples = {"kind": "choices", "context": "one", "choices": ["a", "b", "c"]}
     chooser = fine_tuned(model, {"kind": "multiple_choice", "classes": ["0", "1", "2"]}, examples=examples)
     chooser.params["heads"]["multiple_choice"]["kernel"] = chooser.params["heads"]["multiple_choice"]["kernel"][:, :1]

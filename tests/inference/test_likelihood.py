@@ -41,7 +41,7 @@ def test_a_mask_symbol_in_a_sentence_is_text(model, predictor):
 
 @pytest.fixture
 def pairs(tmp_path):
-    """A file of pairs of two kinds, and a pair of none."""
+    """A file of pairs of two kinds, and a pair without a kind."""
     records = [
         {"sentence_good": good, "sentence_bad": bad, "UID": uid, "pair_id": number}
         for number, (good, bad, uid) in enumerate(zip(sentences(9, 6), sentences(9, 6, seed=7), "aababbabb"))

@@ -1,4 +1,4 @@
-"""Masked tokens are guessed by whatever model has learned to, whichever objective taught it."""
+"""Every objective with masked language modeling gives a model that fills masks."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Splits in memory, whose every token is another one, and what a format makes of them."""
+"""Splits in memory whose tokens are all different, and the examples that a format makes of them."""
 
 import dataclasses
 from pathlib import Path
@@ -26,7 +26,7 @@ def split_of(documents: list[list[int]]) -> SimpleNamespace:
 
 
 def restricted(split: SimpleNamespace, start: int, stop: int) -> SimpleNamespace:
-    """Documents start..stop-1 of a split, as those of one source among several are."""
+    """Documents start..stop-1 of a split, like the documents of one of several sources."""
     return SimpleNamespace(**vars(split) | {"documents": split.documents[start : stop + 1]})
 
 

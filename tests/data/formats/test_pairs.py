@@ -27,7 +27,7 @@ def large() -> SimpleNamespace:
 
 
 def with_two_sentences(documents: list[list[int]]) -> list[list[int]]:
-    """All formats have something to pair."""
+    """A corpus that all formats can pair."""
     return documents + [[3, 4]]
 
 
@@ -113,7 +113,7 @@ def test_another_seed_makes_other_pairs(examples_class, large):
     ],
 )
 def test_labels_have_their_shares(examples, shares):
-    """In long documents of short sentences, where no chunk is a single sentence for want of another."""
+    """In long documents of short sentences, no chunk is a single sentence because its document ended."""
     labels = made(examples, split_of([[5] * 4000] * 10), 128).ranges[:, 4]
     counts = np.bincount(labels)
     deviation = np.sqrt(len(labels) * np.array(shares) * (1 - np.array(shares)))
@@ -151,7 +151,7 @@ def test_a_sentence_as_long_as_a_row_still_has_its_neighbor():
 
 
 def test_segments_fill_rows():
-    """The share of pairs that aim at a full row, in sentences so short that none misses by much."""
+    """The share of pairs with a full row as target, with sentences so short that all nearly reach it."""
     split = split_of([[2] * 50_000] * 4)
     for examples in (SentenceOrder(), SentenceStructure(), SegmentPairs()):
         lengths = made(examples, split, 128).ranges[:, :4] @ [-1, 1, -1, 1] + 3

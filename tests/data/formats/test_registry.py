@@ -10,14 +10,14 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Elsewhere(TextFormat):
-    """A format of someone else's module."""
+    """A format of a module outside of bertjax."""
 
     kind: str = dataclasses.field(init=False, default=f"{__name__}:Elsewhere")
 
 
 @dataclasses.dataclass(frozen=True)
 class Nameless(TextFormat):
-    """A format that does not say its kind."""
+    """A format without a kind."""
 
 
 def test_every_kind_finds_its_class():

@@ -38,7 +38,7 @@ def cut_stream(stream: list[int], room: int) -> list[list[int]]:
 
 
 def filled(sentences: list[list[int]], room: int) -> list[list[int]]:
-    """Sentences put one by one into an example until one no longer fits; a [SEP] in front belongs to its sentence."""
+    """Sentences are added to an example until one does not fit; a [SEP] before a sentence belongs to it."""
     examples = [[]]
     for sentence in sentences:
         text = [token for token in sentence if token != SEP]

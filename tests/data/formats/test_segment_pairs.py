@@ -21,7 +21,7 @@ def large():
 
 
 def test_trimming_at_random_ends_leaves_b_in_the_text_after_a(large):
-    """Without trimming A and B adjoin; a trim of r tokens moves them apart by at most r."""
+    """Without trimming A and B are adjacent; a trim of r tokens separates them by at most r."""
     ranges = ranges_of(SegmentPairs(trim="random_end"), large, 128, 0)
     follows = ranges[ranges[:, IS_RANDOM] == 0]
     gap = follows[:, B_START] - follows[:, A_STOP]
@@ -109,7 +109,7 @@ def test_golden_plan():
     ],
 )
 def test_golden_ranges(large, choices, seq_len, seed, digest):
-    """Runs that were begun go on with the same pairs."""
+    """Runs that resume after an update must see the same pairs."""
     ranges = ranges_of(SegmentPairs(**choices), large, seq_len, seed)
     assert hashlib.sha256(ranges.tobytes()).hexdigest()[:16] == digest
 

@@ -45,7 +45,7 @@ def test_counts_and_orders_have_equal_chances():
 
 
 def test_all_ways_to_cut_are_equally_likely():
-    """Three sentences, which three segments cut in one way and two segments in two."""
+    """Three sentences can be cut into three segments in one way and into two segments in two ways."""
     ranges = made(SentenceReordering(), split_of([[3, 4, 5]] * 6000), 64).ranges
     in_two = ranges[np.isin(ranges[:, -1], [1, 2])]
     first = np.where(in_two[:, -1] == 1, in_two[:, 1] - in_two[:, 0], in_two[:, 3] - in_two[:, 2])

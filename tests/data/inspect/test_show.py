@@ -1,4 +1,4 @@
-"""Rows as people read them say what is in the batch, no more and no less."""
+"""Printed rows show exactly what is in the batch."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_every_example_segment_and_prediction_is_shown(store, feed):
 
 
 def test_with_the_labels_filled_in_the_text_equals_the_corpus(store, feed):
-    """Whole words of the first row, its guesses replaced by what they were, stand in the store as they do here."""
+    """The words of the first row, with the originals in place of the masked tokens, are in the store in this order."""
     shown = show(feed, store.tokenizer, 1)
     line = re.search(r"^    A  (.*)$", shown, re.M)[1]
     filled = re.sub(r"(\[MASK\]|[^\s‹›]*)‹([^›]+)›", lambda match: match[1] if match[2] == "=" else match[2], line)

@@ -1,4 +1,4 @@
-"""What the tests of labeled files share."""
+"""Fixtures of the tests of labeled files."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.data.labeled import letters
 
 @pytest.fixture(scope="session")
 def spelling(tmp_path_factory):
-    """A tokenizer that spells."""
+    """A tokenizer with one token per letter."""
     return letters.make(tmp_path_factory.mktemp("letters"))

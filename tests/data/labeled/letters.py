@@ -1,4 +1,4 @@
-"""A tokenizer whose pieces are plain to see: every letter of a word is one."""
+"""A tokenizer with one token per letter, so that expected tokens are easy to write."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Questions and answers: SQuAD's JSON, windows, the places of answers, and what is refused."""
+"""Questions and answers: SQuAD's JSON, windows, the places of answers, and errors in files."""
 
 import json
 import unicodedata
@@ -22,7 +22,7 @@ def question(context, answer="", start=None, wording="who", **fields):
 
 
 def squad(*records):
-    """The file that holds these questions, a paragraph each."""
+    """A file with these questions, one paragraph each."""
     paragraphs = [{"context": record.pop("context"), "qas": [{"id": "q", **record}]} for record in records]
     return {"version": "2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
@@ -34,7 +34,7 @@ def write(folder, content):
 
 
 def answer_of(examples, window):
-    """The characters from the first to the last token that are labeled."""
+    """The characters from the first to the last labeled token."""
     ragged, record = examples.ragged, examples.records[examples.record_of[window]]
     first, last = (ragged.offsets[window] + ragged.labels[name][window] for name in ("start", "end"))
     return record["context"][ragged.token_labels["begin"][first] : ragged.token_labels["stop"][last]]

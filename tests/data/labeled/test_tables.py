@@ -1,4 +1,4 @@
-"""Tables as records: columns by name and by number, quotes, compression, and what is wrong in one line."""
+"""Tables as records: columns by name and by number, quotes, compression, and errors in one line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Words with tags: columns, pieces, windows, and what is refused."""
+"""Words with tags: columns, pieces, windows, and errors in files."""
 
 import gzip
 

@@ -29,7 +29,7 @@ def split(tmp_path) -> Split:
 
 
 def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
-    """The frequent phrase is two words, of two tokens and of one; the rare one is below the least count."""
+    """The frequent phrase has a word of two tokens and a word of one; the rare one is below MIN_COUNT."""
     mined = collocations.collocations(split, VOCABULARY)
     assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
 

@@ -25,7 +25,7 @@ PLANTED = ("klm nop", "qrst uvwx")
 
 
 def lexicon_of(phrases: list[tuple[int, ...]]) -> Lexicon:
-    """Of phrases in token ids, each token a word."""
+    """A lexicon of phrases in token ids, each token a word."""
     hashes = {}
     for phrase in phrases:
         tokens, boundary = np.array(phrase), np.arange(len(phrase)) == 0
@@ -36,7 +36,7 @@ def lexicon_of(phrases: list[tuple[int, ...]]) -> Lexicon:
 
 
 def units_by_loop(words: list[int], phrases: list[tuple[int, ...]]) -> list[int]:
-    """The plain definition: every phrase of the greatest length from the left, then those of the next length."""
+    """The plain definition: all phrases of the greatest length from the left, then those of the next length."""
     owner = [None] * len(words)
     for length in sorted({len(phrase) for phrase in phrases}, reverse=True):
         for start in range(len(words) - length + 1):
@@ -63,7 +63,7 @@ def test_phrases_are_matched_longest_first_and_from_the_left(texts, phrases):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """Random words, in which two pairs of words always come together."""
+    """Random words with two pairs of words that always occur together."""
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefghij"), rng.integers(2, 6))) for _ in range(300)] + list(PLANTED)
     shares = np.array([*[0.99 / 300] * 300, 0.006, 0.004])

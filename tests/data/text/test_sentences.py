@@ -1,4 +1,4 @@
-"""Sentence splitting: golden cases for English and Korean, and that no character gets lost."""
+"""Sentence splitting: golden cases for English and Korean, and that no character is lost."""
 
 import hashlib
 import time
@@ -83,7 +83,7 @@ def test_time_is_linear_in_a_long_line(unit):
 
 @pytest.mark.parametrize("corpus, number, digest", [("en", 36_763, "17a8c1f7e809"), ("ko", 10_248, "5413ae879dff")])
 def test_golden_corpora(corpus, number, digest):
-    """The sentences of a corpus decide its token store: they change with its format version, and only then."""
+    """The sentences of a corpus determine its token store: they change only with its format version."""
     texts = (document.text for document in sources.documents(f"embedded:{corpus}", "text"))
     sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
     assert len(sentences) == number
