@@ -67,7 +67,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
     params = program.put(model.params)
-    evaluation = Evaluator(program, Feeds(config, store))(params)
+    evaluation = Evaluator(program, Feeds(program.config, store))(params)
     return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
 
 

@@ -38,6 +38,7 @@ from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
+from bertjax.training.teachers import open_teachers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,7 @@ def run(
     with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
         processes.on_writer(lambda: _claim(files, longer, locks))
         elapsed = Elapsed(files.elapsed, processes.is_writer())
+        config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         feeds = processes.together(lambda: _open(config))
         config = feeds.config  # resolved

@@ -72,8 +72,8 @@ class Distillation(MaskedLM):
         return {"mlm": model.head("mlm", predicted_BKD, model.word_VE), "hidden": hidden_BTD}
 
     def bind(self, store: TokenStore | None) -> "Distillation":
-        if store is not None:
-            self._teacher.check_tokenizer(store.tokenizer.fingerprint)
+        if store is not None and self.bound_teacher is not None:
+            self.bound_teacher.check_tokenizer(store.tokenizer.fingerprint)
         return super().bind(store)
 
     def frozen_params(self, config: EncoderConfig) -> dict:
