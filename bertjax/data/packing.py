@@ -39,7 +39,7 @@ def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
       max_row_examples: largest number of examples in a row.
 
     Returns:
-      The patterns, which together hold every example once. Their order follows from the arguments alone.
+      The patterns, which together hold every example once. Their order depends only on the arguments.
     """
     open_rows = _OpenRows(max_row_examples)
     seq_len = len(histogram) - 1

@@ -2,8 +2,8 @@
 
     documents --reading--> shards of text --encoding--> shards of tokens --assembly--> token store
 
-`prepare` is the entrance: it names the store, locks it, resumes an unfinished preparation and publishes the result.
-`steps` holds what is computed of documents, without files, `local` the runner that does it with processes of one
-machine. A document is known by its `Key` (source, part, number), which sorts as the corpus does, so a runner may handle
-documents in any order and on any number of machines: the store has the same bytes.
+`prepare` is the entry point: it names the store, locks it, builds it and publishes the result. `steps` has the pure
+functions of documents. `local` is the runner that applies them with processes of one machine, and resumes after a kill.
+A document is identified by its `Key` (source, part, number). Keys sort in the order of the corpus, so a runner may
+handle documents in any order and on any number of machines, and the store has the same bytes.
 """

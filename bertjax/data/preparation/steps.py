@@ -1,7 +1,7 @@
 """The steps of a preparation as pure functions of documents: no files, no order, no state.
 
-Each depends on the content and the key of one document, or of the documents of one shard, alone. A runner decides where
-and when they run.
+A result depends only on the content and the keys of one document, or of the documents of one shard. A runner decides
+where and when the steps run.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ def digest(text: str) -> bytes:
 
 
 def split_of(digest: bytes, heldout_share: float) -> str:
-    """Return the split of a document. It follows from the content alone, so equal documents are in one split."""
+    """Return the split of a document. It depends only on the content, so equal documents are in one split."""
     return "heldout" if int.from_bytes(digest[:8], "big") < heldout_share * 2**64 else "train"
 
 
