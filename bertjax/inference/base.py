@@ -78,14 +78,14 @@ class Pipeline:
         return {}
 
     def outputs(self, params: dict, batch: Arrays) -> dict[str, Output]:
-        """Device: return arrays per example (N is `group`), per token, per pair or per row."""
+        """Device: return arrays with declared axes; N, the examples of a row, is `group`."""
         return self.objective.outputs(self.objective.model(self.model.encoder), params, batch)
 
     def predictions(self, outputs: dict[str, np.ndarray], examples: EncodedExamples) -> list[dict[str, Any]]:
         """Host: return one prediction per record, fit for JSON.
 
         Args:
-          outputs: the arrays of `outputs`, per example ([M, ...]) or per token ([tokens of all M examples, ...]).
+          outputs: the arrays of `outputs` as `bertjax.inference.buckets.run` returns them.
           examples: the result of `encode`.
         """
         records = [examples.records[number] for number in examples.record_of]

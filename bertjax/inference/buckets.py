@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.data.batch import PlacedExamples, core, place
 from bertjax.data.examples import Examples, Vocabulary
 from bertjax.inference.base import Arrays
-from bertjax.objectives.outputs import regroup
+from bertjax.objectives.outputs import Output, regroup
 
 SHORTEST = 32
 # Positions of a full batch. Larger batches are hardly faster on a CPU; an activation of BERT-base takes 24 MiB.
@@ -64,7 +64,7 @@ def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
 
 
 def run(
-    function: Callable[[dict, Arrays], Arrays],
+    function: Callable[[dict, Arrays], dict[str, Output]],
     params: dict,
     examples: Examples,
     vocabulary: Vocabulary,
@@ -86,7 +86,8 @@ def run(
       group: N, the number of consecutive examples in a row.
 
     Returns:
-      {name: array}, without rows and padding: [M, ...] per example, [tokens of all examples, ...] per token.
+      {name: array}, without padding, in the order of the examples: [M, ...] per example, [tokens of all M, ...] per
+      token, [M / 2, ...] per pair and [M / N, ...] per row.
     """
     lengths = examples.lengths().astype(np.int64)
     starts = np.cumsum(lengths) - lengths

@@ -29,7 +29,7 @@ class PseudoLogLikelihood(MaskedPipeline):
     def outputs(self, params, batch):
         """`log_probability` of the masked token, in nats."""
         log_probabilities_BV = self.log_probabilities(params, batch)[:, 0]
-        labels_B1 = batch[f"{self.token_term}_labels_BK"]
+        labels_B1 = batch[f"{self.objective.term}_labels_BK"]
         return {"log_probability": Output(jnp.take_along_axis(log_probabilities_BV, labels_B1, axis=1), per="example")}
 
     def predictions(self, outputs, examples: MaskedViews) -> list[dict[str, Any]]:

@@ -38,20 +38,16 @@ class MaskedPipeline(Pipeline):
             )
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """`<token_term>_positions_BK` and `<token_term>_labels_BK`, int32, as the features of the objective."""
+        """`<term>_positions_BK` and `<term>_labels_BK`, int32, as the features of the objective."""
         positions_BK, originals_BK = (
             _to_rows(placed, placed.ragged.labels[label]) for label in ("positions", "originals")
         )
-        return {f"{self.token_term}_positions_BK": positions_BK, f"{self.token_term}_labels_BK": originals_BK}
+        term = self.objective.term
+        return {f"{term}_positions_BK": positions_BK, f"{term}_labels_BK": originals_BK}
 
     @functools.cached_property
     def objective(self) -> MaskedLM:
         return masked_lm(self.model)
-
-    @property
-    def token_term(self) -> str:
-        """The term of the objective that the head belongs to."""
-        return self.objective.term
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
         """Device: return log probabilities in nats; float32 [B, K, V], V without the padding of the vocabulary."""
