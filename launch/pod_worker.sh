@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What tpu_pod.sh has every worker of a slice do. It keeps to ~/bertjax: code/, venv/, train.log, exit_code.
+# The part of tpu_pod.sh that runs on every worker of a slice. It writes only to ~/bertjax: code/, venv/, train.log,
+# exit_code.
 #
-#   install COMMIT          makes venv/ from code/, once a commit
-#   start LOGS ARGUMENT...  runs venv/bin/python ARGUMENT... apart from the connection that asks for it
-#   status                  "bertjax-status running", an exit code, or "lost" (it ended and left none: a reboot)
-#   stop                    SIGTERM, upon which the training saves; SIGKILL after STOP_SECONDS
+#   install COMMIT          install code/ into venv/, once per commit
+#   start LOGS ARGUMENT...  run venv/bin/python ARGUMENT... detached from the connection
+#   status                  print "bertjax-status" and running, an exit code, or lost (no exit code: a reboot)
+#   stop                    send SIGTERM, after which the training saves; SIGKILL after STOP_SECONDS
 set -euo pipefail
 cd "$HOME/bertjax"
 
-# The lock is held by the training's processes and by nothing else, so it is free as soon as they are gone, however
-# they ended.
+# Only the training's processes hold the lock, so it is free as soon as they are gone, however they ended.
 running() { ! flock --nonblock lock true; }
 
 install() {
@@ -40,14 +40,14 @@ hold() {
   training=$!
   trap 'kill -TERM "$training"' TERM
   wait "$training" || code=$?
-  # A signal ends the first wait, and not the training, which is saving.
+  # A signal ends the first wait but not the training, which is saving.
   while kill -0 "$training" 2>/dev/null; do
     code=0
     wait "$training" || code=$?
   done
-  # The disk goes with the VM. The exit code comes last: upon it the VM may be deleted.
+  # The disk is lost with the VM. The exit code is written last, because the VM may be deleted once it is there.
   timeout 60 gcloud storage cp --quiet train.log "$logs/$(hostname)-$(date -u +%Y%m%dT%H%M%SZ).log" ||
-    echo "train.log could not be copied to $logs"
+    echo "cannot copy train.log to $logs; check that the VM may write to the bucket"
   echo "$code" >exit_code
 }
 

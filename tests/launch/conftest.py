@@ -37,7 +37,7 @@ def executable(file: Path, text: str) -> None:
 
 
 class Pod:
-    """tpu_pod.sh and the cloud that it talks to."""
+    """tpu_pod.sh and its cloud."""
 
     def __init__(self, folder: Path):
         self.cloud, self.repository = folder / "cloud", folder / "repository"
@@ -81,13 +81,13 @@ class Pod:
             process.kill()
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
-    def calls(self, *which: str) -> list[list[str]]:
-        """What gcloud was asked to do, of the commands that have all these words."""
+    def calls(self, *words: str) -> list[list[str]]:
+        """Return the calls of gcloud whose arguments contain all these words."""
         calls = [json.loads(line) for line in (self.cloud / "calls").read_text().splitlines()]
-        return [call for call in calls if set(which) <= set(call)]
+        return [call for call in calls if set(words) <= set(call)]
 
     def attempts(self, worker: int = 0) -> list[list[str]]:
-        """The arguments of every training that was started on a worker."""
+        """Return the arguments of every training that was started on a worker."""
         file = self.cloud / f"attempts{worker}"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 

@@ -1,15 +1,15 @@
 """A stand-in for the gcloud command: a cloud in the folder FAKE_CLOUD.
 
-It knows the commands and flags that launch/ uses, as gcloud's reference documents them, and refuses all others. A TPU
-has two workers, each a folder that is its home; what is sent there by ssh is really run. `script` in the folder is
-the course of events, a JSON object of lists that are used up from the front:
+It accepts the commands and flags that launch/ uses, as gcloud's reference documents them, and refuses all others. A TPU
+has two workers. Each is a folder that serves as its home, and commands sent there by ssh really run. `script` in the
+folder holds the events to come, a JSON object of lists that are consumed from the front:
 
-- `requests`: what becomes of each queued resource, a list of the states that one `describe` after the other sees
-  (default: WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE, the last of which stays);
-- `ssh`: exit codes of the next connections (default: those of what they run);
-- `describe`: errors that gcloud prints instead of a state ("": none this time).
+- `requests`: the states of each queued resource, one per `describe`
+  (default: WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE; the last state stays)
+- `ssh`: exit codes of the next connections (default: the exit codes of the commands)
+- `describe`: errors that gcloud prints instead of a state ("": no error)
 
-A queued resource may be in one state that no documentation has: VM PREEMPTED is ACTIVE with a VM that is PREEMPTED.
+One state is not documented by gcloud: VM PREEMPTED stands for ACTIVE with a VM that is PREEMPTED.
 """
 
 import argparse
@@ -25,18 +25,18 @@ CLOUD = Path(os.environ["FAKE_CLOUD"])
 
 
 def write(file: Path, content) -> None:
-    """At once: trainings and commands read each other's files."""
+    """Write atomically, because trainings and commands read each other's files."""
     part = file.with_suffix(f".{os.getpid()}")
     part.write_text(json.dumps(content))
     part.replace(file)
 
 
-def take(what: str, default):
-    """The next event of its kind, or the default."""
+def take(kind: str, default):
+    """Return the next event of its kind, or the default."""
     script = json.loads((CLOUD / "script").read_text())
-    if not script.get(what):
+    if not script.get(kind):
         return default
-    event = script[what].pop(0)
+    event = script[kind].pop(0)
     write(CLOUD / "script", script)
     return event
 
@@ -51,7 +51,7 @@ def homes(name: str, worker: str = "all") -> list[Path]:
 
 
 def lose(name: str) -> None:
-    """The VMs of a TPU, and their disks, are gone; so is what ran there."""
+    """Remove the VMs of a TPU, their disks and their processes."""
     for home in homes(name):
         if (home / "bertjax" / "pid").exists():
             subprocess.run(["kill", "-KILL", "--", f"-{(home / 'bertjax' / 'pid').read_text().strip()}"])
@@ -73,7 +73,7 @@ class Resource:
         write(self.file, {"states": states, "request": request})
 
     def advance(self) -> str:
-        """The state that is seen now; the next look sees the next one."""
+        """Return the current state and move to the next one."""
         content = self.read()
         (state, *later), request = content["states"], content["request"]
         if state == "ACTIVE" and not homes(self.name)[0].exists():

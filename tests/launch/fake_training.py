@@ -1,10 +1,10 @@
-"""A stand-in for `python -m bertjax.train` on a worker of the cloud that fake_gcloud.py makes.
+"""A stand-in for `python -m bertjax.train` on a worker of the cloud of fake_gcloud.py.
 
-Its attempts end as the list `trainings` of the cloud's script says, on every worker alike: with that exit code, or
+The list `trainings` of the cloud's script sets how each attempt ends, the same on every worker: with that exit code, or
 
-- "preempted", "vm preempted": the TPU is taken away while it runs;
-- "partly": worker 0 fails and the others hang;
-- "until stopped": with 75 upon SIGTERM.
+- "preempted", "vm preempted": the TPU is taken away while the training runs
+- "partly": worker 0 fails and the others hang
+- "until stopped": with 75 after SIGTERM
 """
 
 import json

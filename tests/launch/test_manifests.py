@@ -1,4 +1,4 @@
-"""The YAML files have the fields that their readers know, and say what launch/README.md says of exit codes."""
+"""The YAML files fit their schemas and treat exit codes as launch/README.md documents."""
 
 import json
 import re
@@ -21,18 +21,18 @@ def check(name: str, content: dict) -> None:
 
 
 def jobset() -> tuple[dict, dict, dict]:
-    """The set's spec, its job's and its container."""
+    """Return the specs of the set and of its job, and the container."""
     spec = read("gke_jobset.yaml")["spec"]
     job = spec["replicatedJobs"][0]["template"]["spec"]
     return spec, job, job["template"]["spec"]["containers"][0]
 
 
-def test_they_fit_their_schemas():
+def test_the_files_fit_their_schemas():
     check("jobset.json", read("gke_jobset.yaml"))
     check("skypilot.json", read("skypilot.yaml"))
 
 
-def test_a_misplaced_field_would_be_found():
+def test_a_misplaced_field_is_rejected():
     broken = read("gke_jobset.yaml")
     template = broken["spec"]["replicatedJobs"][0]["template"]
     template["podFailurePolicy"] = template["spec"].pop("podFailurePolicy")
@@ -40,7 +40,7 @@ def test_a_misplaced_field_would_be_found():
         check("jobset.json", broken)
 
 
-def test_bad_input_alone_fails_the_jobset():
+def test_only_bad_input_fails_the_jobset():
     spec, job, container = jobset()
     [rule] = job["podFailurePolicy"]["rules"]
     assert rule["action"] == "FailJob"
@@ -52,15 +52,15 @@ def test_bad_input_alone_fails_the_jobset():
     assert job["template"]["spec"]["restartPolicy"] == "Never" and job["backoffLimit"] == 0
 
 
-def test_the_slice_has_as_many_chips_as_its_pods_ask_for():
+def test_the_pods_request_all_chips_of_the_slice():
     _, job, container = jobset()
     columns, rows = map(int, job["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x"))
-    asked = container["resources"]["requests"]["google.com/tpu"]
-    assert asked == container["resources"]["limits"]["google.com/tpu"]
-    assert job["parallelism"] == job["completions"] == columns * rows // asked
+    chips = container["resources"]["requests"]["google.com/tpu"]
+    assert chips == container["resources"]["limits"]["google.com/tpu"]
+    assert job["parallelism"] == job["completions"] == columns * rows // chips
 
 
-def test_the_coordinators_port_is_that_of_jax():
+def test_the_coordinator_port_is_the_one_of_jax():
     cluster = pytest.importorskip("jax._src.clusters.cloud_tpu_cluster")
     ports = [port["containerPort"] for port in jobset()[2]["ports"]]
     assert int(cluster.coordinator_port) in ports
@@ -74,12 +74,12 @@ def test_the_image_and_the_jobset_make_one_command():
     assert command[-1].startswith("--workdir=gs://")
 
 
-def test_the_image_copies_what_is_there():
+def test_the_image_copies_existing_files():
     copied = re.findall(r"^COPY (.*) \S+$", (LAUNCH / "Dockerfile").read_text(), re.MULTILINE)
     assert all((LAUNCH.parent / name).exists() for line in copied for name in line.split())
 
 
-def test_skypilot_runs_again_only_what_has_saved():
+def test_skypilot_restarts_only_after_exit_code_75():
     recovery = read("skypilot.yaml")["resources"]["job_recovery"]
     assert recovery == {"recover_on_exit_codes": [75], "max_restarts_on_errors": 0}
 

@@ -12,28 +12,28 @@ SBATCH = Path(__file__).parents[2] / "launch" / "slurm.sbatch"
 
 
 def submit(folder: Path, code: int, *flags: str) -> tuple[int, str]:
-    """The job's exit code and what srun and scontrol were asked for."""
-    record = f'#!/bin/sh\necho "$(basename "$0") $*" >>{folder / "asked"}\n'
+    """Return the exit code of the job and the calls of srun and scontrol."""
+    record = f'#!/bin/sh\necho "$(basename "$0") $*" >>{folder / "calls"}\n'
     executable(folder / "tools" / "srun", f"{record}exit {code}\n")
     executable(folder / "tools" / "scontrol", record)
     environment = {"PATH": f"{folder / 'tools'}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
     done = subprocess.run(["bash", SBATCH, *flags], env=environment, capture_output=True, text=True)
-    asked = folder / "asked"
-    return done.returncode, asked.read_text() if asked.exists() else ""
+    calls = folder / "calls"
+    return done.returncode, calls.read_text() if calls.exists() else ""
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 75, 137])
-def test_only_what_has_saved_is_queued_again(tmp_path, code):
-    ended, asked = submit(tmp_path, code, "--config=configs/tiny.py", "--workdir=/shared/run")
-    assert ended == code
+def test_only_exit_code_75_requeues(tmp_path, code):
+    exit_code, calls = submit(tmp_path, code, "--config=configs/tiny.py", "--workdir=/shared/run")
+    assert exit_code == code
     command = ".venv/bin/python -m bertjax.train --distributed --config=configs/tiny.py --workdir=/shared/run"
-    assert asked.splitlines()[0] == f"srun --kill-on-bad-exit=0 --wait=0 {command}"
-    assert asked.splitlines()[1:] == (["scontrol requeue 17"] if code == 75 else [])
+    assert calls.splitlines()[0] == f"srun --kill-on-bad-exit=0 --wait=0 {command}"
+    assert calls.splitlines()[1:] == (["scontrol requeue 17"] if code == 75 else [])
 
 
-def test_without_flags_it_says_how(tmp_path):
-    ended, asked = submit(tmp_path, 0)
-    assert (ended, asked) == (2, "")
+def test_without_flags_it_prints_its_usage(tmp_path):
+    exit_code, calls = submit(tmp_path, 0)
+    assert (exit_code, calls) == (2, "")
 
 
 def test_the_training_gets_the_signal_in_time_to_save():

@@ -1,4 +1,4 @@
-"""tpu_pod.sh against a fake gcloud, whose workers really run what they are sent."""
+"""tpu_pod.sh against a fake gcloud whose workers really run the commands."""
 
 import subprocess
 import time
@@ -47,7 +47,7 @@ def test_up_run_status_logs_down(pod):
     assert "pod: NONE\n" in pod("status").stdout
 
 
-def test_an_exit_code_is_seen_and_a_commit_is_installed_once(pod):
+def test_exit_codes_are_reported_and_a_commit_is_installed_once(pod):
     pod.script(trainings=[75, 0])
     for code in (75, 0):
         assert pod("up").returncode == pod("run").returncode == 0
@@ -59,7 +59,7 @@ def test_an_exit_code_is_seen_and_a_commit_is_installed_once(pod):
     assert len(pod("logs", WORKER="all").stdout.splitlines()) == 4
 
 
-def test_what_is_committed_is_what_runs(pod):
+def test_only_committed_files_run(pod):
     (pod.repository / "configs" / "some.py").write_text("changed since the commit")
     pod.script(trainings=[0])
     assert pod("up").returncode == pod("run").returncode == 0
@@ -73,18 +73,18 @@ def test_what_is_committed_is_what_runs(pod):
     assert len((pod.cloud / "pip0").read_text().splitlines()) == 2
 
 
-def test_on_demand_is_no_spot(pod):
+def test_on_demand_requests_no_spot_vm(pod):
     pod.settings(**SETTINGS, SPOT="no")
     assert pod("up").returncode == 0
     assert "--spot" not in pod.calls("create")[0]
 
 
-def test_run_without_a_tpu_says_what_comes_first(pod):
+def test_run_without_a_tpu_asks_for_up_first(pod):
     done = pod("run")
-    assert done.returncode == 1 and "pod is NONE; first: tpu_pod.sh up" in done.stderr
+    assert done.returncode == 1 and "pod is NONE; run tpu_pod.sh up first" in done.stderr
 
 
-def test_a_request_that_fails_says_why(pod):
+def test_a_failed_request_prints_its_reason(pod):
     pod.script(requests=[["WAITING_FOR_RESOURCES", "FAILED"]])
     done = pod("up")
     assert done.returncode == 75 and "no quota is left" in done.stderr
@@ -92,7 +92,7 @@ def test_a_request_that_fails_says_why(pod):
     assert len(pod.calls("delete")) == 1
 
 
-def test_babysit_goes_on_after_preemptions(pod):
+def test_babysit_continues_after_preemptions(pod):
     pod.script(trainings=["preempted", "vm preempted", 75, 0])
     done = pod("babysit")
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_babysit_goes_on_after_preemptions(pod):
     assert not pod.exists()
 
 
-def test_babysit_outlives_a_request_that_fails_and_one_that_is_suspended_while_it_waits(pod):
+def test_babysit_survives_failed_and_suspended_requests(pod):
     active = ["ACTIVE"]
     pod.script(requests=[["FAILED"], ["PROVISIONING", "SUSPENDING", "SUSPENDED"], active], trainings=[0])
     done = pod("babysit", MAX_FAILURES="1")
@@ -111,7 +111,7 @@ def test_babysit_outlives_a_request_that_fails_and_one_that_is_suspended_while_i
     assert len(pod.calls("create")) == 3
 
 
-def test_a_preemption_while_it_installs_is_no_failure(pod):
+def test_a_preemption_during_the_installation_is_not_a_failure(pod):
     # The workers see one connection, and then they are gone.
     pod.script(requests=[["ACTIVE", "ACTIVE", "SUSPENDED"], ["ACTIVE"]], ssh=[0, 255], trainings=[0])
     done = pod("babysit", MAX_FAILURES="1")
@@ -119,11 +119,11 @@ def test_a_preemption_while_it_installs_is_no_failure(pod):
     assert len(pod.calls("create")) == 2
 
 
-def test_an_installation_that_fails_is_a_failure(pod):
+def test_a_failed_installation_is_a_failure(pod):
     executable(pod.cloud / "tools" / "pipx", "#!/bin/sh\nexit 1\n")
     done = pod("babysit", MAX_FAILURES="2")
     assert done.returncode == 1
-    assert "the training failed (not started)" in done.stderr and "gives up after 2 failures" in done.stderr
+    assert "the training failed (not started)" in done.stderr and "giving up after 2 failures" in done.stderr
 
 
 def test_babysit_stops_at_bad_input(pod):
@@ -139,12 +139,12 @@ def test_babysit_gives_up_after_failures_in_a_row(pod):
     pod.script(trainings=[1, 75, 1, 1])
     done = pod("babysit", MAX_FAILURES="2")
     assert done.returncode == 1
-    assert len(pod.attempts()) == 4, "saving and stopping is no failure"
-    assert "gives up after 2 failures" in done.stderr
+    assert len(pod.attempts()) == 4, "saving and stopping is not a failure"
+    assert "giving up after 2 failures" in done.stderr
     assert len(pod.calls("create")) == 1
 
 
-def test_the_back_off_doubles_and_is_bounded(pod):
+def test_the_backoff_doubles_up_to_a_limit(pod):
     executable(pod.cloud / "tools" / "sleep", f'#!/bin/sh\necho "$1" >>{pod.cloud / "slept"}\nexec /bin/sleep 0.05\n')
     pod.script(trainings=[1] * 4)
     assert pod("babysit", BACKOFF="30", BACKOFF_LIMIT="50", MAX_FAILURES="4").returncode == 1
@@ -171,12 +171,12 @@ def test_babysit_replaces_a_tpu_that_does_not_answer(pod):
     pod.script(trainings=["until stopped", 0], ssh=[0] * 5 + [255] * 4)
     done = pod("babysit")
     assert done.returncode == 0, done.stderr
-    assert "no worker answers any more: ssh: connect to host" in done.stderr
+    assert "no worker answers: ssh: connect to host" in done.stderr
     assert len(pod.calls("create")) == 2
 
 
-def test_no_network_here_says_nothing_about_the_training(pod):
-    # Three looks until it is asked for, three until it is there, one before the training is started, two at it.
+def test_a_lost_network_does_not_stop_the_training(pod):
+    # Three checks until the request, three until the TPU is ready, one before the start, two of the training.
     lost = [""] * 9 + ["UNAVAILABLE: no network"] * 4
     pod.script(trainings=["until stopped"], describe=lost)
     process = pod.start("babysit")
@@ -187,14 +187,14 @@ def test_no_network_here_says_nothing_about_the_training(pod):
     finally:
         process.kill()
         _, errors = process.communicate()
-    assert "no network" in errors and "goes on" not in errors
+    assert "no network" in errors and "continuing" not in errors
     assert len(pod.attempts()) == 1 and not pod.calls("delete")
 
     finished = pod("status")
     assert "workers: running\n" in finished.stdout, "a babysitter that was killed leaves the training alone"
 
 
-def test_babysit_joins_a_training_that_runs(pod):
+def test_babysit_joins_a_running_training(pod):
     pod.script(trainings=["until stopped", 0])
     assert pod("up").returncode == pod("run").returncode == 0
     wait(lambda: pod.attempts(0) and pod.attempts(1))
@@ -212,7 +212,7 @@ def test_babysit_joins_a_training_that_runs(pod):
     assert len(pod.attempts()) == 2
 
 
-def test_babysit_does_not_bring_back_what_somebody_deleted(pod):
+def test_babysit_does_not_restore_a_tpu_that_someone_deleted(pod):
     pod.script(trainings=["until stopped"])
     process = pod.start("babysit")
     try:
@@ -221,11 +221,11 @@ def test_babysit_does_not_bring_back_what_somebody_deleted(pod):
         output, errors = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 1 and "was deleted by somebody else" in errors
+    assert process.returncode == 1 and "was deleted by someone else" in errors
     assert len(pod.calls("create")) == 1
 
 
-def test_a_worker_that_was_rebooted_is_started_again(pod):
+def test_a_rebooted_worker_is_started_again(pod):
     pod.script(trainings=["until stopped", 0])
     process = pod.start("babysit")
     try:
@@ -241,7 +241,7 @@ def test_a_worker_that_was_rebooted_is_started_again(pod):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_asked_for(pod, name):
+def test_every_setting_is_required(pod, name):
     pod.settings(**{**SETTINGS, name: ""})
     done = pod("up")
     assert done.returncode == 2
@@ -249,7 +249,7 @@ def test_every_setting_is_asked_for(pod, name):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, fragment",
     [
         ({"SPOT": "maybe"}, "SPOT=maybe"),
         ({"WORKDIR": "/home/me/run"}, "WORKDIR=/home/me/run"),
@@ -257,11 +257,11 @@ def test_every_setting_is_asked_for(pod, name):
         ({"REF": "absent"}, "REF=absent"),
     ],
 )
-def test_a_bad_setting_is_one_line(pod, change, said):
+def test_a_bad_setting_is_one_line(pod, change, fragment):
     pod.settings(**{**SETTINGS, **change})
     done = pod("babysit")
     assert done.returncode == 2
-    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert fragment in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (pod.cloud / "calls").exists()
 
 
@@ -274,12 +274,12 @@ def test_bad_commands(pod):
     assert done.returncode == 2 and "pod.env.example" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_without_gcloud_it_says_where_to_get_it(pod, tmp_path):
+def test_a_missing_gcloud_is_one_line_with_its_address(pod, tmp_path):
     path = tmp_path / "bin"
     path.mkdir()
     for tool in ("bash", "dirname", "mktemp", "rm"):
-        found = next(Path(folder) / tool for folder in ("/usr/bin", "/bin") if (Path(folder) / tool).exists())
-        (path / tool).symlink_to(found)
+        program = next(Path(folder) / tool for folder in ("/usr/bin", "/bin") if (Path(folder) / tool).exists())
+        (path / tool).symlink_to(program)
     done = pod("up", PATH=str(path))
     assert done.returncode == 2
     assert "gcloud is not installed; see https://" in done.stderr and len(done.stderr.splitlines()) == 1
