@@ -133,7 +133,7 @@ def test_opening_an_export_imports_few_modules(folder):
     modules = ended.stdout.split()
     assert len(modules) <= _MOST_MODULES, modules
     rooms = {name.split(".")[1] for name in modules if "." in name}
-    assert rooms == {"data", "errors", "export", "models", "opening", "renames", "typed"}
+    assert rooms == {"data", "errors", "export", "models", "opening", "renames", "storage", "typed"}
 
 
 @pytest.fixture

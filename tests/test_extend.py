@@ -164,7 +164,7 @@ def test_remarks_on_words_of_a_corpus(source, tmp_path):
         (["--corpus={tmp}/none"], "{tmp}/none"),
         (["--corpus={tmp}/known.txt"], "--new-pieces=1000 is too many: 0 words"),
         (["--corpus={tmp}/known.txt", "--new-pieces=0"], "--new-pieces=0 must be at least 1"),
-        (["--max-positions=50", "--new-pieces=9"], "--new-pieces=9 takes words of a corpus; name it with --corpus"),
+        (["--max-positions=50", "--new-pieces=9"], "--new-pieces=9 counts words of a corpus; name it with --corpus"),
         (["--max-positions=20"], "--max-positions=20 does not exceed the present 20"),
         (["--max-positions=-1"], "--max-positions=-1 does not exceed the present 20"),
         (["--max-positions=many"], "--max-positions: invalid int value: 'many'; see python -m bertjax.extend --help"),

@@ -36,4 +36,4 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
 
 def test_show_needs_at_least_one_row():
     done = prepare("--show=0")
-    assert (done.returncode, done.stderr) == (2, "error: --show=0 must be at least 1: so many rows are printed\n")
+    assert (done.returncode, done.stderr) == (2, "error: --show=0 must be at least 1, the number of rows to print\n")
