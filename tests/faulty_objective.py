@@ -1,4 +1,4 @@
-"""An objective from outside of bertjax that fails in one process alone, in a way that nobody foresaw."""
+"""An objective from outside of bertjax that fails in one process only, with an unexpected error."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 
 @dataclasses.dataclass(frozen=True)
 class Faulty(BERT):
-    """BERT whose opening ends process 1."""
+    """BERT whose `bind` fails in process 1."""
 
     def bind(self, store):
         if store is not None and jax.process_index() == 1:

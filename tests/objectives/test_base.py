@@ -1,3 +1,5 @@
+"""The contract of an objective: coefficients, missing methods, depth of classes, no Flax module outside of models."""
+
 import dataclasses
 import re
 from pathlib import Path

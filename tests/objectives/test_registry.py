@@ -1,3 +1,5 @@
+"""Objectives by their kind, and names that are not kinds."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""BERT's losses: golden values, definitions, padding, dropout."""
+
 import dataclasses
 
 import jax

@@ -1,3 +1,5 @@
+"""Masked language modeling: the term, its metrics and its baselines."""
+
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Labels of examples beside masked tokens: batches, terms, metrics and baselines of each kind."""
+
 import jax
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""SpanBERT: boundaries, places in a span, and what a prediction depends on."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

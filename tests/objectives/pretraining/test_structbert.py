@@ -1,3 +1,5 @@
+"""StructBERT: which runs of tokens are shuffled, and how their order is predicted."""
+
 import dataclasses
 
 import jax
