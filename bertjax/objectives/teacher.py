@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from bertjax import export
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.layers import Dense
+from bertjax.models.model import HeadSpec
 from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence, squared_error
 
 Arrays = Mapping[str, jax.Array]
@@ -104,7 +106,7 @@ class LogitsLoss:
     """Kullback-Leibler divergence of the distributions at predicted positions. Metric: `agreement`.
 
     Attributes:
-      head: name of the logits [B, K, V] and prefix of the features that say where tokens are predicted.
+      head: name of the logits [B, K, V] and prefix of the features with the predicted positions.
       temperature: divides the logits of both.
       term: its name.
     """
@@ -119,10 +121,8 @@ class LogitsLoss:
 
     def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
         """Return the term, and how often the best guess of both is the same token."""
-        weights_BK, (student_BKV, teacher_BKV) = (
-            batch[f"{self.head}_weights_BK"],
-            (student[self.head], teacher[self.head]),
-        )
+        student_BKV, teacher_BKV = student[self.head], teacher[self.head]
+        weights_BK = batch[f"{self.head}_weights_BK"]
         divergence = jnp.sum(weights_BK * kl_divergence(teacher_BKV, student_BKV, self.temperature))
         agreed = jnp.sum(weights_BK * (student_BKV.argmax(axis=-1) == teacher_BKV.argmax(axis=-1)))
         return {self.term: divergence}, {"agreement": (agreed, jnp.sum(weights_BK))}
@@ -140,7 +140,7 @@ class CosineLoss:
 
     def weight(self, batch: Arrays) -> jax.Array:
         """Return W, the number of tokens."""
-        return jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)
+        return _tokens(batch)
 
     def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
         """Return the term."""
@@ -153,20 +153,25 @@ class HiddenLoss:
 
     Attributes:
       layers: (student's layer, teacher's layer) pairs; 0 is the embeddings, L the last layer.
-      head: name of the student's head that projects its states to the teacher's width; "" compares them directly.
-      term: its name.
+      is_projected: whether a head of the student projects its states to the teacher's width; otherwise both have the
+        same width.
+      term: its name, and that of the head.
     """
 
     layers: tuple[tuple[int, int], ...]
-    head: str = ""
+    is_projected: bool = False
     term: str = "hidden"
+
+    def heads(self, teacher: EncoderConfig) -> dict[str, HeadSpec]:
+        """Return the heads that the student needs for this loss."""
+        return {self.term: HeadSpec(Dense, {"features": teacher.width})} if self.is_projected else {}
 
     def weight(self, batch: Arrays) -> jax.Array:
         """Return W, the number of tokens."""
-        return jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)
+        return _tokens(batch)
 
     def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
-        """Return the term; both need `hidden_LBTD`, the student's after the projection if there is one."""
+        """Return the term from `hidden_LBTD` of both, the student's after its projection."""
         total = jnp.zeros(())
         is_token_BT1 = (batch["examples_BT"] > 0)[..., None].astype(jnp.float32)
         for student_layer, teacher_layer in self.layers:
@@ -177,3 +182,7 @@ class HiddenLoss:
 
 
 TeacherLoss = LogitsLoss | CosineLoss | HiddenLoss
+
+
+def _tokens(batch: Arrays) -> jax.Array:
+    return jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)

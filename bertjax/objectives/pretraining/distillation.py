@@ -16,7 +16,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, FlopsPart, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
-from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher
+from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TeacherLoss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Distillation(MaskedLM):
         return {term: getattr(self, f"{term}_coefficient") for term in ("soft", "mlm", "cosine")}
 
     @property
-    def losses(self) -> tuple[LogitsLoss, CosineLoss]:
+    def losses(self) -> tuple[TeacherLoss, ...]:
         """The losses against the teacher."""
         return LogitsLoss("mlm", self.temperature), CosineLoss()
 
@@ -90,5 +90,4 @@ class Distillation(MaskedLM):
         student = self.apply(model, params, batch, key if train else None)
         teacher = Model(self._teacher_config(model.config), self.heads(model.config))
         targets = self.apply(teacher, frozen["teacher"], batch)
-        soft, cosine = (loss.terms(student, targets, batch) for loss in self.losses)
-        return joined(soft, cosine, self.terms_of(student, batch))
+        return joined(*(loss.terms(student, targets, batch) for loss in self.losses), self.terms_of(student, batch))
