@@ -13,12 +13,12 @@ from tests import runs
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compiles fast rather than well, and each program once for all the processes that the tests start.
+    """Compile fast rather than well, and each program once for all the processes that the tests start.
 
-    JAX reads this when it is imported: nothing above may import it.
+    JAX reads the environment when it is imported: nothing above may import it.
     """
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which some tests compile with, finds no TPU and says so
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which some tests compile with, finds no TPU and prints so
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))
     os.environ["JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 

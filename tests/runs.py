@@ -17,7 +17,7 @@ _LIMIT_SECONDS = 300
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
-    """Made-up words in sentences, a paragraph for each document; always the same."""
+    """Write made-up words in sentences, a paragraph for each document; always the same."""
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 7))) for _ in range(200)]
 
@@ -29,7 +29,7 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 
 
 def start(*flags: str, module: str = "train", **environment: str) -> subprocess.Popen:
-    """Starts `python -m bertjax.<module>`."""
+    """Start `python -m bertjax.<module>`."""
     command = [sys.executable, "-m", f"bertjax.{module}", "--platform=cpu", *flags]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
@@ -37,7 +37,7 @@ def start(*flags: str, module: str = "train", **environment: str) -> subprocess.
 
 
 def start_many(count: int, *flags: str) -> list[subprocess.Popen]:
-    """Starts one run in several processes."""
+    """Start one run in several processes."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -46,7 +46,7 @@ def start_many(count: int, *flags: str) -> list[subprocess.Popen]:
 
 
 def finish_many(processes: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
-    """Waits for the processes of a run; none outlives a test."""
+    """Wait for the processes of a run; none outlives a test."""
     try:
         return [finish(process) for process in processes]
     finally:
@@ -55,14 +55,14 @@ def finish_many(processes: list[subprocess.Popen]) -> list[subprocess.CompletedP
 
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
-    """Waits for a process that `start` started."""
-    output, errors_said = process.communicate(timeout=_LIMIT_SECONDS)
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors_said)
+    """Wait for a process that `start` started."""
+    output, errors = process.communicate(timeout=_LIMIT_SECONDS)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def call(*flags: str) -> int:
-    """Runs the same command line in this process, which saves its start; returns the exit code."""
-    from bertjax import cli, train  # not above, since JAX shall find the environment of conftest.py
+    """Run the same command line in this process, which saves its start, and return the exit code."""
+    from bertjax import cli, train  # not above: JAX must see the environment of conftest.py
 
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -73,7 +73,7 @@ def call(*flags: str) -> int:
 
 
 def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
-    """Runs the same configuration in this process; `at_edge(step)` is called after every step."""
+    """Run the same configuration in this process; `at_edge(step)` is called after every step."""
     from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
@@ -82,12 +82,12 @@ def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) 
 
 
 def records(path: Path) -> list[dict]:
-    """The records of a file of JSON lines; a line that is being written is left out."""
+    """Return the records of a file of JSON lines, without a line that is still being written."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
 def wait_for_step(workdir: Path, step: int, process: subprocess.Popen) -> None:
-    """Returns when a live run has logged a step."""
+    """Wait until a live run has logged a step."""
     end = time.monotonic() + _LIMIT_SECONDS
     while not any(record["step"] >= step for record in records(workdir / "metrics.jsonl")):
         assert process.poll() is None, f"the run ended before step {step}: {process.stderr.read()}"

@@ -73,7 +73,7 @@ def test_choices_are_learned(tmp_path):
     config = json.loads((run / "config.json").read_text())["config"]
     assert config["tasks"]["choices"]["objective"]["classes"] == ["0", "1", "2"]
     assert evaluate.run(str(run / "export"))["eval"] == pytest.approx(figures["eval"], rel=1e-6)
-    with pytest.raises(UserError, match="was not fine-tuned for a task that is told record by record"):
+    with pytest.raises(UserError, match="was not fine-tuned for a task that predicts something for each record"):
         bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])
 
 
@@ -81,7 +81,7 @@ def test_choices_are_learned(tmp_path):
     "more, complaint",
     [
         (["--config.tasks.choices.examples.label=right"], "train.jsonl:1 has no field 'right'; it has 'context'"),
-        (["--config.stages.0.seq_len=12"], "a row of 12 tokens leaves 4 to each of 3 choices; raise stages.0.seq_len"),
+        (["--config.stages.0.seq_len=12"], "a row of 12 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"),
         (["--config.tasks.choices.objective.kind=tagging"], "use examples.kind=tagged, or another objective"),
     ],
 )
