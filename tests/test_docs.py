@@ -59,7 +59,8 @@ def test_there_are_commands():
 def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     # A model of BERT's size, with longer examples.
-    (tmp_path / "bertjax.json").write_text(json.dumps({"config": {"model": {"max_positions": 1024}}}))
+    manifest = {"format_version": 1, "vocab_size": 100, "numbers": {}, "config": {"model": {"max_positions": 1024}}}
+    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
     command = re.sub(r"(--config\.init_from=|(?:adapt|distilbert)\.py:)\S+", rf"\g<1>{tmp_path}", command)
     example.write(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
