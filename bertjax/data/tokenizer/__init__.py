@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.data.tokenizer import base, byte_bpe, sentencepiece, tokenizers_library, wordpiece
+from bertjax.data.tokenizer import base, sentencepiece, tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
 
@@ -19,6 +19,8 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
     """
+    from bertjax.data.tokenizer import byte_bpe, wordpiece  # not needed to load a tokenizer
+
     if config.kind in SENTENCEPIECE_KINDS:
         return sentencepiece.train(sentences, config)
     if config.kind == "wordpiece":
@@ -39,6 +41,8 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     """
     path = Path(path).expanduser()
     if path.suffix == ".txt":
+        from bertjax.data.tokenizer import wordpiece
+
         return wordpiece.from_vocab(path, lowercase)
     if lowercase:
         raise UserError(
