@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import config_file
+from bertjax.config import to_dict
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
@@ -59,7 +60,8 @@ def test_there_are_commands():
 def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     # A model of BERT's size, with longer examples.
-    manifest = {"format_version": 1, "vocab_size": 100, "numbers": {}, "config": {"model": {"max_positions": 1024}}}
+    settings = to_dict(config_file.load("configs/bert_base.py", ["model.max_positions=1024"]))
+    manifest = {"format_version": 1, "vocab_size": 30_000, "config": settings, "numbers": {}}
     (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
     command = re.sub(r"(--config\.init_from=|(?:adapt|distilbert)\.py:)\S+", rf"\g<1>{tmp_path}", command)
     example.write(tmp_path)
