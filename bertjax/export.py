@@ -67,7 +67,7 @@ def read(folder: os.PathLike) -> Export:
       UserError: the folder is not an export, is damaged, or has a newer format.
     """
     manifest = read_manifest(folder)
-    encoder = encoder_of(manifest["config"], manifest["vocab_size"], folder)
+    encoder = _encoder_of(manifest, folder)
     params = read_params(folder, encoder)
     return Export(manifest["config"], encoder, params, read_tokenizer(folder), manifest["numbers"])
 
@@ -88,8 +88,7 @@ def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
     Raises:
       UserError: the folder is not an export, is damaged, or has a newer format.
     """
-    manifest = read_manifest(folder)
-    return encoder_of(manifest["config"], manifest["vocab_size"], folder)
+    return _encoder_of(read_manifest(folder), folder)
 
 
 def read_tokenizer(folder: os.PathLike) -> Tokenizer:
@@ -159,28 +158,35 @@ def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: in
     storage.write_text(Path(folder) / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
-def encoder_of(settings: Mapping[str, Any], vocab_size: int, folder: os.PathLike) -> EncoderConfig:
+def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
     """Return the encoder that the settings of a run describe, executed as the run would execute it on a CPU.
 
     Args:
       settings: the configuration of the run as plain dicts; only `model` and `runtime` are read.
       vocab_size: V, the number of ids of the tokenizer.
-      folder: the export or workdir that holds the settings, for the error message.
 
     Raises:
-      UserError: the settings are damaged.
+      ValueError: `model` or `runtime` does not hold settings by name.
+      UserError: a setting is wrong.
     """
-    try:
-        model, runtime = settings["model"] | {"vocab_size": vocab_size}, settings.get("runtime", {})
-        dtype = runtime.get("dtype", "auto")
-        remat = runtime.get("remat", "auto")
-        unroll = runtime.get("unroll", False)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(folder, error) from error
+    model, runtime = settings.get("model"), settings.get("runtime", {})
+    if not isinstance(model, Mapping) or not isinstance(runtime, Mapping):
+        raise ValueError("model or runtime does not hold settings by name")
+    dtype, remat = runtime.get("dtype", "auto"), runtime.get("remat", "auto")
     execution = Execution(
-        dtype="float32" if dtype == "auto" else dtype, unroll=unroll, remat="none" if remat == "auto" else remat
+        dtype="float32" if dtype == "auto" else dtype,
+        unroll=runtime.get("unroll", False),
+        remat="none" if remat == "auto" else remat,
     )
+    model = {**model, "vocab_size": vocab_size}
     return dataclasses.replace(typed.build(EncoderConfig, model, "model", {}), execution=execution)
+
+
+def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
+    try:
+        return encoder_of(manifest["config"], manifest["vocab_size"])
+    except ValueError as error:
+        raise _damaged(folder, error) from error
 
 
 def _damaged(folder: os.PathLike, error: Exception) -> UserError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import objectives
+from bertjax import objectives, renames
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import add_flags, load, parse, short_name
 from bertjax.data.config import SourceConfig
@@ -162,6 +162,13 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
     assert type(config.task.examples) is FORMATS.class_of(kind)
     assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_settings_are_read_under_their_earlier_names(monkeypatch):
+    monkeypatch.setattr(renames, "KEYS", {"model.depth": "layers", "tasks.*.share": "weight", "stages.*.rows": "batch"})
+    old = {"model": {"depth": 2}, "tasks": {"share": {"share": 0.5}}, "stages": [{"rows": 8, "steps": 20_000}]}
+    new = {"model": {"layers": 2}, "tasks": {"share": {"weight": 0.5}}, "stages": [{"batch": 8, "steps": 20_000}]}
+    assert renames.current(old) == new and from_dict(old) == from_dict(new)
 
 
 def test_a_kind_is_read_under_its_earlier_name():

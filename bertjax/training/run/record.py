@@ -144,8 +144,11 @@ def read_checkpoint(path: Path, step: str) -> Export:
         others = ", ".join(str(other) for other in steps if other != number) or "none"
         raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); the others are {others}") from error
     settings = record["config"]
-    encoder = encoder_of(settings, record["vocab_size"], path)
-    stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
+    try:
+        encoder = encoder_of(settings, record["vocab_size"])
+        stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{workdir.config} is damaged ({error}); restore it") from error
     last = sum(stage.steps for stage in stages) - 1
     stage, _ = stage_at(stages, min(number, last))  # a state that was saved at the end of a stage has grown already
     return Export(
