@@ -272,9 +272,7 @@ class Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return plain nested dicts and lists, as written to JSON and read by `from_dict`."""
-    settings = plain(config)
-    del settings["model"]["execution"]  # it follows from `runtime`
-    return settings
+    return plain(config) | {"model": config.model.architecture()}  # `execution` follows from `runtime`
 
 
 def from_dict(mapping: dict[str, Any]) -> Config:
@@ -299,9 +297,7 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
         return model
     if preset not in PRESETS:
         raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)} or {INIT_FROM}")
-    settings = plain(PRESETS[preset])
-    del settings["execution"]
-    return settings | model
+    return PRESETS[preset].architecture() | model
 
 
 def plain(value: Any) -> Any:

@@ -234,10 +234,10 @@ def parts_in(flat: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _plain(encoder: EncoderConfig) -> dict[str, Any]:
-    """Its settings by name, but how it is computed; a width of the embeddings that goes without saying is 0."""
-    said = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-    del said["execution"]
-    return said | {"embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width}
+    """Return the architecture of an encoder; an embedding width equal to its width is 0."""
+    return encoder.architecture() | {
+        "embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width
+    }
 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:

@@ -1,10 +1,8 @@
 """A model's folder as transformers reads and writes it."""
 
-import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -100,7 +98,7 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
     objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
     config = from_dict(
         {
-            "model": _plain(encoder),
+            "model": encoder.architecture(),
             "tasks": {objective: {"objective": {"kind": objective}} | examples},
             "stages": [{"seq_len": min(Stage().seq_len, encoder.max_positions)}],
         }
@@ -119,9 +117,3 @@ def _check_vocabulary(folder: Path, encoder: EncoderConfig, tokenizer: Tokenizer
             f"{folder} has {encoder.vocab_size} rows of word embeddings and a tokenizer of {tokenizer.vocab_size} ids; "
             "make them equal with resize_token_embeddings of transformers"
         )
-
-
-def _plain(encoder: EncoderConfig) -> dict[str, Any]:
-    settings = dataclasses.asdict(encoder)
-    del settings["execution"]
-    return settings

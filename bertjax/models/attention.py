@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, path_at
 from bertjax.models.layers import Dense, dropout
@@ -49,16 +50,16 @@ class SelfAttention(nn.Module):
         queries: Queries | None,
         hidden_BTD: jax.Array,
         visibility: Visibility,
-        head_mask_H: jax.Array | None,
         key: jax.Array | None,
         positions: Rotation | Relations | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Attends from `queries`, or from all tokens.
+    ) -> jax.Array:
+        """Return the projected context [B, Q, D] of the queries, or of all tokens.
 
-        Where positions are rotary or relative, `positions` are those of all tokens.
-
-        Returns:
-          The projected values [B, Q, D], and the attention probabilities [B, H, Q, T], which only the plain path has.
+        Args:
+          queries: states that attend; None for all tokens.
+          hidden_BTD: states that they attend to.
+          key: for dropout; None for no dropout.
+          positions: rotary or relative positions of all tokens, if `config.positions` is either.
 
         Raises:
           ValueError: the path of `config.execution` cannot express the visibility or the positions, or has no dropout.
@@ -70,29 +71,29 @@ class SelfAttention(nn.Module):
             projected = Dense(config, config.width, config.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], config.heads, -1)
 
-        query_BQHD, key_BTHD, value_BTHD = (
-            heads("query", queries_BQD),
-            heads("key", hidden_BTD),
-            heads("value", hidden_BTD),
-        )
+        query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", hidden_BTD)
+        value_BTHD = heads("value", hidden_BTD)
         terms_BHQT = None
         if config.positions == "rotary":
             query_BQHD, key_BTHD = positions.at(columns_BQ).turned(query_BQHD), positions.turned(key_BTHD)
         elif config.positions == "relative":
             query_BQHD, terms_BHQT = RelativeTerms(config, name="relative")(query_BQHD, positions, columns_BQ, tokens)
+        for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
+            taps.capture(self, name, value)
         rate = 0.0 if key is None else config.attention_dropout
         path = path_at(config.execution.attention, hidden_BTD.shape[1])
         if path == PLAIN or queries is not None:  # a few queries are little work, and the kernels take T of them
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            values_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, terms_BHQT)
+            context_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, terms_BHQT)
+            taps.capture(self, "attention", probabilities_BHQT)
         elif config.positions == "relative":
             raise ValueError(f"attention path {path} cannot express relative positions; use the plain path")
         else:
             kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[path]
             if rate:
                 raise ValueError(f"attention path {path} has no dropout, and attention_dropout={rate}")
-            values_BQHD, probabilities_BHQT = kernel(query_BQHD, key_BTHD, value_BTHD, visibility), None
-        if head_mask_H is not None:
-            values_BQHD = values_BQHD * head_mask_H[:, None].astype(values_BQHD.dtype)
+            context_BQHD = kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
+        context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
+        taps.capture(self, "context", context_BQHD)
         output = Dense(config, config.width, config.has_attention_biases, name="output")
-        return output(values_BQHD.reshape(queries_BQD.shape)), probabilities_BHQT
+        return output(context_BQHD.reshape(queries_BQD.shape))

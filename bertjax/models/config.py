@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from bertjax.errors import UserError
 
@@ -185,6 +186,12 @@ class EncoderConfig:
                 f"model.window={self.window} and model.global_every={self.global_every} contradict each other; local "
                 "layers need a window above 0 and a global_every above 1"
             )
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the settings by name, without `execution`."""
+        return {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "execution"
+        }
 
     @property
     def has_biases(self) -> bool:

@@ -5,14 +5,13 @@ has fewer rows there (`bertjax.models.stack`). Heads that read only a few positi
 then computes those positions alone, which is exact and saves most of one layer.
 """
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models import stack
+from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, path_at
@@ -22,8 +21,6 @@ from bertjax.models.relative import Relations, relations
 from bertjax.models.rotary import Rotation, rotation
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
-
-TAPS = frozenset({"hidden", "attention"})
 
 _REMAT_POLICIES = {
     "none": None,
@@ -36,33 +33,30 @@ _REMAT_POLICIES = {
 
 
 class Encoded(NamedTuple):
-    """What an encoder gives.
+    """Outputs of an encoder.
 
     Attributes:
-      hidden: [B, T, D], or [B, K, D] where only the positions `read_BK` were asked for.
-      pooled_BND: tanh of a dense layer on each example's [CLS]; None where the params have no pooler.
-      captured: `hidden` [L + 1, B, T, D] (embeddings first, as they pass from layer to layer) and `attention`
-        [L, B, H, T, T], where asked for.
+      hidden: [B, T, D], or [B, K, D] of the positions `read_BK`.
+      pooled_BND: tanh of a dense layer on each example's [CLS]; None if the params have no pooler.
     """
 
     hidden: jax.Array
     pooled_BND: jax.Array | None
-    captured: dict[str, jax.Array]
 
 
 class _Depth(NamedTuple):
-    """What is scanned: one layer's, or stacked.
+    """Inputs of one layer that the scan takes from stacked arrays.
 
     Attributes:
-      number: int32, from 0.
-      params: those that are its own.
-      head_mask_H: float.
-      key: of its dropout.
+      number: int32, 0 for the first layer.
+      params: the parameters that the layer does not share.
+      masks: {name: mask} of `bertjax.models.taps`.
+      key: for its dropout.
     """
 
     number: jax.Array
     params: dict
-    head_mask_H: jax.Array | None
+    masks: dict[str, jax.Array]
     key: jax.Array | None
 
 
@@ -84,12 +78,11 @@ class Layer(nn.Module):
         self,
         hidden_BTD: jax.Array,
         visibility: Visibility,
-        head_mask_H: jax.Array | None = None,
         key: jax.Array | None = None,
         queries: Queries | None = None,
         positions: Rotation | Relations | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the new hidden states, of all tokens or of the `queries`, and the attention probabilities if any."""
+    ) -> jax.Array:
+        """Return the new hidden states of all tokens, or of the `queries`."""
         config, is_pre = self.config, self.config.norm == "pre"
         attention_norm, output_norm = layer_norm(config, "attention_norm"), layer_norm(config, "output_norm")
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
@@ -101,9 +94,8 @@ class Layer(nn.Module):
         if is_pre:
             inputs_BTD = attention_norm(hidden_BTD)
             queries = queries and queries._replace(hidden_BQD=attention_norm(queries.hidden_BQD))
-        attended, probabilities = SelfAttention(config, name="attention")(
-            queries, inputs_BTD, visibility, head_mask_H, attention_key, positions
-        )
+        attention = SelfAttention(config, name="attention")
+        attended = attention(queries, inputs_BTD, visibility, attention_key, positions)
         attended = own + dropout(attended, config.dropout, output_key)
         if not is_pre:
             attended = attention_norm(attended)
@@ -112,8 +104,10 @@ class Layer(nn.Module):
         expanded = activation(config)(dense(config.feedforward, "intermediate", inputs))
         if config.activation == "geglu":
             expanded *= dense(config.feedforward, "gate", inputs)
+        expanded = taps.scale_feedforward(self, expanded)
+        taps.capture(self, "feedforward", expanded)
         output = attended + dropout(dense(config.width, "output", expanded), config.dropout, feedforward_key)
-        return (output if is_pre else output_norm(output)), probabilities
+        return output if is_pre else output_norm(output)
 
 
 class Encoder(nn.Module):
@@ -165,39 +159,26 @@ class Encoder(nn.Module):
         rank_BT: jax.Array | None = None,
         memory_BT: jax.Array | None = None,
         key: jax.Array | None = None,
-        capture: Collection[str] = (),
-        head_mask_LH: jax.Array | None = None,
     ) -> Encoded:
-        """Encodes a batch.
+        """Encode a batch.
 
         Args:
           tokens_BT: int token ids.
           segments_BT: int; all 0 by default.
           positions_BT: int, restarting in each example; 0..T-1 by default.
-          examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` where there is padding).
-          summary_positions_BN: int, where each example's [CLS] is; column 0 by default.
-          read_BK: int, the only positions whose hidden states are wanted.
-          rank_BT: int, the order in which tokens are predicted: the states at `read_BK` are those of the query stream,
-            nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
-          memory_BT: bool, tokens that pass no gradient on; with `rank_BT` alone.
+          examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` if there is padding).
+          summary_positions_BN: int, column of each example's [CLS]; column 0 by default.
+          read_BK: int, the only positions whose hidden states are returned; all positions by default.
+          rank_BT: int, the order in which tokens are predicted. The states at `read_BK` are then those of the query
+            stream, nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
+          memory_BT: bool, tokens whose states pass no gradient on; only with `rank_BT`.
           key: dropout key, or keys [B], one for each row; None means no dropout.
-          capture: names of per-layer outputs to return: "hidden", "attention". It needs every position: no `read_BK`.
-          head_mask_LH: float, scales the output of each head.
 
         Raises:
-          ValueError: `capture` names no tap, comes together with `read_BK`, or asks for attention of a path without.
+          ValueError: the arguments or the taps contradict each other or the config.
         """
-        if not TAPS.issuperset(capture):
-            raise ValueError(f"capture={sorted(capture)} must be among {sorted(TAPS)}")
-        if capture and read_BK is not None:
-            raise ValueError("capture looks at every position, read_BK skips most of them: pass one of the two")
-        path = path_at(self.config.execution.attention, tokens_BT.shape[1])
-        if "attention" in capture and path != PLAIN:
-            raise ValueError(f"attention path {path} keeps no probabilities to capture; build the encoder with {PLAIN}")
-        if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
-            raise ValueError("rank_BT needs read_BK, the tokens that are predicted, and relative positions")
-        if memory_BT is not None and rank_BT is None:
-            raise ValueError("memory_BT says which tokens pass no gradient on to what rank_BT orders; give it, too")
+        captures = taps.names_of(self)
+        self._check(captures, tokens_BT.shape[1], read_BK, rank_BT, memory_BT)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
@@ -211,37 +192,33 @@ class Encoder(nn.Module):
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
         if self.config.embedded_width != self.config.width:
             hidden_BTD = self.projection(hidden_BTD)
-        own, shared = stack.divide(self.config, self.layers)
-        depths = _Depth(
-            jnp.arange(self.config.layers), own, head_mask_LH, jnp.stack(layer_keys) if layer_keys else None
-        )
-        groups, last_group = stack.grouped(self.config, depths, shared)
         tokens = _Tokens(Visibility(examples_BT, rank_BT=rank_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
             hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
-        embedded_BTD = hidden_BTD
-        hidden_BTD, before = self._run_groups(hidden_BTD, tokens, groups, capture)
-
+            hidden = self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures)
+            return Encoded(hidden, None)
         if read_BK is None:
-            hidden, captured = self._run(hidden_BTD, tokens, *last_group, capture)
-            captured = {name: jnp.concatenate([before[name], captured[name]]) for name in before} or captured
-            if "hidden" in captured:
-                captured["hidden"] = jnp.concatenate([embedded_BTD[None], captured["hidden"]])
-            hidden = self._last_norm(hidden)
+            hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
             summary_BND = jnp.take_along_axis(hidden, summary_positions_BN[..., None], axis=1)
         else:
-            depths, shared = last_group
-            earlier, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
-            hidden_BTD, captured = self._run(hidden_BTD, tokens, earlier, shared)
-            if rank_BT is not None:
-                hidden, _ = self._layer(hidden_BTD, tokens, last, shared, read_BK)
-                return Encoded(self._last_norm(hidden), None, captured)
-            read = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
-            hidden, _ = self._layer(hidden_BTD, tokens, last, shared, read)
-            summary_BND, hidden = jnp.split(self._last_norm(hidden), [summary_positions_BN.shape[1]], axis=1)
+            read_BQ = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
+            read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
+            summary_BND, hidden = jnp.split(read, [summary_positions_BN.shape[1]], axis=1)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
-        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None, captured)
+        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None)
+
+    def _check(self, captures, seq_len, read_BK, rank_BT, memory_BT):
+        implementation = path_at(self.config.execution.attention, seq_len)
+        if "attention" in captures and implementation != PLAIN:
+            raise ValueError(
+                f"attention={implementation} keeps no probabilities to capture; build the encoder with "
+                f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
+            )
+        if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
+            raise ValueError("rank_BT needs read_BK, the tokens that are predicted, and relative positions")
+        if memory_BT is not None and rank_BT is None:
+            raise ValueError("memory_BT says which tokens pass no gradient on to what rank_BT orders; give it, too")
 
     def _positions(self, positions_BT, segments_BT):
         config = self.config
@@ -249,54 +226,72 @@ class Encoder(nn.Module):
             return rotation(positions_BT, config.width // config.heads, config.rotary_base)
         return relations(config, segments_BT) if config.positions == "relative" else None
 
-    def _last_norm(self, hidden):
+    def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
+        """Run all layers, the last one only at the positions `read_BQ` if these are given, and the norm after them."""
+        own, shared = stack.divide(self.config, self.layers)
+        masks, numbers = taps.masks_of(self, self.config), jnp.arange(self.config.layers)
+        depths = _Depth(numbers, own, masks, jnp.stack(keys) if keys else None)
+        groups, (depths, shared) = stack.grouped(self.config, depths, shared)
+        embedded_BTD, captured, last = hidden_BTD, [], None
+        if groups is not None:
+            hidden_BTD, values = self._run_groups(hidden_BTD, tokens, groups, captures)
+            captured.append(values)
+        if read_BQ is not None:
+            depths, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
+        hidden, values = self._run(hidden_BTD, tokens, depths, shared, captures)
+        captured.append(values)
+        if last is not None:
+            hidden, last = self._layer(hidden, tokens, last, shared, captures, read_BQ)
+        if captures:
+            taps.store(self, embedded_BTD, captured, last)
         return self.final_norm(hidden) if self.config.norm == "pre" else hidden
 
-    def _run_groups(self, hidden_BTD, tokens, groups, capture):
-        """Scans groups of layers, see `_run`; none where `groups` is None."""
-        if groups is None:
-            return hidden_BTD, {}
+    def _run_groups(self, hidden_BTD, tokens, groups, captures):
+        """Scan groups of layers, see `_run`."""
 
         def body(hidden_BTD, group):
-            return self._run(hidden_BTD, tokens, *group, capture)
+            return self._run(hidden_BTD, tokens, *group, captures)
 
         unroll = self.config.sharing_groups - 1 if self.config.execution.unroll else 1
         hidden_BTD, captured = jax.lax.scan(body, hidden_BTD, groups, unroll=unroll)
-        return hidden_BTD, {name: taps.reshape(-1, *taps.shape[2:]) for name, taps in captured.items()}
+        return hidden_BTD, {name: values.reshape(-1, *values.shape[2:]) for name, values in captured.items()}
 
-    def _run(self, hidden_BTD, tokens, depths, shared, capture=()):
-        """Scans layers; returns the last hidden states and what was captured, stacked on the layer axis."""
+    def _run(self, hidden_BTD, tokens, depths, shared, captures):
+        """Scan layers; return the last hidden states and the captured values, stacked on the layer axis."""
 
         def body(hidden_BTD, depth):
-            output_BTD, probabilities_BHTT = self._layer(hidden_BTD, tokens, depth, shared)
-            taps = {"hidden": output_BTD, "attention": probabilities_BHTT}
-            return output_BTD, {name: taps[name] for name in capture}
+            return self._layer(hidden_BTD, tokens, depth, shared, captures)
 
         unroll = max(len(depths.number), 1) if self.config.execution.unroll else 1
         return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
 
-    def _layer(self, hidden_BTD, tokens, depth, shared, read_BK=None):
-        """One layer from its slice of the stack, recomputed in the backward pass as the policy says."""
+    def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
+        """Run one layer, recomputed in the backward pass as the policy says; return its output and captured values."""
         layer, execution = Layer(self.config, parent=None), self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = _REMAT_POLICIES[execution.remat]
         if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
             policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
-        def apply(hidden_BTD, tokens, depth, shared, read_BK):
+        def apply(hidden_BTD, tokens, depth, shared, read_BQ):
             params = depth.params | shared
             if gather_layer is not None:
                 params = gather_layer(params)
             visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
             queries, streams = None, tokens.streams
             if streams is not None:
-                queries = streams.queries(hidden_BTD, is_last=read_BK is not None)
+                queries = streams.queries(hidden_BTD, is_last=read_BQ is not None)
                 hidden_BTD = streams.content(hidden_BTD)
-            elif read_BK is not None:
-                queries = Queries(jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1), read_BK)
-            taps = depth.head_mask_H, depth.key, queries
-            return layer.apply({"params": params}, hidden_BTD, visibility, *taps, tokens.positions)
+            elif read_BQ is not None:
+                queries = Queries(jnp.take_along_axis(hidden_BTD, read_BQ[..., None], axis=1), read_BQ)
+            variables = {"params": params} | taps.layer_variables(depth.masks)
+            inputs = hidden_BTD, visibility, depth.key, queries, tokens.positions
+            if not captures:
+                return layer.apply(variables, *inputs), {}
+            output, state = layer.apply(variables, *inputs, mutable=[taps.CAPTURED])
+            values = {"hidden": output} | taps.layer_values(state)
+            return output, {name: values[name] for name in captures}
 
         if policy is not None:
             apply = jax.checkpoint(apply, policy=policy)
-        return apply(hidden_BTD, tokens, depth, shared, read_BK)
+        return apply(hidden_BTD, tokens, depth, shared, read_BQ)

@@ -65,8 +65,8 @@ def test_factorized_embeddings_are_projected_after_their_norm():
     normed_BTE = reference.norm(summed_BTE, tables["norm"], NARROW.norm_epsilon)
     expected_BTD = normed_BTE @ encoder["projection"]["kernel"] + encoder["projection"]["bias"]
     core = (batch[name] for name in ("tokens_BT", "segments_BT", "positions_BT", "examples_BT"))
-    encoded = Encoder(NARROW).apply({"params": encoder}, *core, capture=("hidden",))
-    np.testing.assert_allclose(encoded.captured["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
+    _, state = Encoder(NARROW).apply({"params": encoder}, *core, mutable=["captured"])
+    np.testing.assert_allclose(state["captured"]["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
 
 
 def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded_as_any():

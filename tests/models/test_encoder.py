@@ -25,9 +25,9 @@ def batch() -> dict:
     return batches.make(3)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "capture"))
-def encode(params, batch, config=CONFIG, *, capture=(), **taps):
-    return Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), capture=capture, **taps)
+@functools.partial(jax.jit, static_argnames="config")
+def encode(params, batch, config=CONFIG, **arguments):
+    return Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), **arguments)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -195,45 +195,6 @@ def test_defaults_are_one_unpadded_example_a_row(params):
 def test_a_mask_of_booleans_marks_the_padding(params, batch):
     as_booleans = batch | {"examples_BT": batch["examples_BT"] > 0}
     np.testing.assert_array_equal(encode(params, as_booleans).hidden, encode(params, batch).hidden)
-
-
-def test_captured_layers(params, batch):
-    plain = encode(params, batch)
-    tapped = encode(params, batch, capture=("hidden", "attention"))
-    np.testing.assert_array_equal(tapped.hidden, plain.hidden)
-    hidden, attention = tapped.captured["hidden"], tapped.captured["attention"]
-    assert hidden.shape == (4, 3, 16, 16) and attention.shape == (3, 3, 2, 16, 16)
-    np.testing.assert_array_equal(hidden[-1], plain.hidden)
-    np.testing.assert_allclose(attention.sum(axis=-1), 1.0, rtol=1e-5)
-    unseen_BTT = batch["examples_BT"][:, :, None] != batch["examples_BT"][:, None, :]
-    assert np.abs(np.where(unseen_BTT[:, None], attention, 0)).max() == 0
-    shallow = params | {"layers": jax.tree.map(lambda x: x[:1], params["layers"])}
-    first = encode(shallow, batch, dataclasses.replace(CONFIG, layers=1))
-    close(hidden[1], first.hidden, 1e-5)
-    assert plain.captured == {}
-
-
-def test_captures_that_cannot_be(params, batch):
-    with pytest.raises(ValueError, match=r"capture=\['logits'\] must be among"):
-        encode(params, batch, capture=("logits",))
-    with pytest.raises(ValueError, match="pass one of the two"):
-        encode(params, batch, capture=("hidden",), read_BK=batch["mlm_positions_BK"])
-
-
-def test_a_head_mask_of_ones_changes_nothing(params, batch):
-    plain, masked = encode(params, batch), encode(params, batch, head_mask_LH=jnp.ones((3, 2)))
-    np.testing.assert_array_equal(plain.hidden, masked.hidden)
-
-
-@pytest.mark.parametrize("layer, head", [(0, 1), (2, 0)])
-@pytest.mark.parametrize("read", [False, True])
-def test_a_head_mask_of_zero_kills_that_head_alone(params, batch, layer, head, read):
-    head_mask_LH = jnp.ones((3, 2)).at[layer, head].set(0.0)
-    taps = {"read_BK": batch["mlm_positions_BK"]} if read else {}
-    _, gradient = value_and_gradient(CONFIG, params, batch, head_mask_LH=head_mask_LH, **taps)
-    kernels_LDHd = gradient["layers"]["attention"]["value"]["kernel"].reshape(3, 16, 2, 8)
-    alive = np.abs(kernels_LDHd).max(axis=(1, 3)) > 0
-    np.testing.assert_array_equal(alive, head_mask_LH > 0)
 
 
 def test_bfloat16_is_for_activations_only(params, batch):

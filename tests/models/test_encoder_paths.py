@@ -83,8 +83,8 @@ def test_a_head_mask_acts_on_kernels_too(path, params, batch):
     head_mask_LH = jnp.ones((CONFIG.layers, CONFIG.heads)).at[1, 0].set(0.0)
 
     def hidden(config):
-        encode = jax.jit(lambda: Encoder(config).apply({"params": params}, *batch.values(), head_mask_LH=head_mask_LH))
-        return encode().hidden
+        variables = {"params": params, "taps": {"head_mask": head_mask_LH}}
+        return jax.jit(lambda: Encoder(config).apply(variables, *batch.values()))().hidden
 
     by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path))
     np.testing.assert_allclose(hidden(by_kernel), hidden(CONFIG), rtol=1e-4, atol=1e-5)

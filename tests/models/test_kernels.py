@@ -82,9 +82,14 @@ def splash_encoder(**choices) -> Encoder:
     return Encoder(config)
 
 
-def test_captured_attention_needs_the_plain_path():
-    with pytest.raises(ValueError, match="attention path splash keeps no probabilities to capture"):
-        splash_encoder().init(jax.random.key(0), jnp.zeros((1, 256), jnp.int32), capture={"attention"})
+def test_captured_attention_needs_the_plain_implementation():
+    tokens_BT = jnp.zeros((1, 256), jnp.int32)
+    shapes = jax.eval_shape(splash_encoder().init, jax.random.key(0), tokens_BT)
+    apply = functools.partial(splash_encoder().apply, mutable=["captured"])
+    with pytest.raises(
+        ValueError, match="^attention=splash keeps no probabilities to capture; build the encoder with "
+    ):
+        jax.eval_shape(apply, shapes, tokens_BT)
 
 
 def test_dropout_of_attention_needs_the_plain_path():

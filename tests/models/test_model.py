@@ -119,5 +119,5 @@ def test_models_are_values():
 
 def test_a_model_without_a_generator_names_it():
     objective = ReplacedTokens()
-    with pytest.raises(ValueError, match="^this model has no generator; build it with Model\\(..., generator=...\\)$"):
+    with pytest.raises(ValueError, match="^this model has no generator; build it with Model\\(..., generator=...\\)"):
         shapes_of(Model(batches.ENCODER, {"rtd": HeadSpec(DetectionHead)}), objective)

@@ -35,7 +35,7 @@ def params_of(config: EncoderConfig) -> dict:
     return batches.filled(shapes["params"])
 
 
-@functools.partial(jax.jit, static_argnames=("config", "capture"))
+@functools.partial(jax.jit, static_argnames="config")
 def encode(config, params, batch, **taps):
     return Encoder(config).apply({"params": params}, *(batch.get(name) for name in CORE), **taps)
 
@@ -93,7 +93,8 @@ def test_a_local_layer_sees_its_window_and_a_global_one_everything():
 
     @jax.jit
     def attention(params):
-        return Encoder(LOCAL).apply({"params": params}, tokens_BT, capture=("attention",)).captured["attention"]
+        _, state = Encoder(LOCAL).apply({"params": params}, tokens_BT, mutable=["captured"])
+        return state["captured"]["attention"]
 
     near_TT = np.abs(np.arange(16)[:, None] - np.arange(16)) <= 2
     first, second = np.asarray(attention(params))

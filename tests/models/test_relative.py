@@ -133,7 +133,7 @@ def test_a_content_state_sees_what_comes_before_it_and_itself():
             visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)
             queries = streams.queries(hidden_BSD, is_last=False)
             apply = functools.partial(Layer(CONFIG).apply, {"params": layer})
-            hidden_BSD, _ = apply(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
+            hidden_BSD = apply(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
         return hidden_BSD[:, :12]
 
     sees = (RANK_BT[0, :, None] >= RANK_BT[0]) & (EXAMPLES_BT[0, :, None] == EXAMPLES_BT[0])

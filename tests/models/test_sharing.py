@@ -42,16 +42,17 @@ def unshared(params: dict) -> dict:
     return params | {"layers": jax.tree.map(repeat, params["layers"])}
 
 
-def number(config: EncoderConfig, params: dict, batch: dict, **taps):
-    """One in which every hidden state that can be seen counts differently."""
-    encoded = Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), **taps)
-    seen = 1.0 if "read_BK" in taps else batch["examples_BT"][..., None]
+def number(config: EncoderConfig, params: dict, batch: dict, taps: dict | None = None, **arguments):
+    """Return a number in which every visible hidden state counts differently."""
+    variables = {"params": params, "taps": taps or {}}
+    encoded = Encoder(config).apply(variables, *(batch[name] for name in CORE), **arguments)
+    seen = 1.0 if "read_BK" in arguments else batch["examples_BT"][..., None]
     return jnp.sum(jnp.sin(3 * encoded.hidden * seen)) + jnp.sum(encoded.pooled_BND**2)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def value_and_gradient(config, params, batch, **taps):
-    return jax.value_and_grad(lambda params: number(config, params, batch, **taps))(params)
+def value_and_gradient(config, params, batch, **arguments):
+    return jax.value_and_grad(lambda params: number(config, params, batch, **arguments))(params)
 
 
 def close(found, expected, tolerance=2e-5):
@@ -109,19 +110,20 @@ def test_the_taps_see_shared_layers_one_by_one(kind, groups):
     params, read_BK = params_of(config), batch["mlm_positions_BK"]
     head_mask_LH = np.ones((4, 2), np.float32)
     head_mask_LH[1, 0] = head_mask_LH[3, 1] = 0.0
-    taps = {"read_BK": read_BK, "head_mask_LH": head_mask_LH}
-    value, gradient = value_and_gradient(config, params, batch, **taps)
-    expected, of_copies = value_and_gradient(CONFIG, unshared(params), batch, **taps)
+    arguments = {"read_BK": read_BK, "taps": {"head_mask": head_mask_LH}}
+    value, gradient = value_and_gradient(config, params, batch, **arguments)
+    expected, of_copies = value_and_gradient(CONFIG, unshared(params), batch, **arguments)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     close(gradient, summed(of_copies, params))
 
     @functools.partial(jax.jit, static_argnums=0)
     def captured(config, params):
         core = (batch[name] for name in CORE)
-        return Encoder(config).apply({"params": params}, *core, capture=("hidden", "attention")).captured
+        return Encoder(config).apply({"params": params}, *core, mutable=["captured"])[1]["captured"]
 
     found = captured(config, params)
     assert found["hidden"].shape == (5, 3, 16, 24) and found["attention"].shape == (4, 3, 2, 16, 16)
+    assert found["context"].shape == (4, 3, 16, 2, 12) and found["feedforward"].shape == (4, 3, 16, 40)
     close(found, captured(CONFIG, unshared(params)))
 
 

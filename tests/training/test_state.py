@@ -70,7 +70,7 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
         for number in range(2):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(jnp.asarray(batch["examples_BT"]))
-            hidden_BTD, _ = Layer(config).apply({"params": layer}, hidden_BTD, visibility)
+            hidden_BTD = Layer(config).apply({"params": layer}, hidden_BTD, visibility)
     np.testing.assert_allclose(found.hidden, hidden_BTD, rtol=1e-5, atol=1e-5)
 
 

@@ -1,0 +1,138 @@
+"""Taps: per-layer values that a caller captures and masks that it applies, as Flax variables of an encoder.
+
+    variables = {"params": params, "taps": {"encoder": {"head_mask": head_mask_LH}}}
+    logits, state = model.apply(variables, batch, method=objective.logits, mutable=["captured"])
+    attention_LBHTT = state["captured"]["encoder"]["attention"]
+
+Variables have the path of the encoder: `encoder`, `generator/encoder`, or none for an `Encoder` on its own. Nothing
+between the caller and the layer passes them on, so every objective has them.
+
+`taps` holds masks, float arrays that scale activations:
+- `head_mask` [L, H] scales the context of each head; [L, H, B, N] does so for example n of row b.
+- `feedforward_mask` [L, F] scales the intermediate activations.
+
+`captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
+`"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some.
+- `hidden` [L + 1, B, T, D]: outputs of the layers, after the embeddings.
+- `attention` [L, B, H, T, T]: probabilities before dropout; they need `attention="plain"`.
+- `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as they are multiplied, after rotary
+  positions; context after `head_mask`, as the output projection reads it.
+- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`.
+
+An encoder that reads only some positions computes no others in its last layer: L is one less then, and `last` holds the
+values of the last layer at the Q positions that it computes, which are those of the summaries followed by `read_BK`
+(T stays the axis of its keys and values). With `rank_BT`, the states are the T + K of both streams.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.config import EncoderConfig
+
+TAPS, CAPTURED = "taps", "captured"
+HEAD_MASK, FEEDFORWARD_MASK = MASKS = ("head_mask", "feedforward_mask")
+NAMES = ("hidden", "attention", "queries", "keys", "values", "context", "feedforward")
+LAST = "last"
+
+
+def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
+    """Return the masks {name: [L, ...]} that the caller passed to an encoder.
+
+    Raises:
+      ValueError: a mask has an unknown name or another shape.
+    """
+    if encoder.is_initializing():
+        return {}
+    masks = dict(encoder.variables.get(TAPS, {}))
+    widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
+    for name, mask in masks.items():
+        if name not in MASKS:
+            raise ValueError(f"taps has no {name!r}; choose from {', '.join(MASKS)}")
+        ranks = (2, 4) if name == HEAD_MASK else (2,)
+        if mask.ndim not in ranks or mask.shape[:2] != (config.layers, widths[name]):
+            axes = "[L, H] or [L, H, B, N]" if name == HEAD_MASK else "[L, F]"
+            raise ValueError(f"{name} has shape {mask.shape}; pass {axes} with {(config.layers, widths[name])} first")
+    return masks
+
+
+def names_of(encoder: nn.Module) -> tuple[str, ...]:
+    """Return the names of the values that the caller captures.
+
+    Raises:
+      ValueError: a name is unknown.
+    """
+    if encoder.is_initializing() or not encoder.is_mutable_collection(CAPTURED):
+        return ()
+    names = tuple(encoder.variables.get(CAPTURED, {})) or NAMES
+    if unknown := sorted(set(names) - set(NAMES) - {LAST}):
+        raise ValueError(f"captured has no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+    return tuple(name for name in names if name != LAST)
+
+
+def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
+    """Return the `taps` of one layer, at the paths of the modules that read them."""
+    variables: dict = {}
+    if HEAD_MASK in masks:
+        variables["attention"] = {HEAD_MASK: masks[HEAD_MASK]}
+    if FEEDFORWARD_MASK in masks:
+        variables[FEEDFORWARD_MASK] = masks[FEEDFORWARD_MASK]
+    return {TAPS: variables} if variables else {}
+
+
+def layer_values(state: Mapping) -> dict[str, jax.Array]:
+    """Return the values {name: array} that one layer captured, those of its attention among them."""
+    captured = dict(state.get(CAPTURED, {}))
+    return dict(captured.pop("attention", {})) | captured
+
+
+def store(
+    encoder: nn.Module, embedded: jax.Array, values: Sequence[Mapping[str, jax.Array]], last: Mapping | None
+) -> None:
+    """Store what the layers of an encoder captured.
+
+    Args:
+      embedded: the embeddings, as the first layer reads them.
+      values: {name: [layers, ...]} of consecutive layers.
+      last: {name: array} of the last layer, if it computed only some positions.
+    """
+    stacked = {name: jnp.concatenate([part[name] for part in values]) for name in values[0]}
+    if "hidden" in stacked:
+        stacked["hidden"] = jnp.concatenate([embedded[None], stacked["hidden"]])
+    for name, value in (stacked if last is None else stacked | {LAST: dict(last)}).items():
+        encoder.put_variable(CAPTURED, name, value)
+
+
+def capture(module: nn.Module, name: str, value: jax.Array) -> None:
+    """Store a value of a layer if it is to be captured."""
+    if module.is_mutable_collection(CAPTURED) and not module.is_initializing():
+        module.put_variable(CAPTURED, name, value)
+
+
+def scale_heads(
+    module: nn.Module, context_BQHD: jax.Array, examples_BT: jax.Array, columns_BQ: jax.Array | None
+) -> jax.Array:
+    """Return the context of each head times its `head_mask`, if there is one.
+
+    Args:
+      examples_BT: int, number of each token's example; a mask per example leaves padding (0) as it is.
+      columns_BQ: int, columns of the queries; None for all tokens.
+    """
+    if not module.has_variable(TAPS, HEAD_MASK):
+        return context_BQHD
+    mask = module.get_variable(TAPS, HEAD_MASK).astype(context_BQHD.dtype)
+    if mask.ndim == 1:
+        return context_BQHD * mask[:, None]
+    examples_BQ = examples_BT if columns_BQ is None else jnp.take_along_axis(examples_BT, columns_BQ, axis=1)
+    mask_BNH = jnp.moveaxis(mask, 0, -1)
+    with_padding = jnp.concatenate([jnp.ones_like(mask_BNH[:, :1]), mask_BNH], axis=1)
+    return context_BQHD * jnp.take_along_axis(with_padding, examples_BQ[..., None], axis=1)[..., None]
+
+
+def scale_feedforward(module: nn.Module, expanded: jax.Array) -> jax.Array:
+    """Return intermediate activations [..., F] times `feedforward_mask`, if there is one."""
+    if not module.has_variable(TAPS, FEEDFORWARD_MASK):
+        return expanded
+    return expanded * module.get_variable(TAPS, FEEDFORWARD_MASK).astype(expanded.dtype)
