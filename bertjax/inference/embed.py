@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.inference.base import Pipeline
 from bertjax.models.encoder import Encoder
-from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.outputs import Output
 
 
@@ -33,7 +33,7 @@ class Embed(Pipeline):
         encoder = Encoder(self.model.encoder)
         hidden_BTD = encoder.apply({"params": params["encoder"]}, *(batch[name] for name in names)).hidden
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
-        return {"embedding": Output(unit(embedding_BND) if self.normalize else embedding_BND, per="example")}
+        return {"embedding": Output(l2_normalize(embedding_BND) if self.normalize else embedding_BND, per="example")}
 
     def predictions(self, outputs, examples) -> list[dict[str, Any]]:
         """{`embedding`: D numbers, each the shortest decimal with the same float32 value}."""

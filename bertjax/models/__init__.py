@@ -1,1 +1,1 @@
-"""Encoders and heads: the only place with Flax modules. Knows nothing of data, objectives or training."""
+"""The model: encoder, heads and taps. The only package with Flax modules; it imports neither data nor training."""

@@ -1,4 +1,4 @@
-"""Self-attention: which tokens see which, and the plain path that every backend can run; kernels are in `kernels`."""
+"""Self-attention, with the plain implementation that every backend can run first; the others are in `kernels`."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,10 @@ from flax import linen as nn
 
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
-from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, path_at
+from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, implementation_at
 from bertjax.models.layers import Dense, dropout
-from bertjax.models.relative import Relations, RelativeTerms
-from bertjax.models.rotary import Rotation
+from bertjax.models.relative import RelativeBias, RelativePositions
+from bertjax.models.rotary import Rotary, apply_rotary
 from bertjax.models.visibility import Queries, Visibility
 
 
@@ -20,19 +20,17 @@ def attend(
     mask_BQT: jax.Array,
     dropout_rate: float,
     dropout_key: jax.Array | None,
-    terms_BHQT: jax.Array | None = None,
+    bias_BHQT: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1), softmax in float32.
+    """Return context [B, Q, H, D / H] and probabilities before dropout of scaled dot-product attention.
 
-    `terms_BHQT` are added to the products of queries and keys, and scaled with them.
-
-    Returns:
-      The attended values, [B, Q, H, D / H], and the probabilities before dropout, [B, H, Q, T].
+    Vaswani et al. (2017, section 3.2.1), with the softmax in float32. `bias_BHQT` is added to the products of queries
+    and keys and scaled with them.
     """
     scale = query_BQHD.shape[-1] ** -0.5
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD).astype(jnp.float32)
-    if terms_BHQT is not None:
-        logits_BHQT += terms_BHQT * scale
+    if bias_BHQT is not None:
+        logits_BHQT += bias_BHQT * scale
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
     kept_BHQT = dropout(probabilities_BHQT, dropout_rate, dropout_key)
@@ -51,7 +49,7 @@ class SelfAttention(nn.Module):
         hidden_BTD: jax.Array,
         visibility: Visibility,
         key: jax.Array | None,
-        positions: Rotation | Relations | None = None,
+        positions: Rotary | RelativePositions | None = None,
     ) -> jax.Array:
         """Return the projected context [B, Q, D] of the queries, or of all tokens.
 
@@ -62,7 +60,7 @@ class SelfAttention(nn.Module):
           positions: rotary or relative positions of all tokens, if `config.positions` is either.
 
         Raises:
-          ValueError: the path of `config.execution` cannot express the visibility or the positions, or has no dropout.
+          ValueError: the implementation cannot express the visibility or the positions, or has no dropout.
         """
         config = self.config
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (hidden_BTD, None, None, hidden_BTD.shape[1])
@@ -73,25 +71,27 @@ class SelfAttention(nn.Module):
 
         query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", hidden_BTD)
         value_BTHD = heads("value", hidden_BTD)
-        terms_BHQT = None
+        bias_BHQT = None
         if config.positions == "rotary":
-            query_BQHD, key_BTHD = positions.at(columns_BQ).turned(query_BQHD), positions.turned(key_BTHD)
+            query_BQHD, key_BTHD = apply_rotary(query_BQHD, positions.at(columns_BQ)), apply_rotary(key_BTHD, positions)
         elif config.positions == "relative":
-            query_BQHD, terms_BHQT = RelativeTerms(config, name="relative")(query_BQHD, positions, columns_BQ, tokens)
+            query_BQHD, bias_BHQT = RelativeBias(config, name="relative")(query_BQHD, positions, columns_BQ, tokens)
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None else config.attention_dropout
-        path = path_at(config.execution.attention, hidden_BTD.shape[1])
-        if path == PLAIN or queries is not None:  # a few queries are little work, and the kernels take T of them
+        implementation = implementation_at(config.execution.attention, hidden_BTD.shape[1])
+        if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            context_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, terms_BHQT)
+            context_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT)
             taps.capture(self, "attention", probabilities_BHQT)
         elif config.positions == "relative":
-            raise ValueError(f"attention path {path} cannot express relative positions; use the plain path")
+            raise ValueError(f"attention={implementation} cannot express relative positions; use attention={PLAIN}")
         else:
-            kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[path]
+            kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
             if rate:
-                raise ValueError(f"attention path {path} has no dropout, and attention_dropout={rate}")
+                raise ValueError(
+                    f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
+                )
             context_BQHD = kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)

@@ -1,4 +1,4 @@
-"""What an encoder is: an architecture as data, and the published ones as presets."""
+"""The architecture of an encoder as data, the published ones as presets, and how an encoder is executed."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
 
-# The name under which a checkpoint policy finds the weights that `Execution.gather_layer` gathered.
+# Name for checkpoint policies of the weights that `Execution.gather_layer` gathered.
 GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
@@ -23,16 +23,17 @@ VOCABULARY_MULTIPLE = 128
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How an encoder is computed; none of this changes its parameters.
+    """How an encoder is computed; nothing here changes its parameters.
 
     Attributes:
-      dtype: of activations and matrix products (`float32` or `bfloat16`); softmax, layer norm and losses stay float32.
+      dtype: dtype of activations and matrix products (`float32` or `bfloat16`); softmax, layer norm and losses are
+        always float32.
       unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
-      remat: what the backward pass recomputes: `none` of it, all but products with weights (`dots`), or whole layers
-        (`full`).
-      attention: `plain`, or a path of `bertjax.models.kernels` where that can serve.
+      remat: what the backward pass recomputes: nothing (`none`), all but products with weights (`dots`), or whole
+        layers (`full`).
+      attention: `plain`, or an implementation of `bertjax.models.kernels` for the rows that it can compute.
       gather_layer: what a layer's weights pass through before they are used, where they rest in shares.
-      task_type: which row of the table of task embeddings is added; read where there is such a table.
+      task_type: row of the table of task embeddings that is added, if the model has such a table.
     """
 
     dtype: str = "float32"
@@ -54,40 +55,43 @@ class EncoderConfig:
 
     Attributes:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
-      layers: L, the depth, whatever layers share.
+      layers: L, the depth; layers that share parameters count separately.
       width: D.
       heads: H; the width of a head is D / H.
-      feedforward: F, width of the hidden layer between two layers' attention.
-      activation: of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh (Hendrycks &
-        Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv 2002.05202); the
-        MLM head has `gelu` then.
-      norm: where the layer norms of attention and feed-forward are: `post`, after the sum of input and output, or
+      feedforward: F, width of the hidden layer of the feed-forward part.
+      activation: nonlinearity of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh
+        (Hendrycks & Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv
+        2002.05202); with `geglu` the MLM head has `gelu`.
+      norm: position of the layer norms of attention and feed-forward: `post`, after the sum of input and output, or
         `pre`, before the input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
-      biases: of dense layers and layer norms: `all`, or those of the `heads` alone (pooler, classifiers, vocabulary).
-      positions: `learned`, a table of them, or `rotary`, which turns queries and keys (Su et al., 2021, arXiv
-        2104.09864), or `relative`, learned terms of distances, and of segments, in the logits of attention, which then
-        has no other biases; words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
-      rotary_base: of rotary positions, the longest of their wavelengths over 2 pi.
-      window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0
-        where all layers are global.
-      global_every: the first of so many layers sees the whole example, the others are local; 1 where all do.
+      biases: which dense layers and layer norms have biases: `all`, or only those of the `heads` (pooler, classifiers,
+        vocabulary).
+      positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864); or
+        `relative`, learned terms of distances and segments in the logits of attention, which then has no other biases,
+        and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
+      rotary_base: longest wavelength of rotary positions over 2 pi.
+      window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0 if
+        all layers are global.
+      global_every: period of global layers, which see the whole example: the first of every `global_every` layers is
+        global and the others are local; 1 if all layers are global.
       sharing: what layers share (Lan et al., 2020, section 3.1): `none`, the weights of `attention` or of
         `feedforward`, each with its layer norm, or `all`, so that depth costs no parameters (Dehghani et al., 2019,
         arXiv 1807.03819).
-      sharing_groups: G, how many sets there are of what layers share; L / G consecutive layers have one.
-      embedding_width: E, of the embeddings, which a dense layer takes to D where they differ (Lan et al., 2020, section
+      sharing_groups: G, number of sets of shared parameters; L / G consecutive layers use one set.
+      embedding_width: E, width of the embeddings; a dense layer maps them to D if E differs (Lan et al., 2020, section
         3.1; arXiv 1909.11942); 0 for D.
-      max_positions: tokens of the longest example.
-      position_offset: rows of the position table that no token reads, before that of the first position; RoBERTa has 2,
-        those of its padding symbol and of the one before it.
-      segments: rows of the segment table; 0 for none. Where positions are relative, tokens are of one segment or not,
-        and the number says nothing more.
+      max_positions: number of tokens of the longest example.
+      position_offset: rows of the position table before the first position, which no token reads; RoBERTa has 2, for
+        its padding symbol and the symbol before it.
+      segments: rows of the segment table; 0 for none. With relative positions two tokens share a segment or not, and
+        only 0 or not 0 matters.
       task_types: rows of the table of task embeddings, one of which is added to every token (Sun et al., 2020, ERNIE
         2.0, arXiv 1907.12412, "Model Structure"); 0 for none.
       dropout: rate on embeddings and on the output of attention and feed-forward.
       attention_dropout: rate on the attention probabilities.
-      norm_epsilon: of every layer norm.
-      init_stddev: of the truncated normal (cut at two deviations) that kernels and embeddings start from.
+      norm_epsilon: epsilon of every layer norm.
+      init_stddev: standard deviation of the truncated normal (cut at two deviations) that kernels and embeddings start
+        from.
       execution: how it is computed; not part of the architecture.
     """
 
@@ -130,7 +134,7 @@ class EncoderConfig:
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
         for field, of_zero in (
-            ("embedding_width", "takes that of model.width"),
+            ("embedding_width", "stands for model.width"),
             ("position_offset", "reads the position table from its first row"),
             ("segments", "has no segment table"),
             ("task_types", "has no table of task embeddings"),
@@ -148,36 +152,36 @@ class EncoderConfig:
             )
         if self.sharing == "none" and self.sharing_groups > 1:
             raise UserError(
-                f"model.sharing_groups={self.sharing_groups} says who shares, and model.sharing=none; choose one of "
-                f"{', '.join(SHARING[1:])}, or leave sharing_groups 1"
+                f"model.sharing_groups={self.sharing_groups} has no effect with model.sharing=none; set "
+                f"model.sharing to one of {', '.join(SHARING[1:])}, or remove sharing_groups"
             )
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
-                raise UserError(f"model.{field}={getattr(self, field)} must lie in [0, 1)")
+                raise UserError(f"model.{field}={getattr(self, field)} must be at least 0 and below 1")
 
     def _check_positions(self) -> None:
         if self.positions != "learned" and self.position_offset:
             raise UserError(
-                f"model.position_offset={self.position_offset} is of a position table, which "
-                f"model.positions={self.positions} has not; leave it 0"
+                f"model.position_offset={self.position_offset} needs a position table, which "
+                f"model.positions={self.positions} does not have; set it to 0"
             )
         if self.positions == "relative" and self.task_types:
             raise UserError(
-                f"model.task_types={self.task_types} are embeddings that are added to words, which "
-                "model.positions=relative leaves as they are; choose learned or rotary, or leave task_types 0"
+                f"model.task_types={self.task_types} are embeddings that are added to words, and "
+                "model.positions=relative adds nothing to words; choose learned or rotary, or set task_types to 0"
             )
         if self.positions == "relative" and self.width % 2:
-            raise UserError(f"model.positions=relative needs pairs of channels, and model.width={self.width} is odd")
+            raise UserError(f"model.positions=relative needs an even model.width, not {self.width}")
         if self.positions == "rotary":
             if self.width // self.heads % 2:
                 raise UserError(
-                    f"model.positions=rotary turns pairs, and model.width={self.width} over "
+                    f"model.positions=rotary needs heads of even width, and model.width={self.width} over "
                     f"model.heads={self.heads} is odd; choose another number of heads"
                 )
         elif self.rotary_base != EncoderConfig.rotary_base:
             raise UserError(
-                f"model.rotary_base={self.rotary_base} says nothing to model.positions={self.positions}; leave it out, "
-                "or choose rotary"
+                f"model.rotary_base={self.rotary_base} has no effect with model.positions={self.positions}; remove "
+                "it, or choose rotary"
             )
         if self.rotary_base <= 1.0:
             raise UserError(f"model.rotary_base={self.rotary_base} must be above 1; 10000 is usual")
@@ -205,12 +209,12 @@ class EncoderConfig:
 
     @property
     def local_layers(self) -> int:
-        """How many layers see a window alone."""
+        """Number of layers that see only a window."""
         return self.layers - -(-self.layers // self.global_every)
 
     @property
     def embedded_width(self) -> int:
-        """E, said or not."""
+        """E, with the default of D."""
         return self.embedding_width or self.width
 
     @property

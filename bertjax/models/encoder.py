@@ -1,8 +1,8 @@
 """The encoder: embeddings, a stack of identical layers, a pooler.
 
-The stack keeps one parameter tree with a leading layer axis, and runs it as a scan, unrolled or not; what layers share
-has fewer rows there (`bertjax.models.stack`). Heads that read only a few positions say so (`read_BK`): the last layer
-then computes those positions alone, which is exact and saves most of one layer.
+The layers are one parameter tree with a leading layer axis, run as a scan, unrolled or not. Shared parameters have
+fewer rows (`bertjax.models.stack`). For heads that read only a few positions (`read_BK`), the last layer computes
+only those, which is exact and saves most of one layer.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from flax import linen as nn
 from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import GATHERED, EncoderConfig
-from bertjax.models.kernels import KERNEL, PLAIN, path_at
+from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
 from bertjax.models.random import split
-from bertjax.models.relative import Relations, relations
-from bertjax.models.rotary import Rotation, rotation
+from bertjax.models.relative import RelativePositions, relative_positions
+from bertjax.models.rotary import Rotary, rotary_at
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
 
@@ -61,15 +61,15 @@ class _Depth(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """What every layer knows of the tokens: who sees whom, where they are, and in which order some are predicted."""
+    """Inputs of every layer that describe the tokens: visibility, positions, and the streams of predicted tokens."""
 
     visibility: Visibility
-    positions: Rotation | Relations | None
+    positions: Rotary | RelativePositions | None
     streams: Streams | None = None
 
 
 class Layer(nn.Module):
-    """One Transformer layer (Vaswani et al., 2017, section 3.1), its norms where `config.norm` says."""
+    """One Transformer layer (Vaswani et al., 2017, section 3.1) with its norms where `config.norm` puts them."""
 
     config: EncoderConfig
 
@@ -80,7 +80,7 @@ class Layer(nn.Module):
         visibility: Visibility,
         key: jax.Array | None = None,
         queries: Queries | None = None,
-        positions: Rotation | Relations | None = None,
+        positions: Rotary | RelativePositions | None = None,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`."""
         config, is_pre = self.config, self.config.norm == "pre"
@@ -111,11 +111,10 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The encoder of BERT (Devlin et al., 2019, section 3) and of its relatives, as `config` says.
+    """The encoder of BERT (Devlin et al., 2019, section 3) and its relatives, as `config` describes it.
 
     Attributes:
-      config: the architecture.
-      embeddings: those of another encoder of the same root module, read in place of its own; it must have the same E.
+      embeddings: embeddings of another encoder of the same root module with the same E, read instead of its own.
     """
 
     config: EncoderConfig
@@ -133,7 +132,7 @@ class Encoder(nn.Module):
             self.final_norm = layer_norm(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
-        else:  # a device's share of the stack, whose shape no initializer gives
+        else:  # a device's shard of the stack, whose shape no initializer gives
             self.layers = self.get_variable("params", "layers")
         self.pooler = Dense(self.config, self.config.width)
 
@@ -209,22 +208,22 @@ class Encoder(nn.Module):
         return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None)
 
     def _check(self, captures, seq_len, read_BK, rank_BT, memory_BT):
-        implementation = path_at(self.config.execution.attention, seq_len)
+        implementation = implementation_at(self.config.execution.attention, seq_len)
         if "attention" in captures and implementation != PLAIN:
             raise ValueError(
                 f"attention={implementation} keeps no probabilities to capture; build the encoder with "
                 f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
             )
         if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
-            raise ValueError("rank_BT needs read_BK, the tokens that are predicted, and relative positions")
+            raise ValueError("rank_BT needs read_BK, the predicted tokens, and relative positions; pass and set both")
         if memory_BT is not None and rank_BT is None:
-            raise ValueError("memory_BT says which tokens pass no gradient on to what rank_BT orders; give it, too")
+            raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too")
 
     def _positions(self, positions_BT, segments_BT):
         config = self.config
         if config.positions == "rotary":
-            return rotation(positions_BT, config.width // config.heads, config.rotary_base)
-        return relations(config, segments_BT) if config.positions == "relative" else None
+            return rotary_at(positions_BT, config.width // config.heads, config.rotary_base)
+        return relative_positions(config, segments_BT) if config.positions == "relative" else None
 
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
         """Run all layers, the last one only at the positions `read_BQ` if these are given, and the norm after them."""

@@ -1,4 +1,4 @@
-"""Heads: what turns hidden states into logits."""
+"""Heads, which turn hidden states into logits."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,31 +12,31 @@ from bertjax.models.layers import Dense, activation, layer_norm
 
 
 class Heads(nn.Module):
-    """Heads by the names of their terms, which their params have, too.
+    """Heads by name; their parameters have the same names.
 
     Attributes:
-      kinds: {term: what makes its head}.
+      kinds: {name: constructor of the head}.
     """
 
     kinds: Mapping[str, Callable[[], nn.Module]]
 
     def setup(self):
-        for term, make in self.kinds.items():
-            setattr(self, term, make())
+        for name, make in self.kinds.items():
+            setattr(self, name, make())
 
-    def __call__(self, term: str, *inputs: jax.Array) -> Any:
-        """What the head of a term makes of its inputs."""
-        return getattr(self, term)(*inputs)
+    def __call__(self, head: str, *inputs: jax.Array) -> Any:
+        """Return what a head computes from its inputs."""
+        return getattr(self, head)(*inputs)
 
 
 class MaskedLMHead(nn.Module):
-    """Transform to E, then a product with the word embeddings themselves (Devlin et al., 2019, section 3.1, task 1)."""
+    """Transform to E, then a product with the word embeddings (Devlin et al., 2019, section 3.1, task 1)."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        """Return float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
         transform = Dense(config, config.embedded_width, config.has_biases, name="transform")
@@ -45,22 +45,26 @@ class MaskedLMHead(nn.Module):
 
 
 class VocabularyHead(nn.Module):
-    """A product with the word embeddings, and no layer before it (Yang et al., 2019, section 2.3)."""
+    """Product with the word embeddings, without a layer before it (Yang et al., 2019, section 2.3)."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Returns float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        """Return float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
         return vocabulary_logits(self.config, hidden_BKD, word_VE, word_bias_V)
 
 
 class SpanBoundaryHead(nn.Module):
-    """Guesses a token of a masked span from the two tokens around the span and its place in it.
+    """Predicts a token of a masked span from the two tokens around the span and the token's place in it.
 
-    Two layers with GELU and layer norm on the concatenation of the boundary states and the embedding of the place, then
-    a product with the word embeddings (Joshi et al., 2020, section 3.2).
+    Two layers with GELU and layer norm read the boundary states and the embedding of the place; a product with the word
+    embeddings follows (Joshi et al., 2020, section 3.2).
+
+    Attributes:
+      longest: number of places that have an embedding.
+      place_width: width of the place embeddings.
     """
 
     config: EncoderConfig
@@ -71,10 +75,10 @@ class SpanBoundaryHead(nn.Module):
     def __call__(
         self, left_BKD: jax.Array, right_BKD: jax.Array, places_BK: jax.Array, word_VE: jax.Array
     ) -> jax.Array:
-        """Returns float32 logits_BKV over the padded vocabulary.
+        """Return float32 logits_BKV over the padded vocabulary.
 
         Args:
-          left_BKD, right_BKD: hidden states of the last token before the span and of the first one after it.
+          left_BKD, right_BKD: hidden states of the last token before the span and of the first token after it.
           places_BK: int, in [0, longest), 0 for the first token of the span.
           word_VE: the word embeddings.
         """
@@ -92,7 +96,7 @@ class SpanBoundaryHead(nn.Module):
 def vocabulary_logits(
     config: EncoderConfig, transformed_BKE: jax.Array, word_VE: jax.Array, word_bias_V: jax.Array
 ) -> jax.Array:
-    """The product with the word embeddings, float32 logits_BKV; those of padded ids are the lowest float."""
+    """Return the product with the word embeddings, float32 logits_BKV; padded ids have the lowest float."""
     is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
     bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
     rows = transformed_BKE.reshape(-1, transformed_BKE.shape[-1])
@@ -101,16 +105,16 @@ def vocabulary_logits(
 
 
 class DetectionHead(nn.Module):
-    """Says of each token whether it was replaced (Clark et al., 2020, section 2).
+    """Predicts for each token whether it was replaced (Clark et al., 2020, section 2).
 
-    Its hidden layer is that of the code that the authors published, google-research/electra.
+    The hidden layer follows the published code, google-research/electra.
     """
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
-        """Returns float32 logits_BT."""
+        """Return float32 logits_BT."""
         transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
         transformed_BTD = activation(self.config)(transform(hidden_BTD))
         return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
@@ -124,5 +128,5 @@ class PairHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled_BND: jax.Array) -> jax.Array:
-        """Returns float32 logits, [B, N, classes]."""
+        """Return float32 logits, [B, N, classes]."""
         return Dense(self.config, self.classes, name="classifier")(pooled_BND).astype(jnp.float32)

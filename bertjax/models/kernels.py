@@ -1,6 +1,6 @@
-"""Attention paths that never hold [B, H, T, T], and where each can serve.
+"""Implementations of attention that never hold [B, H, T, T], and which rows each can compute.
 
-None has dropout inside. What the plain path (`attention.attend`) computes, these compute to rounding.
+None of them has dropout. They compute what the plain implementation (`attention.attend`) does, up to rounding.
 """
 
 import jax
@@ -8,37 +8,34 @@ import jax.numpy as jnp
 
 from bertjax.models.visibility import Visibility
 
-PLAIN, SPLASH, CUDNN = PATHS = ("plain", "splash", "cudnn")
+PLAIN, SPLASH, CUDNN = ("plain", "splash", "cudnn")
 
-# The name under which a checkpoint policy finds what a kernel leaves for its backward pass.
+# Name of what a kernel keeps for its backward pass, for checkpoint policies.
 KERNEL = "kernel"
 
-# Below, the plain path is as fast: predicted for v5e, the two are level at 128 tokens.
+# Shorter rows are as fast by the plain implementation: on v5e the forecasts of the two are equal at 128 tokens.
 SHORTEST_SPLASH = 256
-# Lengths come in tiles of 128 lanes; a block of queries or keys is as long as the row, up to this.
+# Rows are tiled by 128 lanes; a block of queries or keys is as long as the row, up to _LONGEST_BLOCK.
 _LANES, _LONGEST_BLOCK = 128, 512
 
 
-def path_at(path: str, seq_len: int) -> str:
-    """The path that rows of a length take where `path` is wanted: splash leaves short and untiled rows to plain."""
-    if path == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
+def implementation_at(requested: str, seq_len: int) -> str:
+    """Return the implementation for rows of a length: `plain` for short and untiled rows if splash is requested."""
+    if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
-    return path
+    return requested
 
 
 def attend_by_splash(
     query_BTHD: jax.Array, key_BTHD: jax.Array, value_BTHD: jax.Array, visibility: Visibility, interpret: bool = False
 ) -> jax.Array:
     """Splash attention (JAX's Pallas kernel for TPU v4 and later, a blockwise softmax as in Dao et al., 2022,
-    arXiv 2205.14135), examples kept apart by segment ids.
+    arXiv 2205.14135), with examples separated by segment ids. Returns the context, [B, T, H, D / H].
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: local to a device, since no partitioner takes a kernel apart.
-      visibility: examples alone.
+      query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.
+      visibility: without window and ranks.
       interpret: run the kernel's program without a TPU, for tests.
-
-    Returns:
-      The attended values, [B, T, H, D / H].
 
     Raises:
       ValueError: the visibility has a window or ranks.
@@ -49,7 +46,7 @@ def attend_by_splash(
     _check(visibility, SPLASH)
     _, seq_len, heads, width = query_BTHD.shape
     block = _LONGEST_BLOCK if seq_len % _LONGEST_BLOCK == 0 else _LANES if seq_len > _LONGEST_BLOCK else seq_len
-    # A head narrower than a tile of lanes is padded to it unless the sequence lies along the lanes.
+    # A head narrower than a tile of lanes is padded to the tile unless the sequence is along the lanes.
     layout = splash.QKVLayout.HEAD_DIM_MINOR if width % _LANES == 0 else splash.QKVLayout.SEQ_MINOR
     blocks = splash.BlockSizes(
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, use_fused_bwd_kernel=True,
@@ -74,21 +71,17 @@ def attend_by_cudnn(
     visibility: Visibility,
     implementation: str = "cudnn",
 ) -> jax.Array:
-    """cuDNN's fused attention through JAX; it honors packing only by a full mask, [B, 1, T, T].
+    """Return the context [B, T, H, D / H] by cuDNN's fused attention, which respects packing only by a full mask.
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: bfloat16 or float16.
-      visibility: of any kind.
-      implementation: `xla` computes the same call anywhere, for tests.
-
-    Returns:
-      The attended values, [B, T, H, D / H].
+      implementation: `xla` computes the same call on any backend, for tests.
     """
     mask_B1TT = visibility.mask_BQT()[:, None]
     return jax.nn.dot_product_attention(query_BTHD, key_BTHD, value_BTHD, mask=mask_B1TT, implementation=implementation)
 
 
-def _check(visibility: Visibility, path: str) -> None:
-    for what in ("window", "rank_BT"):
-        if getattr(visibility, what) is not None:
-            raise ValueError(f"attention path {path} cannot express Visibility.{what}; use the plain path")
+def _check(visibility: Visibility, implementation: str) -> None:
+    for field in ("window", "rank_BT"):
+        if getattr(visibility, field) is not None:
+            raise ValueError(f"attention={implementation} cannot express Visibility.{field}; use attention={PLAIN}")

@@ -1,7 +1,7 @@
-"""The parts that encoder and heads are built of: dense layers, layer norm, dropout, embeddings.
+"""The parts that encoder and heads are built from: dense layers, layer norm, dropout, embeddings.
 
-A parameter whose name begins with `word` has the padded vocabulary as its first axis; `vocabulary.py` cuts it by that
-name wherever the padding must not show.
+A parameter whose name starts with `word` has the padded vocabulary as its first axis. `vocabulary.py` finds it by that
+name and removes the padding where it must not be visible.
 """
 
 import math
@@ -14,7 +14,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.random import bits
 
-# Dropout decides by one byte, so that one 32-bit draw serves four elements.
+# One byte decides an element in dropout, so one 32-bit draw serves four elements.
 _BYTE_VALUES = 256
 
 
@@ -22,7 +22,10 @@ class Dense(nn.Module):
     """`x @ kernel + bias` on the last axis, with BERT's initialization: truncated normal kernel, zero bias.
 
     The leading axes are merged before the product, not contracted in the gradient: XLA's CPU backend then reads the
-    activations as they lie, where it would first write a transposed copy of them.
+    activations in place instead of writing a transposed copy of them first.
+
+    Attributes:
+      dtype: compute dtype; empty for that of the encoder.
     """
 
     config: EncoderConfig
@@ -32,7 +35,7 @@ class Dense(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Return [..., features] of [..., in], computed in `dtype`, by default that of the encoder."""
+        """Map [..., in] to [..., features]."""
         dtype = jnp.dtype(self.dtype or self.config.execution.dtype)
         kernel = self.param(
             "kernel", nn.initializers.truncated_normal(self.config.init_stddev), (x.shape[-1], self.features)
@@ -44,7 +47,7 @@ class Dense(nn.Module):
 
 
 def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
-    """Layer norm over the last axis (Ba et al., 2016), its statistics in float32."""
+    """Return a layer norm over the last axis (Ba et al., 2016) with statistics in float32."""
     return nn.LayerNorm(
         epsilon=config.norm_epsilon,
         dtype=jnp.dtype(config.execution.dtype),
@@ -55,25 +58,25 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """The exact, erf form of GELU (Hendrycks & Gimpel, 2016), as published in BERT."""
+    """Return GELU in its exact, erf form (Hendrycks & Gimpel, 2016), as published in BERT."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
 
 
 def gelu_tanh(x: jax.Array) -> jax.Array:
-    """The approximation of GELU by tanh (Hendrycks & Gimpel, 2016, section 2)."""
+    """Return the approximation of GELU by tanh (Hendrycks & Gimpel, 2016, section 2)."""
     return 0.5 * x * (1.0 + jnp.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
 def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
-    """The function that `config.activation` names, without the gate of `geglu`."""
+    """Return the function that `config.activation` names, without the gate of `geglu`."""
     return {"gelu": gelu, "gelu_tanh": gelu_tanh, "geglu": gelu}[config.activation]
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zeroes a share of `x` [B, ...] and scales the rest so that its mean stays; without a key, `x` itself.
+    """Zero a share of `x` [B, ...] and scale the rest so that the mean is kept; without a key, return `x`.
 
-    The share is `rate` rounded to a multiple of 1/256 and the scale is its exact inverse, since each element is decided
-    by one byte of threefry's 32-bit words: a quarter of the hashing of a word per element.
+    One byte of threefry's 32-bit words decides each element, which takes a quarter of the hashing of one word per
+    element. The share is therefore `rate` rounded to a multiple of 1/256, and the scale is exactly its inverse.
     """
     if key is None or rate == 0.0:
         return x
@@ -87,9 +90,8 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalized (Devlin et al., 2019, figure 2), all of width E.
 
-    Positions that are rotary have no table here, nor have segments and tasks where there are none. Where positions are
-    relative, so are segments, and words are embedded as they are; beside them is `query`, which stands for a token that
-    is not seen (Yang et al., 2019, section 2.3).
+    Rotary positions have no table here. Relative positions make segments relative, too: words are then embedded without
+    a norm, and `query` is the embedding of a token that is not seen (Yang et al., 2019, section 2.3).
     """
 
     config: EncoderConfig
@@ -112,10 +114,10 @@ class Embeddings(nn.Module):
     def __call__(
         self, tokens_BT: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array, key: jax.Array | None
     ) -> jax.Array:
-        """Returns [B, T, E]; `key` None means no dropout."""
+        """Return [B, T, E]; `key` None means no dropout."""
 
         def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
-            # In float32, so that the gradients of a frequent token are not rounded one by one as they add up.
+            # In float32, so that the gradients of a frequent token are summed without rounding each of them.
             return table_NE.astype(jnp.float32)[indices_BT]
 
         summed_BTE = rows(self.word, tokens_BT)

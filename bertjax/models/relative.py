@@ -1,12 +1,12 @@
-"""Relative positions and segments: of two tokens, their distance and whether they are of one segment.
+"""Relative positions and segments: distances of two tokens, and whether they share a segment, as terms of attention.
 
 Transformer-XL's attention (Dai et al., 2019, arXiv 1901.02860, section 3.3) with XLNet's segment term (Yang et al.,
 2019, arXiv 1906.08237, section 2.5). The logit of a query q and a key k is
 
     (q + u) k + (q + v) W r_distance + (q + w) s_same
 
-with r a sinusoid, and u, v, w, W and the two s learned in each layer. Examples of a row see only themselves, so that
-the distance of two tokens is that of their columns.
+with r a sinusoid, and u, v, w, W and the two s learned in each layer. A token attends only to its own example, so the
+distance of two tokens is the distance of their columns.
 """
 
 from typing import NamedTuple
@@ -21,46 +21,41 @@ from bertjax.models.layers import Dense
 _BASE = 10_000.0
 
 
-class Relations(NamedTuple):
-    """What the tokens of a batch are to each other.
+class RelativePositions(NamedTuple):
+    """Distances and segments of the tokens of a batch.
 
     Attributes:
       distances_RD: float32, R = 2T; row r is the sinusoid of the distance T - r, query minus key.
-      segments_BT: int; None where segments are none.
+      segments_BT: int; None for a model without segments.
     """
 
     distances_RD: jax.Array
     segments_BT: jax.Array | None
 
 
-def relations(config: EncoderConfig, segments_BT: jax.Array) -> Relations:
-    """Those of rows with these segments (Vaswani et al., 2017, section 3.5, sines first and cosines after them)."""
+def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> RelativePositions:
+    """Return the sinusoids (Vaswani et al., 2017, section 3.5, sines before cosines) and segments of a batch."""
     seq_len, channels = segments_BT.shape[1], config.width // 2
     frequencies_C = _BASE ** (-jnp.arange(channels, dtype=jnp.float32) / channels)
     angles_RC = (seq_len - jnp.arange(2 * seq_len, dtype=jnp.float32))[:, None] * frequencies_C
     distances_RD = jnp.concatenate([jnp.sin(angles_RC), jnp.cos(angles_RC)], axis=-1)
-    return Relations(distances_RD, segments_BT if config.segments else None)
+    return RelativePositions(distances_RD, segments_BT if config.segments else None)
 
 
-class RelativeTerms(nn.Module):
-    """What distance and segment add to the logits of attention."""
+class RelativeBias(nn.Module):
+    """Terms of distance and segment in the logits of attention."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(
-        self, query_BQHC: jax.Array, relations: Relations, columns_BQ: jax.Array | None, tokens: int
+        self, query_BQHC: jax.Array, positions: RelativePositions, columns_BQ: jax.Array | None, tokens: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Queries for the product with keys, and the logits to add to it.
+        """Return queries [B, Q, H, C] for the product with keys, and the float32 bias [B, H, Q, T] to add to it.
 
         Args:
-          query_BQHC: of any tokens.
-          relations: of the tokens.
-          columns_BQ: int, where the queries sit; None where all tokens ask and no more.
-          tokens: see `shifted`.
-
-        Returns:
-          [B, Q, H, C], and float32 [B, H, Q, T].
+          columns_BQ: int, columns of the queries; None if they are all tokens.
+          tokens: see `relative_shift`.
         """
         config, (*_, heads, channels) = self.config, query_BQHC.shape
         init, dtype = nn.initializers.truncated_normal(config.init_stddev), query_BQHC.dtype
@@ -68,29 +63,29 @@ class RelativeTerms(nn.Module):
         def biased(name: str) -> jax.Array:
             return query_BQHC + self.param(f"{name}_bias", init, (heads, channels)).astype(dtype)
 
-        rows_RD = Dense(config, config.width, use_bias=False, name="distance")(relations.distances_RD)
+        rows_RD = Dense(config, config.width, use_bias=False, name="distance")(positions.distances_RD)
         rows_RHC = rows_RD.reshape(-1, heads, channels)
-        terms_BHQT = shifted(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
-        if relations.segments_BT is not None:
+        bias_BHQT = relative_shift(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
+        if positions.segments_BT is not None:
             segment_2HC = self.param("segment", init, (2, heads, channels)).astype(dtype)
             same, other = jnp.moveaxis(jnp.einsum("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
-            keys_BT = relations.segments_BT
+            keys_BT = positions.segments_BT
             own_BQ = keys_BT if columns_BQ is None else jnp.take_along_axis(keys_BT, columns_BQ, axis=1)
             is_same_BQT = own_BQ[:, :, None] == keys_BT[:, None, :]
-            terms_BHQT += jnp.where(is_same_BQT[:, None], same[..., None], other[..., None])
-        return biased("content"), terms_BHQT.astype(jnp.float32)
+            bias_BHQT += jnp.where(is_same_BQT[:, None], same[..., None], other[..., None])
+        return biased("content"), bias_BHQT.astype(jnp.float32)
 
 
-def shifted(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int) -> jax.Array:
-    """For each query, of its products with all distances those with the T tokens of its row: [B, H, Q, T].
+def relative_shift(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int) -> jax.Array:
+    """Return the products [B, H, Q, T] of each query with its distances to the T tokens of its row.
 
-    The query in column c begins at row T - c, that of its distance to column 0. For all T tokens that is a change of
-    shape: in rows of 2T - 1 the beginnings lie below each other (Dai et al., 2019, appendix B).
+    For the query in column c they start at row T - c, its distance to column 0. For all T tokens this is a change of
+    shape: in rows of 2T - 1 the starts are in one column (Dai et al., 2019, appendix B).
 
     Args:
-      products_BHQR: of queries and distances.
-      columns_BQ: int, where the queries sit; None where all tokens ask and no more.
-      tokens: how many of the first queries are all T tokens in their order: T or 0.
+      products_BHQR: products of queries with all distances.
+      columns_BQ: int, columns of the queries; None if they are all tokens.
+      tokens: T if the first T queries are all tokens in their order, else 0.
     """
     batch, heads, queries, distances = products_BHQR.shape
     seq_len = distances // 2
@@ -98,11 +93,11 @@ def shifted(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int)
     def cut(product_HR: jax.Array, column: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(product_HR, seq_len - column, seq_len, axis=1)
 
-    found = []
+    parts = []
     if tokens:
         flat = products_BHQR[:, :, :tokens].reshape(batch, heads, -1)[..., seq_len:]
-        found.append(flat.reshape(batch, heads, seq_len, distances - 1)[..., :seq_len])
+        parts.append(flat.reshape(batch, heads, seq_len, distances - 1)[..., :seq_len])
     if queries > tokens:
-        of_queries = jax.vmap(jax.vmap(cut, in_axes=(1, 0), out_axes=1))
-        found.append(of_queries(products_BHQR[:, :, tokens:], columns_BQ[:, tokens:]))
-    return jnp.concatenate(found, axis=2)
+        cut_queries = jax.vmap(jax.vmap(cut, in_axes=(1, 0), out_axes=1))
+        parts.append(cut_queries(products_BHQR[:, :, tokens:], columns_BQ[:, tokens:]))
+    return jnp.concatenate(parts, axis=2)

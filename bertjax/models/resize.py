@@ -1,4 +1,4 @@
-"""More rows in the tables of a trained encoder: new pieces of the vocabulary, and more positions."""
+"""More rows in the tables of a trained encoder, for new vocabulary pieces and for more positions."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,16 @@ from bertjax.models.config import EncoderConfig
 
 
 def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int]]) -> dict:
-    """Params with a row for each new piece: the mean of the rows of the pieces that it was made of.
+    """Return params with a row for each new piece: the mean of the rows of the pieces that it was split into.
 
-    That holds for the word embeddings and for the biases of the MLM head; the rows that were there stay as they are.
+    The word embeddings and the biases of the MLM head get new rows; the existing rows do not change.
 
     Args:
-      params: of encoder and heads, the vocabulary padded as inside.
-      config: of that encoder.
-      parts: the ids that stood for each new piece, at least one; the new ids follow those that there are.
+      params: encoder and heads, with padded vocabulary.
+      parts: for each new piece, the ids that the old tokenizer split it into, at least one. New ids follow the old ids.
 
     Returns:
-      Params for `config` with `vocab_size` raised by `len(parts)`.
+      Params for `config` with `vocab_size` raised by `len(parts)`, without padding.
     """
 
     def extend(path, leaf):
@@ -33,10 +32,10 @@ def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int
 
 
 def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> dict:
-    """Params for `max_positions` positions: position i begins as position i mod the old number of them.
+    """Return params for `max_positions` positions: position i starts as position i mod the old number of positions.
 
-    So every stretch of the old length begins with positions that the encoder knows, and what it learned of the distance
-    of two tokens holds within each of them (Beltagy et al. 2020, arXiv 2004.05150, did so for RoBERTa).
+    Every stretch of the old length then has positions that the encoder knows, and what it learned about distances of
+    tokens holds within each stretch (Beltagy et al., 2020, arXiv 2004.05150, did this for RoBERTa).
     """
 
     first = config.position_offset

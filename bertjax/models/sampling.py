@@ -1,4 +1,4 @@
-"""Drawing a class from logits, on the device."""
+"""Sampling of classes from logits, on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -6,23 +6,20 @@ import jax.numpy as jnp
 from bertjax.models.config import VOCABULARY_MULTIPLE
 from bertjax.models.random import bits
 
-# A share in [0, 1) with so many bits, times a positive float32, is always less than that.
+# A share in [0, 1) with this many bits, times a positive float32, is always less than that float.
 _SHARE_BITS = 23
 
 
 def sample(logits: jax.Array, key: jax.Array) -> jax.Array:
-    """A class for each row of logits, with the probability that their softmax gives it.
+    """Return a class for each row of logits, drawn with the probabilities of their softmax; int32 [B, ...].
 
-    By inversion of the distribution function, from one uniform number a row; Gumbel noise would take one for each
-    class. First a tile of classes is found, and then the class in it, so that no sum runs over the whole vocabulary. A
-    class of probability 0, as the padding of the vocabulary, is never drawn.
+    The distribution function is inverted at one uniform number per row; Gumbel noise would need one per class. A tile
+    of classes is chosen first and then the class in it, so no cumulative sum runs over the whole vocabulary. A class of
+    probability 0, such as the padding of the vocabulary, is never drawn.
 
     Args:
       logits: float32, [B, ..., V], V a multiple of 128.
       key: a key, or keys [B], one for each row of the batch.
-
-    Returns:
-      int32, [B, ...].
     """
     *leading, classes = logits.shape
     tiles = classes // VOCABULARY_MULTIPLE
@@ -34,10 +31,10 @@ def sample(logits: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def _invert(weights: jax.Array, share: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The entry of `weights` [..., n] in which `share` [...] of their sum lies, and at which share of that entry."""
+    """Return the entry of `weights` [..., n] that contains `share` [...] of their sum, and the share of that entry."""
     sums = jnp.cumsum(weights, axis=-1)
-    wanted = share * sums[..., -1]
-    entry = jnp.sum(sums <= wanted[..., None], axis=-1)
+    target = share * sums[..., -1]
+    entry = jnp.sum(sums <= target[..., None], axis=-1)
     chosen = jnp.take_along_axis(weights, entry[..., None], axis=-1)[..., 0]
     before = jnp.take_along_axis(sums, entry[..., None], axis=-1)[..., 0] - chosen
-    return entry, jnp.clip((wanted - before) / chosen, 0.0, 1.0 - 2.0**-_SHARE_BITS)
+    return entry, jnp.clip((target - before) / chosen, 0.0, 1.0 - 2.0**-_SHARE_BITS)

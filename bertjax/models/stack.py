@@ -1,7 +1,7 @@
 """The parameters of a stack of layers, some of which layers may share (Lan et al., 2020, section 3.1).
 
-A leaf is stacked on as many rows as it has distinct values: L, or the G that `EncoderConfig.sharing_groups` says. What
-is shared is never copied for each layer, forward or backward: every layer reads its row, and their gradients add up.
+A leaf has as many rows as it has distinct values: L, or the G of `EncoderConfig.sharing_groups`. Shared parameters are
+never copied for each layer, forward or backward: every layer reads its row, and the gradients of the layers are summed.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bertjax.models.config import EncoderConfig
 
 Tree = Any
 
-# The parts of a layer that can be shared apart, by the first names of their parameters.
+# Parts of a layer that can be shared separately, by the first names of their parameters.
 _PARTS = {
     "none": (),
     "attention": ("attention", "attention_norm"),
@@ -24,7 +24,7 @@ _PARTS["all"] = _PARTS["attention"] + _PARTS["feedforward"]
 
 
 def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax.Array) -> dict:
-    """The stack, by an initializer of layers from their keys; what is shared begins as in the first G layers."""
+    """Return the stack from an initializer of layers; shared parameters start as those of the first G layers."""
     own, shared = init(keys_L), {}
     if config.sharing != "none":
         shared = init(keys_L[: config.sharing_groups])
@@ -32,26 +32,27 @@ def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax
 
 
 def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
-    """(what each layer has of its own [L, ...], what layers share [G, ...], in float32).
+    """Return (parameters of each layer [L, ...], shared parameters [G, ...] in float32).
 
-    In float32, so that the gradients of all layers are not rounded one by one as they add up.
+    In float32, so that the gradients of all layers are summed without rounding each of them.
     """
-    of_shared = {name: params for name, params in layers.items() if name in _PARTS[config.sharing]}
-    own = {name: params for name, params in layers.items() if name not in of_shared}
-    return own, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), of_shared)
+    to_share = {name: params for name, params in layers.items() if name in _PARTS[config.sharing]}
+    own = {name: params for name, params in layers.items() if name not in to_share}
+    return own, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), to_share)
 
 
 def window(config: EncoderConfig, number: jax.Array) -> jax.Array | None:
-    """int32 [], how far a layer sees to either side, any distance where it is global; None where all layers are."""
+    """Return int32 [], how far a layer sees to either side (a global layer: any distance); None if all are global."""
     if not config.window:
         return None
     return jnp.where(number % config.global_every == 0, jnp.iinfo(jnp.int32).max, config.window).astype(jnp.int32)
 
 
 def grouped(config: EncoderConfig, per_layer: Tree, shared: dict) -> tuple[tuple[Tree, dict] | None, tuple[Tree, dict]]:
-    """(all groups of layers but the last, or None where there is one; the last).
+    """Return (all groups of layers but the last, or None if there is only one; the last group).
 
-    A group is (what each of its layers has of its own [L / G, ...], what they share); of several, one axis before that.
+    A group is (inputs of each of its layers [L / G, ...], parameters that they share); several groups have one more
+    leading axis.
     """
     count = config.sharing_groups
     if count == 1:

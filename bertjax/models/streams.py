@@ -1,9 +1,9 @@
 """Two streams of hidden states, for tokens that are predicted in an order (Yang et al., 2019, arXiv 1906.08237, 2.3).
 
-The content stream is what an encoder computes of T tokens, but that a token sees only itself and those before it in the
-order. The query stream has K more states, of the tokens that are predicted: each knows its place and sees what comes
-before it, so neither itself nor its own token. Both attend to the content stream, by the same weights, at once: T + K
-states pass through a layer side by side.
+The content stream has the states of all T tokens, but a token sees only itself and the tokens before it in the order.
+The query stream has K more states, one for each predicted token. Such a state knows its position and sees the tokens
+before it in the order, so it does not see its own token. Both streams attend to the content stream with the same
+weights: T + K states pass through a layer side by side.
 """
 
 from typing import NamedTuple
@@ -15,13 +15,13 @@ from bertjax.models.visibility import Queries
 
 
 class Streams(NamedTuple):
-    """What the states of both streams are of.
+    """Tokens and order of the states of both streams.
 
     Attributes:
-      columns_BK: int, where the predicted tokens sit.
-      rank_BT: int, of all tokens, in the order: a content state sees what has a lower rank or its own.
-      memory_BT: bool, tokens whose states pass no gradient on, as those of an earlier segment that were kept (section
-        2.4); None for none.
+      columns_BK: int, columns of the predicted tokens.
+      rank_BT: int, ranks of all tokens in the order; a content state sees lower ranks and its own.
+      memory_BT: bool, tokens whose states pass no gradient on, like the states kept from an earlier segment in section
+        2.4; None for none.
     """
 
     columns_BK: jax.Array
@@ -29,19 +29,19 @@ class Streams(NamedTuple):
     memory_BT: jax.Array | None = None
 
     def begin(self, hidden_BTD: jax.Array, query_D: jax.Array) -> jax.Array:
-        """The states [B, T + K, D] before the first layer; those of the query stream are all alike."""
+        """Return the states [B, T + K, D] before the first layer; all states of the query stream are equal."""
         shape = (*self.columns_BK.shape, query_D.shape[0])
         return jnp.concatenate([hidden_BTD, jnp.broadcast_to(query_D.astype(hidden_BTD.dtype), shape)], axis=1)
 
     def content(self, states_BSD: jax.Array) -> jax.Array:
-        """What the states of both streams attend to, [B, T, D]."""
+        """Return the states that both streams attend to, [B, T, D]."""
         content_BTD = states_BSD[:, : self.rank_BT.shape[1]]
         if self.memory_BT is None:
             return content_BTD
         return jnp.where(self.memory_BT[..., None], jax.lax.stop_gradient(content_BTD), content_BTD)
 
     def queries(self, states_BSD: jax.Array, is_last: bool) -> Queries:
-        """The states that attend; in the last layer only those of the query stream, since no other is read."""
+        """Return the states that attend. In the last layer these are the query stream, since nothing else is read."""
         tokens = self.rank_BT.shape[1]
         # One rank lower than the token's own content state, which sees itself.
         rank_BK = jnp.take_along_axis(self.rank_BT, self.columns_BK, axis=1) - 1

@@ -1,4 +1,4 @@
-"""The padding of the vocabulary, which is inside only: not counted, not exported."""
+"""The padding of the vocabulary, which is internal: it is neither counted nor exported."""
 
 import math
 
@@ -9,18 +9,19 @@ from bertjax.models.config import EncoderConfig
 
 
 def has_vocabulary_axis(path: tuple) -> bool:
+    """Return whether the first axis of the leaf at a key path is the vocabulary."""
     return path[-1].key.startswith("word")
 
 
 def cut(params: dict, config: EncoderConfig) -> dict:
-    """Params without the rows that pad the vocabulary."""
+    """Return params without the rows that pad the vocabulary."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf[: config.vocab_size] if has_vocabulary_axis(path) else leaf, params
     )
 
 
 def pad(params: dict, config: EncoderConfig) -> dict:
-    """The inverse of `cut`, with rows of zeros (numpy arrays in, numpy arrays out)."""
+    """Invert `cut` with rows of zeros (numpy arrays in, numpy arrays out)."""
     rows = config.padded_vocab_size - config.vocab_size
 
     def pad_leaf(path, leaf):
@@ -32,11 +33,11 @@ def pad(params: dict, config: EncoderConfig) -> dict:
 
 
 def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
-    """Number of parameters in a leaf at a key path, the padding of the vocabulary left out."""
+    """Return the number of parameters in the leaf at a key path, without the padding of the vocabulary."""
     return math.prod((config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape)
 
 
 def count_parameters(params: dict, config: EncoderConfig) -> int:
-    """Number of parameters, the padding of the vocabulary left out."""
+    """Return the number of parameters, without the padding of the vocabulary."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return sum(count_leaf(path, leaf, config) for path, leaf in leaves)

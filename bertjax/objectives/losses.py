@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.pooling import unit
+from bertjax.models.pooling import l2_normalize
 
 Sums = tuple[jax.Array, jax.Array]
 
@@ -67,7 +67,7 @@ def kl_divergence(teacher: jax.Array, student: jax.Array, temperature: float) ->
 
 def cosine(first: jax.Array, second: jax.Array) -> jax.Array:
     """Return the cosines of vectors [..., D]; [...]."""
-    return jnp.sum(unit(first) * unit(second), axis=-1)
+    return jnp.sum(l2_normalize(first) * l2_normalize(second), axis=-1)
 
 
 def cosine_distance(first: jax.Array, second: jax.Array, weights: jax.Array) -> jax.Array:

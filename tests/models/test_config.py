@@ -10,8 +10,8 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
         ({"width": 100, "heads": 12}, "model.width=100 is not divisible by model.heads=12"),
         ({"layers": 0}, "model.layers=0 must be at least 1"),
         ({"heads": 0}, "model.heads=0 must be at least 1"),
-        ({"dropout": 1.0}, r"model.dropout=1.0 must lie in \[0, 1\)"),
-        ({"attention_dropout": -0.1}, r"model.attention_dropout=-0.1 must lie in \[0, 1\)"),
+        ({"dropout": 1.0}, r"model.dropout=1.0 must be at least 0 and below 1"),
+        ({"attention_dropout": -0.1}, r"model.attention_dropout=-0.1 must be at least 0 and below 1"),
     ],
 )
 def test_architectures_that_cannot_be(fields, message):

@@ -170,7 +170,7 @@ def test_an_encoder_of_its_own_has_the_same_embeddings_as_ever():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"embedding_width": -1}, "model.embedding_width=-1 must not be negative; 0 takes that of model.width"),
+        ({"embedding_width": -1}, "model.embedding_width=-1 must not be negative; 0 stands for model.width"),
         ({"segments": -1}, "model.segments=-1 must not be negative; 0 has no segment table"),
         ({"position_offset": -2}, "model.position_offset=-2 must not be negative; 0 reads the position table from its"),
     ],

@@ -1,4 +1,4 @@
-"""Every attention path against the plain one, on packed rows."""
+"""Every implementation of attention against the plain one, on packed rows."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ from bertjax.errors import UserError
 from bertjax.models.attention import attend
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.kernels import attend_by_cudnn, attend_by_splash, path_at
+from bertjax.models.kernels import attend_by_cudnn, attend_by_splash, implementation_at
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
 B, T, H, WIDTH = 2, 256, 2, 64
-PATHS = {
+IMPLEMENTATIONS = {
     "splash": functools.partial(attend_by_splash, interpret=True),
     "cudnn": functools.partial(attend_by_cudnn, implementation="xla"),
 }
@@ -41,26 +41,26 @@ def plain(query, key, value, visibility):
     return attend(query, key, value, visibility.mask_BQT(), 0.0, None)[0]
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_values_and_gradients_are_those_of_the_plain_path(path, packed, states):
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_values_and_gradients_are_those_of_the_plain_implementation(name, packed, states):
     weights = jnp.sin(jnp.arange(B * T * H * WIDTH)).reshape(B, T, H, WIDTH)
 
     def of(function):
         loss = jax.jit(jax.value_and_grad(lambda states: jnp.sum(weights * function(*states, packed))))
         return jax.jit(lambda: function(*states, packed))(), loss(states)[1]
 
-    for found, expected in zip(of(PATHS[path]), of(plain), strict=True):
+    for found, expected in zip(of(IMPLEMENTATIONS[name]), of(plain), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_examples_of_a_row_do_not_leak(path, packed, states):
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_examples_of_a_row_do_not_leak(name, packed, states):
     """The gradient of one example's values with respect to every other token is exactly zero."""
     for example in (0, 1, 3):
         own_BT = np.asarray(packed.examples_BT) == example
 
         def of_example(states, own_BT=own_BT):
-            return jnp.sum(jnp.where(own_BT[..., None, None], PATHS[path](*states, packed), 0.0))
+            return jnp.sum(jnp.where(own_BT[..., None, None], IMPLEMENTATIONS[name](*states, packed), 0.0))
 
         gradient = np.asarray(jax.jit(jax.grad(of_example))(states))
         assert np.all(gradient[:, ~own_BT] == 0) and np.any(gradient[:, own_BT] != 0)
@@ -68,13 +68,18 @@ def test_examples_of_a_row_do_not_leak(path, packed, states):
 
 def test_splash_refuses_what_it_cannot_express(packed, states):
     for limited in (packed._replace(window=4), packed._replace(rank_BT=packed.examples_BT)):
-        with pytest.raises(ValueError, match="attention path splash cannot express Visibility"):
+        with pytest.raises(ValueError, match="attention=splash cannot express Visibility"):
             attend_by_splash(*states, limited)
 
 
 def test_short_and_untiled_rows_stay_plain():
-    assert [path_at("splash", length) for length in (128, 256, 300, 512)] == ["plain", "splash", "plain", "splash"]
-    assert path_at("plain", 512) == "plain"
+    assert [implementation_at("splash", length) for length in (128, 256, 300, 512)] == [
+        "plain",
+        "splash",
+        "plain",
+        "splash",
+    ]
+    assert implementation_at("plain", 512) == "plain"
 
 
 def splash_encoder(**choices) -> Encoder:
@@ -92,9 +97,9 @@ def test_captured_attention_needs_the_plain_implementation():
         jax.eval_shape(apply, shapes, tokens_BT)
 
 
-def test_dropout_of_attention_needs_the_plain_path():
+def test_dropout_of_attention_needs_the_plain_implementation():
     tokens_BT, key = jnp.zeros((1, 256), jnp.int32), jax.random.key(0)
-    with pytest.raises(ValueError, match="attention path splash has no dropout, and attention_dropout=0.1"):
+    with pytest.raises(ValueError, match="attention=splash has no dropout, and attention_dropout=0.1; use"):
         splash_encoder(attention_dropout=0.1).init(key, tokens_BT, key=key)
 
 

@@ -14,7 +14,7 @@ from bertjax.models import kernels, vocabulary
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
-from bertjax.models.rotary import rotation
+from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
@@ -51,12 +51,12 @@ def packed() -> dict:
     }
 
 
-def test_a_product_of_turned_queries_and_keys_follows_from_their_distance():
+def test_a_product_of_rotated_queries_and_keys_follows_from_their_distance():
     draw = np.random.default_rng(0)
     query, key = (np.float32(draw.normal(size=(1, 1, 1, 8))) for _ in range(2))
 
     def product(at, other):
-        turned = (rotation(jnp.array([[p]]), 8, 10_000.0).turned(x) for p, x in ((at, query), (other, key)))
+        turned = (apply_rotary(x, rotary_at(jnp.array([[p]]), 8, 10_000.0)) for p, x in ((at, query), (other, key)))
         return float(jnp.sum(next(turned) * next(turned)))
 
     for distance in (0, 1, 5, -3):
@@ -69,7 +69,7 @@ def test_a_product_of_turned_queries_and_keys_follows_from_their_distance():
 def test_a_rotation_is_that_of_complex_numbers():
     x = np.float32(np.random.default_rng(0).normal(size=(1, 3, 2, 6)))
     positions = np.array([[0, 2, 7]])
-    turned = rotation(jnp.asarray(positions), 6, 100.0).turned(jnp.asarray(x))
+    turned = apply_rotary(jnp.asarray(x), rotary_at(jnp.asarray(positions), 6, 100.0))
     angles = positions[..., None, None] * 100.0 ** (-np.arange(3) / 3)
     expected = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angles)
     np.testing.assert_allclose(turned, np.concatenate([expected.real, expected.imag], -1), rtol=1e-5, atol=1e-6)
@@ -191,7 +191,7 @@ def test_splash_leaves_local_layers_to_the_plain_path():
     with pytest.raises(UserError, match="runtime.attention=splash has one mask for all layers, and model.window=64 is"):
         choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64)
     forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))
-    with pytest.raises(ValueError, match="attention path splash cannot express Visibility.window; use the plain path"):
+    with pytest.raises(ValueError, match="attention=splash cannot express Visibility.window; use attention=plain"):
         jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 256), jnp.int32)))
 
 
@@ -203,14 +203,14 @@ def test_splash_leaves_local_layers_to_the_plain_path():
         ({"positions": "none"}, "model.positions='none' is unknown; choose one of learned, rotary, relative"),
         (
             {"positions": "rotary", "position_offset": 2},
-            "model.position_offset=2 is of a position table, which model.p",
+            "model.position_offset=2 needs a position table, which model.p",
         ),
         (
             {"positions": "rotary", "width": 36, "heads": 12},
-            "model.positions=rotary turns pairs, and model.width=36 over",
+            "model.positions=rotary needs heads of even width, and model.width=36 over",
         ),
         ({"positions": "rotary", "rotary_base": 1.0}, "model.rotary_base=1.0 must be above 1; 10000 is usual"),
-        ({"rotary_base": 5.0}, "model.rotary_base=5.0 says nothing to model.positions=learned; leave it out, or"),
+        ({"rotary_base": 5.0}, "model.rotary_base=5.0 has no effect with model.positions=learned; remove it, or"),
         ({"window": -1}, "model.window=-1 must not be negative; 0 lets every layer see everything"),
         ({"window": 64}, "model.window=64 and model.global_every=1 contradict each other; local layers need"),
         ({"global_every": 3}, "model.window=0 and model.global_every=3 contradict each other; local layers need"),

@@ -13,7 +13,7 @@ from bertjax.hardware.flops import training_flops
 from bertjax.models import kernels
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
-from bertjax.models.relative import relations, shifted
+from bertjax.models.relative import relative_positions, relative_shift
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
@@ -64,12 +64,12 @@ def test_products_are_shifted_to_the_distances_of_query_and_key():
     draw = np.random.default_rng(0)
     products = jnp.asarray(draw.normal(size=(2, 3, 5 + 2, 10)), jnp.float32)
     columns_BQ = np.concatenate([np.tile(np.arange(5), (2, 1)), [[4, 0], [2, 2]]], axis=1)
-    both = np.asarray(shifted(products, columns_BQ, tokens=5))
+    both = np.asarray(relative_shift(products, columns_BQ, tokens=5))
     for row, head, query, key in np.ndindex(both.shape):
         distance = columns_BQ[row, query] - key
         assert both[row, head, query, key] == products[row, head, query, 5 - distance]
-    np.testing.assert_array_equal(shifted(products[:, :, :5], None, tokens=5), both[:, :, :5])
-    np.testing.assert_array_equal(shifted(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
+    np.testing.assert_array_equal(relative_shift(products[:, :, :5], None, tokens=5), both[:, :, :5])
+    np.testing.assert_array_equal(relative_shift(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
 
 
 def test_reading_is_exact_even_where_more_is_read_than_there_are_tokens():
@@ -84,7 +84,7 @@ def test_reading_is_exact_even_where_more_is_read_than_there_are_tokens():
 
 
 def test_distances_are_sinusoids():
-    distances_RD = relations(CONFIG, np.zeros((1, 3), int)).distances_RD
+    distances_RD = relative_positions(CONFIG, np.zeros((1, 3), int)).distances_RD
     assert distances_RD.shape == (6, 16)
     for row, distance in enumerate((3, 2, 1, 0, -1, -2)):
         angles = distance / 10_000 ** (2 * np.arange(8) / 16)
@@ -123,7 +123,7 @@ def test_a_query_sees_what_comes_before_it_in_the_order_and_not_itself():
 
 def test_a_content_state_sees_what_comes_before_it_and_itself():
     streams = Streams(READ_BK, RANK_BT)
-    positions = relations(CONFIG, np.zeros_like(TOKENS_BT))
+    positions = relative_positions(CONFIG, np.zeros_like(TOKENS_BT))
 
     def states(params):
         hidden_BTD = params["embeddings"]["word"][TOKENS_BT]
@@ -202,12 +202,14 @@ def test_only_the_plain_path_adds_terms():
         with pytest.raises(UserError, match=f"runtime.attention={path} has no terms of distances, which model.positi"):
             choose_attention(path, backend, kind, 0.0, "bfloat16", 1, positions="relative")
     forced = dataclasses.replace(CONFIG, execution=Execution(attention=kernels.CUDNN))
-    with pytest.raises(ValueError, match="attention path cudnn cannot express relative positions; use the plain path"):
+    with pytest.raises(ValueError, match="attention=cudnn cannot express relative positions; use attention=plain"):
         jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))
 
 
 def test_a_memory_needs_an_order():
-    with pytest.raises(ValueError, match="memory_BT says which tokens pass no gradient on to what rank_BT orders"):
+    with pytest.raises(
+        ValueError, match="^memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too"
+    ):
         encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
 
 
@@ -215,7 +217,7 @@ def test_an_order_needs_relative_positions_and_what_to_read():
     learned = dataclasses.replace(CONFIG, positions="learned")
     for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
         with pytest.raises(
-            ValueError, match="rank_BT needs read_BK, the tokens that are predicted, and relative posit"
+            ValueError, match="rank_BT needs read_BK, the predicted tokens, and relative positions; pas"
         ):
             encode(config, params_of(config), read_BK=read_BK, rank_BT=RANK_BT)
 
@@ -223,9 +225,9 @@ def test_an_order_needs_relative_positions_and_what_to_read():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"position_offset": 2}, "model.position_offset=2 is of a position table, which model.positions=relative has"),
-        ({"width": 3, "heads": 1}, "model.positions=relative needs pairs of channels, and model.width=3 is odd"),
-        ({"rotary_base": 5.0}, "model.rotary_base=5.0 says nothing to model.positions=relative; leave it out, or"),
+        ({"position_offset": 2}, "model.position_offset=2 needs a position table, which model.positions=relative does"),
+        ({"width": 3, "heads": 1}, "model.positions=relative needs an even model.width, not 3"),
+        ({"rotary_base": 5.0}, "model.rotary_base=5.0 has no effect with model.positions=relative; remove it, or"),
     ],
 )
 def test_parts_that_cannot_be(fields, message):

@@ -15,7 +15,7 @@ from bertjax.mesh import gather_rows, shard_index
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
-from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.base import class_probabilities, correlations, majority_accuracy, without_location
 from bertjax.objectives.losses import classification_term, cosine, squared_error
@@ -162,7 +162,7 @@ class EmbeddingContrastive(EmbeddingObjective):
     def terms_of(self, logits, batch):
         first_BPD, second_BPD = logits
         width, weights = first_BPD.shape[-1], batch["weights_BP"].reshape(-1)
-        first, second = (unit(vectors.reshape(-1, width)) for vectors in (first_BPD, second_BPD))
+        first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in (first_BPD, second_BPD))
         # Cosines over a temperature reach 20: a product in bfloat16 would lose a tenth of a nat.
         cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
         scores = jnp.where(gather_rows(weights) > 0, cosines / self.temperature, jnp.finfo(jnp.float32).min)

@@ -19,7 +19,7 @@ def choose_attention(
     window: int = 0,
     positions: str = "learned",
 ) -> str:
-    """Return the implementation of an encoder. Rows that it cannot compute fall back to `plain`, see `kernels.path_at`.
+    """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
     | requested | backend         | attention dropout | axis tensor | local layers  | result    |
     |-----------|-----------------|-------------------|-------------|---------------|-----------|

@@ -9,7 +9,7 @@ from rich.table import Table
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig
-from bertjax.models.kernels import path_at
+from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.param_paths import path_of
@@ -110,7 +110,7 @@ def layout_line(program: Program) -> str:
     summed = f", gradients summed in {layout.reduction}" if axes else ""
     lengths = {stage.seq_len: None for stage in program.config.stages}
     paths = ", ".join(
-        f"{path_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
+        f"{implementation_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
     )
     return f"{devices}, {layout.dtype}{summed}; attention: {paths}"
 

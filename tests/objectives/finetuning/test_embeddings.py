@@ -8,7 +8,7 @@ from scipy import stats
 from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.models.encoder import Encoder
-from bertjax.models.pooling import mean_of_examples, unit
+from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification, EmbeddingContrastive, EmbeddingRegression
 from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
 
@@ -138,8 +138,8 @@ def test_a_mean_covers_one_example_only():
 
 def test_a_unit_vector_of_nothing_is_nothing():
     vectors = np.array([[3.0, 4.0], [0.0, 0.0], [3e-12, 4e-12], [3e-15, 4e-15]], np.float32)
-    np.testing.assert_allclose(unit(vectors), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
-    assert np.all(np.isfinite(jax.grad(lambda x: unit(x).sum())(vectors)))
+    np.testing.assert_allclose(l2_normalize(vectors), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
+    assert np.all(np.isfinite(jax.grad(lambda x: l2_normalize(x).sum())(vectors)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An encoder by the kernels of attention is the encoder by the plain path."""
+"""An encoder computes the same with every implementation of attention."""
 
 import dataclasses
 import functools
@@ -64,7 +64,7 @@ def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK
 
 @pytest.mark.parametrize("reads, remat", [("all positions", "none"), ("few", "full")])
 @pytest.mark.parametrize("path", INTERPRETED)
-def test_hidden_states_and_gradients_are_those_of_the_plain_path(path, reads, remat, params, batch):
+def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path, reads, remat, params, batch):
     read_BK = None if reads == "all positions" else np.array([[3, 95, 131, 249], [0, 1, 2, 3]])
     by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path, remat=remat))
     found = value_and_gradient(by_kernel, params, batch, read_BK)
