@@ -32,7 +32,7 @@ class Execution:
       remat: what the backward pass recomputes: nothing (`none`), all but products with weights (`dots`), or whole
         layers (`full`).
       attention: `plain`, or an implementation of `bertjax.models.kernels` for the rows that it can compute.
-      gather_layer: what a layer's weights pass through before they are used, where they rest in shares.
+      gather_layer: function that gathers the sharded weights of one layer before use; None if they are not sharded.
       task_type: row of the table of task embeddings that is added, if the model has such a table.
     """
 

@@ -8,7 +8,7 @@ _erf = np.vectorize(math.erf)
 
 
 def gelu(x):
-    """x times the normal distribution function (Hendrycks & Gimpel, 2016)."""
+    """Return x times the normal distribution function (Hendrycks & Gimpel, 2016)."""
     return x * 0.5 * (1.0 + _erf(x / math.sqrt(2.0)))
 
 
@@ -27,7 +27,7 @@ def dense(x, params):
 
 
 def layer(x_TD, params, heads, epsilon):
-    """One layer on one example, without padding (Vaswani et al., 2017, section 3, post-layer-norm)."""
+    """Run one layer on one example, without padding (Vaswani et al., 2017, section 3, post-layer-norm)."""
     attention, width = params["attention"], x_TD.shape[1] // heads
     query, key, value = (dense(x_TD, attention[name]) for name in ("query", "key", "value"))
     attended = []
@@ -41,7 +41,7 @@ def layer(x_TD, params, heads, epsilon):
 
 
 def encode(params, config, tokens_T, segments_T):
-    """Hidden states [T, D] of one example without padding."""
+    """Return the hidden states [T, D] of one example without padding."""
     embeddings = params["embeddings"]
     x_TD = embeddings["word"][tokens_T] + embeddings["position"][: len(tokens_T)] + embeddings["segment"][segments_T]
     x_TD = norm(x_TD, embeddings["norm"], config.norm_epsilon)
@@ -51,7 +51,7 @@ def encode(params, config, tokens_T, segments_T):
 
 
 def bert(params, config, batch):
-    """Masked-LM logits [B, K, V] and next-sentence logits [B, 2] of a batch with one example a row."""
+    """Return masked-LM logits [B, K, V] and next-sentence logits [B, 2] of a batch with one example a row."""
     encoder, heads = float64(params["encoder"]), float64(params["heads"])
     mlm_BKV, nsp_B2 = [], []
     for row in range(len(batch["tokens_BT"])):

@@ -43,7 +43,7 @@ def test_every_row_of_a_batch_has_its_own_mask():
     np.testing.assert_array_equal(visibility.mask_BQT(read_BK), np.concatenate([mask("001"), mask("011")]))
 
 
-def test_attention_is_a_softmax_over_what_is_seen():
+def test_attention_is_a_softmax_over_visible_tokens():
     draw = np.random.default_rng(0)
     query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
     visible = Visibility(EXAMPLES_BT, None, RANK_BT).mask_BQT()

@@ -14,13 +14,13 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
         ({"attention_dropout": -0.1}, r"model.attention_dropout=-0.1 must be at least 0 and below 1"),
     ],
 )
-def test_architectures_that_cannot_be(fields, message):
+def test_invalid_architectures(fields, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         EncoderConfig(**fields)
 
 
 @pytest.mark.parametrize("field", ["dtype", "remat"])
-def test_executions_that_cannot_be(field):
+def test_invalid_executions(field):
     with pytest.raises(UserError, match=f"^{field}='float8' is unknown; choose one of "):
         Execution(**{field: "float8"})
 

@@ -57,7 +57,7 @@ def test_factorized_embeddings_change_only_the_shapes_that_hold_e():
 
 
 def test_factorized_embeddings_are_projected_after_their_norm():
-    """An encoder that is given the projected embeddings in the numpy form of the paper says the same."""
+    """An encoder that is given the projected embeddings computed in numpy gives the same states."""
     params, batch = filled(NARROW), batches.make(2)
     encoder, tables = params["encoder"], params["encoder"]["embeddings"]
     summed_BTE = tables["word"][batch["tokens_BT"]] + tables["position"][batch["positions_BT"]]
@@ -69,7 +69,7 @@ def test_factorized_embeddings_are_projected_after_their_norm():
     np.testing.assert_allclose(state["captured"]["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
 
 
-def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded_as_any():
+def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded():
     params = jax.tree.map(np.asarray, filled(NARROW))
     cut = vocabulary.cut(params, NARROW)
     assert cut["encoder"]["embeddings"]["word"].shape == (100, 8) and cut["heads"]["mlm"]["word_bias"].shape == (100,)
@@ -111,7 +111,7 @@ def test_without_a_segment_table_segments_do_not_matter():
     )
 
 
-def test_an_offset_reads_the_position_table_from_that_row_on():
+def test_an_offset_reads_the_position_table_from_that_row():
     config, batch = dataclasses.replace(batches.ENCODER, position_offset=2), batches.make(2)
     params = filled(config)
     tables = params["encoder"]["embeddings"]
@@ -135,7 +135,7 @@ class Two(nn.Module):
         return scale_wide * jnp.sum(jnp.sin(3 * wide)) + scale_narrow * jnp.sum(jnp.sin(3 * narrow))
 
 
-def test_two_encoders_share_one_set_of_embeddings_whose_gradients_add_up():
+def test_two_encoders_share_embeddings_and_their_gradients_are_summed():
     module = Two(batches.ENCODER, dataclasses.replace(batches.ENCODER, width=8, feedforward=16, embedding_width=16))
     tokens_BT = np.arange(10, 26).reshape(2, 8)
     params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), tokens_BT)["params"])
@@ -152,8 +152,8 @@ def test_two_encoders_share_one_set_of_embeddings_whose_gradients_add_up():
     np.testing.assert_allclose(one + other, both, rtol=1e-4, atol=1e-5)
 
 
-def test_an_encoder_of_its_own_has_the_same_embeddings_as_ever():
-    """The key of a parameter follows from its path, however the module came to be."""
+def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
+    """The key of a parameter follows from its path, however the module was created."""
     key, tokens_BT = jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
     own = Encoder(batches.ENCODER).init(key, tokens_BT)["params"]["embeddings"]
 
@@ -175,6 +175,6 @@ def test_an_encoder_of_its_own_has_the_same_embeddings_as_ever():
         ({"position_offset": -2}, "model.position_offset=-2 must not be negative; 0 reads the position table from its"),
     ],
 )
-def test_embeddings_that_cannot_be(fields, message):
+def test_invalid_embeddings(fields, message):
     with pytest.raises(UserError, match=message):
         EncoderConfig(**fields)

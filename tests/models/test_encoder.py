@@ -40,7 +40,7 @@ def close(actual, expected, tolerance=1e-6):
 
 
 def value_and_gradient(config, params, batch, **taps):
-    """A number in which every hidden state counts differently, and its gradient."""
+    """Return a number in which every hidden state counts differently, and its gradient."""
 
     def number(params):
         encoded = encode(params, batch, config, **taps)
@@ -89,7 +89,7 @@ def test_layers_start_different():
     assert kernels.shape == (3, 16, 16) and float(jnp.abs(kernels[0] - kernels[1]).min()) > 0
 
 
-def test_what_stands_in_the_padding_is_never_seen(params, batch):
+def test_tokens_of_the_padding_are_never_seen(params, batch):
     real_BT = batch["examples_BT"] > 0
     other = batch | {
         "tokens_BT": np.where(real_BT, batch["tokens_BT"], 55),
@@ -110,7 +110,7 @@ def test_padding_does_not_change_the_hidden_states(params, batch):
 
 
 def packed() -> tuple[dict, dict]:
-    """Two examples of 5 and 6 tokens, in one row of 12 and in rows of their own."""
+    """Two examples of 5 and 6 tokens, in one row of 12 and in separate rows."""
     one, two = np.arange(10, 15), np.arange(50, 56)
     together = {
         "tokens_BT": np.concatenate([one, two, [0]])[None],
@@ -129,7 +129,7 @@ def packed() -> tuple[dict, dict]:
     return together, apart
 
 
-def test_packed_examples_are_as_in_rows_of_their_own(params):
+def test_packed_examples_equal_examples_in_separate_rows(params):
     together, apart = (encode(params, batch) for batch in packed())
     close(together.hidden[0, :5], apart.hidden[0, :5], 1e-5)
     close(together.hidden[0, 5:11], apart.hidden[1], 1e-5)

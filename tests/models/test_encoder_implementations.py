@@ -23,14 +23,14 @@ INTERPRETED = {
 
 @pytest.fixture(autouse=True)
 def no_accelerator(monkeypatch):
-    """The kernels' own programs, run where their hardware is not."""
+    """Run the programs of the kernels without their hardware."""
     for path, function in INTERPRETED.items():
         monkeypatch.setattr(attention, f"attend_by_{path}", function)
 
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, np.ndarray]:
-    """A row of three examples and padding, and a row of padding alone."""
+    """A row of three examples and padding, and a row of padding only."""
     columns = np.arange(T)
     starts, real_T = np.array([0, 90, 131]), columns < 250
     examples_T = np.where(real_T, np.searchsorted(starts, columns, side="right"), 0)
@@ -52,7 +52,7 @@ def params() -> dict:
 
 
 def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK: np.ndarray | None):
-    """Hidden states, [CLS] outputs, and the gradient of a number in which each of them counts differently."""
+    """Return hidden states, [CLS] outputs, and the gradient of a number in which each of them counts differently."""
 
     def number(params):
         encoded = Encoder(config).apply({"params": params}, *batch.values(), read_BK=read_BK)

@@ -46,5 +46,5 @@ def test_logits_are_float32_whatever_the_compute_dtype(hidden_BKD, word_VD):
         assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
 
 
-def test_the_pair_head_has_as_many_classes_as_asked_for(hidden_BKD):
+def test_the_pair_head_has_the_configured_number_of_classes(hidden_BKD):
     assert PairHead(CONFIG, classes=5).init_with_output(jax.random.key(0), hidden_BKD)[0].shape == (2, 3, 5)

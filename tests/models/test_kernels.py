@@ -116,7 +116,7 @@ def test_dropout_of_attention_needs_the_plain_implementation():
         ("cudnn", "gpu", "NVIDIA H200", 0.0, "cudnn"),
     ],
 )
-def test_the_table(wanted, backend, kind, dropout, path):
+def test_the_table_of_implementations(wanted, backend, kind, dropout, path):
     assert choose_attention(wanted, backend, kind, dropout, "bfloat16", tensor=1) == path
 
 
@@ -128,13 +128,13 @@ def test_the_table(wanted, backend, kind, dropout, path):
         ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
     ],
 )
-def test_a_path_that_cannot_serve_is_refused(wanted, backend, kind, dropout, reason):
+def test_an_unusable_implementation_is_refused(wanted, backend, kind, dropout, reason):
     with pytest.raises(UserError) as error:
         choose_attention(wanted, backend, kind, dropout, "bfloat16", tensor=1)
     assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
 
 
-def test_splash_is_not_shared_out_over_tensor():
+def test_splash_is_not_sharded_over_tensor():
     assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2) == "plain"
     with pytest.raises(UserError, match=r"splash cannot be sharded over runtime.mesh.tensor=2"):
         choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2)

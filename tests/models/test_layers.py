@@ -21,7 +21,7 @@ def test_dropout_keeps_a_multiple_of_a_256th_and_the_mean(rate):
     assert abs(dropped.mean() - 1) < 4 * deviation / share
 
 
-def test_dropout_decides_every_element_alone():
+def test_dropout_decides_every_element_independently():
     """The four elements that share a random word are as independent as any others."""
     dropped = np.asarray(dropout(jnp.ones((20_000, 8)), 0.5, jax.random.key(1))) > 0
     correlation = np.corrcoef(dropped.T) - np.eye(8)
@@ -33,7 +33,7 @@ def test_dropout_without_key_or_rate_is_the_identity():
     assert dropout(x, 0.5, None) is x and dropout(x, 0.0, jax.random.key(0)) is x
 
 
-def test_dropout_keeps_the_dtype_and_scales_the_gradient_alike():
+def test_dropout_keeps_the_dtype_and_scales_the_gradient():
     x = jnp.ones((7, 5), jnp.bfloat16)
     assert dropout(x, 0.1, jax.random.key(0)).dtype == jnp.bfloat16
     key, x = jax.random.key(2), jnp.ones((7, 5))

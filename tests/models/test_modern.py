@@ -66,7 +66,7 @@ def test_a_product_of_rotated_queries_and_keys_follows_from_their_distance():
     np.testing.assert_allclose(product(0, 0), float((query * key).sum()), rtol=1e-6)
 
 
-def test_a_rotation_is_that_of_complex_numbers():
+def test_rotary_positions_rotate_complex_numbers():
     x = np.float32(np.random.default_rng(0).normal(size=(1, 3, 2, 6)))
     positions = np.array([[0, 2, 7]])
     turned = apply_rotary(jnp.asarray(x), rotary_at(jnp.asarray(positions), 6, 100.0))
@@ -75,7 +75,7 @@ def test_a_rotation_is_that_of_complex_numbers():
     np.testing.assert_allclose(turned, np.concatenate([expected.real, expected.imag], -1), rtol=1e-5, atol=1e-6)
 
 
-def test_hidden_states_do_not_change_where_all_positions_move_on():
+def test_hidden_states_do_not_change_if_all_positions_are_shifted():
     params, batch = params_of(CONFIG), packed()
     attention = params["layers"]["attention"]
     sharp = attention | {"query": {"kernel": 8 * attention["query"]["kernel"]}}
@@ -103,8 +103,8 @@ def test_a_local_layer_sees_its_window_and_a_global_one_everything():
 
 @pytest.mark.parametrize("layers, reach", [(2, 2), (3, 4)])
 @pytest.mark.parametrize("read", [False, True])
-def test_no_gradient_comes_from_outside_of_the_windows(layers, reach, read):
-    """Of the local layers alone: the embeddings stand for the global one's output, whose values are switched off."""
+def test_no_gradient_comes_from_outside_the_windows(layers, reach, read):
+    """Of the local layers only: the values of the global layer are zero, so that its output is the embeddings."""
     config = dataclasses.replace(CONFIG, layers=layers, global_every=layers)
     params, tokens_BT = params_of(config), np.arange(10, 26)[None]
     value = params["layers"]["attention"]["value"]["kernel"].copy()
@@ -122,7 +122,7 @@ def test_no_gradient_comes_from_outside_of_the_windows(layers, reach, read):
     np.testing.assert_array_equal(gradient > 0, np.abs(np.arange(16) - 8) <= reach)
 
 
-def test_packed_examples_are_as_alone_and_do_not_leak():
+def test_packed_examples_equal_single_examples_and_do_not_leak():
     params, batch = params_of(CONFIG), packed()
     together = encode(CONFIG, params, batch)
     for index, columns in enumerate((slice(0, 7), slice(7, 15))):
@@ -148,7 +148,7 @@ def test_the_execution_changes_nothing(execution):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(other), gradient(CONFIG))
 
 
-def test_there_are_no_biases_but_in_heads():
+def test_only_heads_have_biases():
     params = batches.param_shapes(BERT(), CONFIG)
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     biases = {path for path in leaves if path.endswith("bias")}
@@ -186,7 +186,7 @@ def test_modern_encoders_have_the_published_number_of_parameters(preset, million
     assert abs(found / 1e6 - millions) < 1
 
 
-def test_splash_leaves_local_layers_to_the_plain_path():
+def test_local_layers_use_the_plain_implementation_instead_of_splash():
     assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64) == "plain"
     with pytest.raises(UserError, match="runtime.attention=splash has one mask for all layers, and model.window=64 is"):
         choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64)
@@ -217,6 +217,6 @@ def test_splash_leaves_local_layers_to_the_plain_path():
         ({"global_every": 0}, "model.global_every=0 must be at least 1"),
     ],
 )
-def test_parts_that_cannot_be(fields, message):
+def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(**fields)

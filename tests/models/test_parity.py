@@ -22,8 +22,8 @@ def test_logits_are_those_of_the_papers():
     np.testing.assert_allclose(logits["nsp"][:, 0], nsp_B2, rtol=1e-5, atol=1e-5)
 
 
-def test_the_parameters_that_are_compared_all_matter():
-    """Otherwise a part that both leave out would go unseen."""
+def test_every_compared_parameter_matters():
+    """Otherwise a part that both leave out would not be noticed."""
     config, batch = dataclasses.replace(batches.ENCODER, layers=2), batches.make(4)
     module = BERT().model(config)
     params = batches.filled(batches.param_shapes(BERT(), module.config, batch))

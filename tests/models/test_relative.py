@@ -48,7 +48,7 @@ def predict(config, params, tokens_BT=TOKENS_BT, **others):
 
 
 def reached(of_states, config=CONFIG) -> np.ndarray:
-    """Which of the 12 tokens each of the states (a function of params, [1, Q, D]) depends on; bool [Q, 12]."""
+    """Return which of the 12 tokens each of the states (a function of params, [1, Q, D]) depends on; bool [Q, 12]."""
     params = params_of(config)
 
     def of_words(word_VD):
@@ -59,7 +59,7 @@ def reached(of_states, config=CONFIG) -> np.ndarray:
     return np.abs(np.asarray(jacobian_QVD))[:, TOKENS_BT[0]].max(axis=-1) > 0
 
 
-def test_products_are_shifted_to_the_distances_of_query_and_key():
+def test_relative_shift_selects_the_distances_of_query_and_key():
     """Row r of the distances is T - r, query minus key."""
     draw = np.random.default_rng(0)
     products = jnp.asarray(draw.normal(size=(2, 3, 5 + 2, 10)), jnp.float32)
@@ -73,7 +73,7 @@ def test_products_are_shifted_to_the_distances_of_query_and_key():
 
 
 def test_reading_is_exact_even_where_more_is_read_than_there_are_tokens():
-    """[CLS] is read besides what is asked for, so that of a short row more states are read than it has tokens."""
+    """[CLS] is read in addition to `read_BK`, so more states can be read than a short row has tokens."""
     params, tokens_BT, read_BK = params_of(CONFIG), np.arange(10, 14)[None], np.array([[3, 0, 2, 1, 3, 2]])
     whole, few = (
         encode(CONFIG, params, tokens_BT, np.array([[0, 0, 1, 1]]), np.ones((1, 4), int), **taps)
@@ -91,7 +91,7 @@ def test_distances_are_sinusoids():
         np.testing.assert_allclose(distances_RD[row], [*np.sin(angles), *np.cos(angles)], rtol=1e-5, atol=1e-6)
 
 
-def test_packed_examples_are_as_alone_wherever_they_lie():
+def test_packed_examples_equal_single_examples_in_any_column():
     config, tokens_BT = CONFIG, np.arange(10, 22)[None]
     examples_BT, segments_BT = np.array([[1] * 5 + [2] * 6 + [0]]), np.array([[0, 0, 1, 1, 1] + [0] * 3 + [1] * 4])
     together = encode(config, params_of(config), tokens_BT, segments_BT, examples_BT).hidden
@@ -102,7 +102,7 @@ def test_packed_examples_are_as_alone_wherever_they_lie():
         np.testing.assert_allclose(together[:, columns], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_order_and_segments_matter_and_which_segment_is_called_what_does_not():
+def test_order_and_segments_matter_but_not_the_numbers_of_segments():
     params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
     segments_BT = np.array([[0] * 5 + [1] * 7])
     plain, swapped, one = (
@@ -115,13 +115,13 @@ def test_order_and_segments_matter_and_which_segment_is_called_what_does_not():
     assert np.abs(turned - one).max() > 1e-3
 
 
-def test_a_query_sees_what_comes_before_it_in_the_order_and_not_itself():
-    """Through three layers, so that no content state leaks what comes later either."""
+def test_a_query_sees_earlier_tokens_of_the_order_and_not_itself():
+    """Through three layers, so that content states do not leak later tokens either."""
     is_before = (RANK_BT[0, READ_BK[0], None] > RANK_BT[0]) & (EXAMPLES_BT[0, READ_BK[0], None] == EXAMPLES_BT[0])
     np.testing.assert_array_equal(reached(lambda params: predict(CONFIG, params)), is_before)
 
 
-def test_a_content_state_sees_what_comes_before_it_and_itself():
+def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
     streams = Streams(READ_BK, RANK_BT)
     positions = relative_positions(CONFIG, np.zeros_like(TOKENS_BT))
 
@@ -140,7 +140,7 @@ def test_a_content_state_sees_what_comes_before_it_and_itself():
     np.testing.assert_array_equal(reached(states), sees)
 
 
-def test_two_queries_that_see_the_same_differ_by_their_places():
+def test_two_queries_that_see_the_same_tokens_differ_by_position():
     given = dataclasses.replace(CONFIG, layers=1)
     rank_BT = np.array([[0] * 10 + [1, 1]])
     read_BK, examples_BT = np.array([[10, 11]]), np.ones((1, 12), int)
@@ -171,8 +171,8 @@ def test_the_execution_changes_nothing(how):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(other), gradient(CONFIG))
 
 
-def test_parameters_are_those_of_the_paper_and_each_has_its_place():
-    """Three biases of heads in place of those of queries, keys, values and outputs; no tables of positions."""
+def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
+    """Three biases per head instead of those of queries, keys, values and outputs; no position table."""
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params_of(CONFIG))}
     attention = "encoder/layers/attention/"
     of_attention = {f"encoder/{path}" for path in leaves if path.startswith("layers/attention/")}
@@ -196,7 +196,7 @@ def test_flops_by_hand():
     assert training_flops(CONFIG, 20, 200, 3) == 6 * (kernels_ + attention + head)
 
 
-def test_only_the_plain_path_adds_terms():
+def test_only_the_plain_implementation_has_relative_bias():
     assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, positions="relative") == "plain"
     for path, backend, kind in (("splash", "tpu", "TPU v4"), ("cudnn", "gpu", "H200")):
         with pytest.raises(UserError, match=f"runtime.attention={path} has no terms of distances, which model.positi"):
@@ -213,7 +213,7 @@ def test_a_memory_needs_an_order():
         encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
 
 
-def test_an_order_needs_relative_positions_and_what_to_read():
+def test_an_order_needs_relative_positions_and_positions_to_read():
     learned = dataclasses.replace(CONFIG, positions="learned")
     for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
         with pytest.raises(
@@ -230,6 +230,6 @@ def test_an_order_needs_relative_positions_and_what_to_read():
         ({"rotary_base": 5.0}, "model.rotary_base=5.0 has no effect with model.positions=relative; remove it, or"),
     ],
 )
-def test_parts_that_cannot_be(fields, message):
+def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(positions="relative", **fields)

@@ -27,7 +27,7 @@ def small(preset: str, **sizes) -> EncoderConfig:
 
 
 def randomized(model):
-    """Its biases and norms too, so that each of them matters."""
+    """Biases and norms are random, too, so that each of them matters."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -69,7 +69,7 @@ ALBERT = [
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_albert_computes_what_that_of_transformers_does(groups):
+def test_albert_equals_that_of_transformers(groups):
     config, batch = small("albert_base", layers=4, embedding_width=8, sharing_groups=groups), batches.make(4)
     torch.manual_seed(0)
     model = transformers.AlbertForPreTraining(
@@ -116,7 +116,7 @@ ROBERTA = [
 ]
 
 
-def test_roberta_computes_what_that_of_transformers_does():
+def test_roberta_equals_that_of_transformers():
     config, batch = small("roberta_base", layers=2), batches.make(4)
     torch.manual_seed(0)
     model = transformers.RobertaModel(
@@ -170,7 +170,7 @@ def modern_params(model, config: EncoderConfig) -> dict:
     return vocabulary.pad(params, config)
 
 
-def test_modernbert_computes_what_that_of_transformers_does():
+def test_modernbert_equals_that_of_transformers():
     config, batch = small("modern_base", layers=5, window=2, norm_epsilon=1e-12), batches.make(4)
     torch.manual_seed(0)
     model = transformers.ModernBertModel(

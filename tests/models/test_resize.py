@@ -26,7 +26,7 @@ def make() -> dict:
     return vocabulary.pad(vocabulary.cut(filled, config), config)
 
 
-def test_a_new_piece_begins_as_the_mean_of_its_parts_and_nothing_else_changes():
+def test_a_new_piece_starts_as_the_mean_of_its_parts_and_nothing_else_changes():
     params, config = make(), batches.ENCODER
     extended = resize.add_pieces(params, config, PARTS)
     for path in (("encoder", "embeddings", "word"), ("heads", "mlm", "word_bias")):
@@ -42,7 +42,7 @@ def test_a_new_piece_begins_as_the_mean_of_its_parts_and_nothing_else_changes():
     assert all(jax.tree.leaves(same))
 
 
-def test_new_positions_are_the_old_ones_over_again():
+def test_new_positions_repeat_the_old_ones():
     params = make()
     old = params["encoder"]["embeddings"]["position"]
     extended = resize.add_positions(params, batches.ENCODER, 40)

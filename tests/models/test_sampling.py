@@ -9,7 +9,7 @@ DRAWS = 20_000
 
 
 @pytest.mark.parametrize("classes", [128, 384])
-def test_classes_come_as_often_as_their_softmax_says(classes):
+def test_classes_are_drawn_with_the_probabilities_of_their_softmax(classes):
     draw = np.random.default_rng(0)
     logits = 3.0 * draw.normal(size=classes).astype(np.float32)
     logits[draw.permutation(classes)[: classes // 2]] = np.finfo(np.float32).min
@@ -25,14 +25,14 @@ def test_classes_come_as_often_as_their_softmax_says(classes):
     assert abs(statistic - likely.sum()) < 4 * np.sqrt(2 * likely.sum())
 
 
-def test_a_sure_thing_is_drawn_wherever_it_stands():
+def test_a_class_of_probability_one_is_always_drawn():
     sure = np.full((3, 256), -1e9, np.float32)
     sure[np.arange(3), [0, 127, 255]] = 0.0
     for seed in range(20):
         np.testing.assert_array_equal(sample(jnp.array(sure), jax.random.key(seed)), [0, 127, 255])
 
 
-def test_rows_with_keys_of_their_own_draw_alike_in_any_batch():
+def test_rows_with_their_own_keys_draw_the_same_in_any_batch():
     logits = jnp.array(np.random.default_rng(0).normal(size=(6, 4, 128)).astype(np.float32))
     keys = jax.random.split(jax.random.key(0), 6)
     whole = sample(logits, keys)

@@ -34,7 +34,7 @@ def params_of(config: EncoderConfig) -> dict:
 
 
 def unshared(params: dict) -> dict:
-    """Each row of the stack over again, for every layer that has it."""
+    """Repeat each row of the stack for every layer that uses it."""
 
     def repeat(leaf):
         return np.repeat(leaf, CONFIG.layers // len(leaf), axis=0)
@@ -63,7 +63,7 @@ def close(found, expected, tolerance=2e-5):
 
 
 def summed(gradient: dict, like: dict) -> dict:
-    """The gradient of every layer's own copy, summed over the layers that have it in common."""
+    """Return the gradients of the layers' copies, summed over the layers that share a parameter."""
 
     def sums(leaf, rows):
         return leaf.reshape(len(rows), -1, *leaf.shape[1:]).sum(axis=1)
@@ -72,14 +72,14 @@ def summed(gradient: dict, like: dict) -> dict:
 
 
 @pytest.mark.parametrize("kind, groups", CHOICES)
-def test_what_layers_share_is_stacked_once_for_each_group(kind, groups):
+def test_shared_parameters_are_stacked_once_per_group(kind, groups):
     for name, params in params_of(sharing(kind, groups))["layers"].items():
         rows = {len(leaf) for leaf in jax.tree.leaves(params)}
         assert rows == {groups if name in SHARED[kind] else CONFIG.layers}
 
 
 @pytest.mark.parametrize("kind, groups", CHOICES)
-def test_shared_layers_are_equal_layers_and_their_gradients_add_up(kind, groups):
+def test_shared_layers_are_equal_layers_and_their_gradients_are_summed(kind, groups):
     config, batch = sharing(kind, groups), batches.make(3)
     params = params_of(config)
     value, gradient = value_and_gradient(config, params, batch)
@@ -105,7 +105,7 @@ def test_the_execution_of_shared_layers_changes_nothing(kind, groups, execution)
 
 
 @pytest.mark.parametrize("kind, groups", [("all", 1), ("attention", 2)])
-def test_the_taps_see_shared_layers_one_by_one(kind, groups):
+def test_taps_reach_shared_layers_one_by_one(kind, groups):
     config, batch = sharing(kind, groups), batches.make(3)
     params, read_BK = params_of(config), batch["mlm_positions_BK"]
     head_mask_LH = np.ones((4, 2), np.float32)
@@ -130,8 +130,8 @@ def test_the_taps_see_shared_layers_one_by_one(kind, groups):
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_no_shared_weight_is_held_for_each_layer(groups, remat, read):
-    """Neither forward nor backward has an array of all layers' kernels, in whatever dtype."""
+def test_no_shared_weight_is_copied_for_each_layer(groups, remat, read):
+    """Neither forward nor backward has an array of all layers' kernels, in any dtype."""
     execution, batch = Execution(dtype="bfloat16", remat=remat), batches.make(3)
     taps = {"read_BK": batch["mlm_positions_BK"]} if read else {}
     kernel = re.compile(r"\w+\[[34],(24,24|24,40|40,24)\]")
@@ -144,8 +144,8 @@ def test_no_shared_weight_is_held_for_each_layer(groups, remat, read):
     assert not traced(sharing("all", groups, execution=execution))
 
 
-def test_whole_layers_of_shared_weights_are_made_when_they_are_used():
-    """What a strategy does to the weights of one layer at a time, it does to shared ones."""
+def test_shared_weights_are_gathered_when_they_are_used():
+    """A strategy that gathers the weights of one layer at a time gathers shared weights, too."""
     batch = batches.make(3)
     doubled = Execution(gather_layer=lambda params: jax.tree.map(lambda leaf: 2 * leaf, params))
     for kind, groups in (("all", 1), ("attention", 2)):
@@ -206,7 +206,7 @@ def test_albert_has_the_published_number_of_parameters(preset, millions, paramet
 
 @pytest.mark.parametrize("preset, parameters", [("roberta_base", 124_644_864), ("roberta_large", 355_358_720)])
 def test_roberta_has_the_parameters_of_the_released_models(preset, parameters):
-    """Of 50,265 pieces and 514 rows of positions, with pooler; transformers has a segment table of one row besides."""
+    """Of 50,265 pieces and 514 rows of positions, with pooler; transformers also has a segment table of one row."""
     config = dataclasses.replace(PRESETS[preset], vocab_size=50_265)
     params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     assert vocabulary.count_parameters(params, config) == parameters
@@ -222,6 +222,6 @@ def test_roberta_has_the_parameters_of_the_released_models(preset, parameters):
         ({"sharing_groups": 2}, "model.sharing_groups=2 has no effect with model.sharing=none; set model.sharing to "),
     ],
 )
-def test_stacks_that_cannot_be(fields, message):
+def test_invalid_stacks(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(**fields)

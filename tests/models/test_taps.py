@@ -251,7 +251,7 @@ def test_a_generator_has_taps_of_its_own():
         ({"captured": {"logits": None}}, "^captured has no logits; choose from hidden, attention"),
     ],
 )
-def test_taps_that_cannot_be(variables, message):
+def test_invalid_taps(variables, message):
     variables = {"params": params_of()["encoder"]} | variables
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(
