@@ -100,7 +100,7 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
         ("{tmp}/empty", "{tmp}/new", "'{tmp}/empty' holds neither an export (bertjax.json) nor a run"),
         ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs exists and is not empty; name another,"),
         ("{tmp}/theirs", "{tmp}/theirs/config.json", "exists and is not empty"),
-        ("{tmp}/damaged", "{tmp}/new", "{tmp}/damaged/config.json is no readable JSON ("),
+        ("{tmp}/damaged", "{tmp}/new", "{tmp}/damaged/config.json is not readable JSON ("),
         ("{tmp}/t5", "{tmp}/new", "config.json has model_type='t5'; bertjax converts bert, albert"),
     ],
 )

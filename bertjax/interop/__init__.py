@@ -1,1 +1,1 @@
-"""Other libraries' files: tables of names and the readers and writers around them."""
+"""Files of other libraries: Hugging Face checkpoints, tokenizers and ONNX, read and written with tables of names."""

@@ -1,8 +1,8 @@
 """ALBERT as transformers names it: `AlbertModel`, `AlbertForMaskedLM`, `AlbertForPreTraining` and `AlbertConfig`.
 
 (transformers 4.57, models/albert/modeling_albert.py and configuration_albert.py.) A group of its layers has one set of
-weights, so that `{layer}` in the table is the number of a group. The dropout before the sentence-order head
-(`classifier_dropout_prob`) is a matter of training there; bertjax has none.
+weights, so `{layer}` in the table is the number of a group. The dropout before the sentence-order head
+(`classifier_dropout_prob`) affects only training; bertjax has none.
 """
 
 from bertjax.interop import names
@@ -16,8 +16,8 @@ class _Albert(Family):
         lines = super().refusals(encoder, pad_id)
         if encoder.embedded_width == encoder.width:
             lines.append(
-                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT takes those "
-                "through a dense layer; its embeddings must have another width"
+                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT projects them with "
+                "a dense layer; set model.embedding_width to another width"
             )
         return lines
 

@@ -7,7 +7,7 @@ from bertjax.interop import names
 from bertjax.interop.family import MLM, NSP, POOLER, Family
 from bertjax.models.config import EncoderConfig
 
-# Of BERT, and of those whose settings were copied from BERT's.
+# Keys of BERT, and of families whose settings were copied from BERT's.
 KEYS = {
     "vocab_size": "vocab_size",
     "layers": "num_hidden_layers",

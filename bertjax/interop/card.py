@@ -1,4 +1,4 @@
-"""The model card: what the model is, what it was trained on, what it scored, how to load it."""
+"""The model card: architecture, training data, scores, and how to load the model."""
 
 from typing import Any
 
@@ -66,13 +66,11 @@ model = Flax{auto}.from_pretrained("FOLDER", from_pt=True)
 
 
 def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]) -> str:
-    """The card of a model that transformers opens as the class of a family with these parts.
+    """Return the card of a model that transformers opens as the class of a family with these parts.
 
     Args:
-      export: it.
-      family: what transformers has it as.
-      parts: those that were written.
-      notes: what there is to say of it, a line each.
+      parts: the exported parts.
+      notes: notes about the export, one line each.
     """
     auto = family.auto_of(parts)
     return _CARD.format(
@@ -97,7 +95,7 @@ def _sizes(export: Export) -> dict[str, Any]:
 
 
 def _data(export: Export) -> str:
-    """Corpus, tokenizer, task and stages, where there was a run."""
+    """Return the table of corpus, tokenizer, task and stages of a run."""
     if not export.numbers:
         return "Converted from a Hugging Face checkpoint, which does not say what it was trained on."
     settings = export.settings  # of a run, so nothing is left out
@@ -119,12 +117,12 @@ def _data(export: Export) -> str:
 
 
 def _public(name: str) -> str:
-    """The name of a corpus or file without the folders of the machine that it lay on."""
+    """Return the name of a corpus or file without its folders."""
     return name if ":" in name else name.rstrip("/").rpartition("/")[2]
 
 
 def _numbers(numbers: dict[str, Any]) -> str:
-    """What was measured on held-out text, and what it took; where the seconds went is not of interest here."""
+    """Return the table of scores on held-out text and of the cost of the run, without the breakdown of its time."""
     flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
     shown = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
     return _rows(shown) if shown else "None were recorded."

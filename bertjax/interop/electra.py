@@ -1,7 +1,7 @@
 """ELECTRA as transformers names it: `ElectraModel`, `ElectraForPreTraining` (the discriminator) and `ElectraConfig`.
 
-(transformers 4.57, models/electra/modeling_electra.py and configuration_electra.py.) Its classes have no pooler. A
-generator is a model of its own there; ours shares the discriminator's embeddings, and stays behind.
+(transformers 4.57, models/electra/modeling_electra.py and configuration_electra.py.) Its classes have no pooler. In
+transformers a generator is a separate model. Ours shares the discriminator's embeddings and is not exported.
 """
 
 from bertjax.interop import names
@@ -17,7 +17,7 @@ class _Electra(Family):
         if RTD not in parts or not parts & _GENERATOR:
             return super().leave_out(parts)
         kept, notes = super().leave_out(parts - _GENERATOR)
-        return kept, [*notes, "left out: the generator and its head, which only pretraining needs"]
+        return kept, [*notes, "generator and its head not exported: only pretraining needs them"]
 
 
 FAMILY = _Electra(

@@ -1,4 +1,4 @@
-"""The families of transformers that are converted, and which of them a model is."""
+"""The families of transformers that bertjax converts, and the choice of one for a model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from bertjax.interop import albert, bert, distilbert, electra, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 
-# Where several can hold a model, the first does.
+# If several can hold a model, the first one is used.
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
     albert.FAMILY,
@@ -20,10 +20,10 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def of_config(config: Mapping[str, Any]) -> Family:
-    """The family of a checkpoint by its `config.json`.
+    """Return the family of a checkpoint from its `config.json`.
 
     Raises:
-      UserError: it is none of `FAMILIES`.
+      UserError: it is not one of `FAMILIES`.
     """
     kind = config.get("model_type")
     for family in FAMILIES:
@@ -34,18 +34,18 @@ def of_config(config: Mapping[str, Any]) -> Family:
 
 
 def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
-    """The family whose classes compute what a model computes.
+    """Return the family whose classes compute the same as a model.
 
     Args:
-      encoder: its architecture.
-      flat: its params by path.
-      pad_id: of its tokenizer.
+      encoder: architecture of the model.
+      flat: params by flattened path.
+      pad_id: id of the tokenizer's padding.
 
     Raises:
-      UserError: there is none; the line is that of the family which comes nearest.
+      UserError: there is no such family; the message is about the nearest one.
     """
     complaints = [(family, family.complaints(encoder, flat, pad_id)) for family in FAMILIES]
-    nearest, lines = min(complaints, key=lambda each: len(each[1]))
+    nearest, lines = min(complaints, key=lambda complaint: len(complaint[1]))
     if lines:
         raise UserError(lines[0])
     return nearest

@@ -1,6 +1,6 @@
-"""A family of encoders as transformers names it: its tensors, the keys of its `config.json`, its classes.
+"""A family of encoders in transformers: the names of its tensors, the keys of its `config.json`, its classes.
 
-A family is data, a file each in this folder; what one has to itself it overrides.
+A family is data, one file each in this folder. A family overrides the methods in which it differs.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 
-# Parts of a model beside its encoder proper: the pooler, and heads by the names of their terms.
+# Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
 POOLER, MLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "nsp", "sop", "rtd", "plm"
-_PAIRS = frozenset({NSP, SOP})  # who reads the pooler
+_PAIRS = frozenset({NSP, SOP})  # heads that read the pooler
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
-# Settings of every family that change the function computed; transformers takes these where the key is missing.
+# Settings of every family that change the computed function, with the values of transformers for missing keys.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
 Flat = dict[str, np.ndarray]
@@ -32,22 +32,22 @@ Flat = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
-    """What transformers calls a family, and what its classes compute.
+    """One family of transformers: its names, its settings and what its classes compute.
 
     Attributes:
-      title: as its paper has it.
-      model_type: of `config.json`.
-      stem: what the names of its classes begin with.
-      table: the names of the encoder proper; those of `encoder/projection` hold where its embeddings have another width
-        than its layers.
-      parts: the names of what a checkpoint may lack as a whole.
-      classes: what follows the stem, for each set of parts that a class has; no parts are among them.
-      keys: those of `config.json` by the field of `EncoderConfig`.
-      defaults: of its class of settings. A field that has no key is what the family always computes.
-      fixed: other keys that change the function computed, each with the one value that bertjax computes, transformers'
-        default.
-      tied: names of copies, written by some versions of transformers, and of what they are copies of.
-      has_flax: whether transformers 4.57 has the family in Flax, too.
+      title: the name of the family in its paper.
+      model_type: value of `model_type` in `config.json`.
+      stem: prefix of the names of its classes.
+      table: tensor names of the encoder. Those of `encoder/projection` apply if the embeddings and the layers have
+        different widths.
+      parts: tensor names of each part that a checkpoint may lack as a whole.
+      classes: suffix of the class name for each set of parts, the empty set included.
+      keys: key in `config.json` for each field of `EncoderConfig`.
+      defaults: default settings of transformers. A field without a key is a constant of the family.
+      fixed: other keys that change the computed function, each with the one value that bertjax computes, which is the
+        default of transformers.
+      tied: original tensor of each copy that some versions of transformers write.
+      has_flax: whether transformers 4.57 also has the family in Flax.
     """
 
     title: str
@@ -64,17 +64,17 @@ class Family:
 
     @property
     def root(self) -> str:
-        """What the encoder's names begin with, but in a checkpoint that has no head."""
+        """Return the prefix of the encoder's tensor names, which a checkpoint without heads omits."""
         return f"{self.model_type}."
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
-        """The table for an encoder with these parts."""
+        """Return the table of names for an encoder with these parts."""
         projects = encoder.embedded_width != encoder.width
         table = (name for name in self.table if projects or part_of(name.ours) != "projection")
         return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
 
     def shapes(self, encoder: EncoderConfig) -> dict[str, tuple[int, ...]]:
-        """The shape of every param of encoder and heads by its flattened path, the vocabulary unpadded."""
+        """Return the shape of every param of encoder and heads by flattened path, the vocabulary unpadded."""
 
         def init() -> dict:
             key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
@@ -96,37 +96,37 @@ class Family:
         return flatten_dict(jax.tree_util.tree_map_with_path(shape, jax.eval_shape(init)), sep="/")
 
     def parts_of(self, present: Mapping[str, Any]) -> frozenset[str]:
-        """The parts of which any tensor is present, by transformers' names."""
+        """Return the parts that have at least one tensor among these names of transformers."""
         return frozenset(part for part, own in self.parts.items() if any(name.theirs in present for name in own))
 
     def class_of(self, parts: frozenset[str]) -> str | None:
-        """The class of transformers that has these parts and no other; None where there is none."""
+        """Return the class of transformers with exactly these parts, or None if there is no such class."""
         return self.stem + self.classes[parts] if parts in self.classes else None
 
     def auto_of(self, parts: frozenset[str]) -> str:
-        """The automatic class that opens a model with these parts."""
+        """Return the automatic class that opens a model with these parts."""
         return "AutoModel" + self.classes[parts].removeprefix("Model")
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
-        """Of a model's parts those that are written, and a line for what is not."""
+        """Return the parts that are exported, and a note for each part that is not."""
         heads = parts - {POOLER}
         if POOLER in parts and heads and not heads & _PAIRS:
-            return heads, [f"left out: the pooler, which no head reads and {self.class_of(heads)} has not"]
+            return heads, [f"pooler not exported: no head uses it, and {self.class_of(heads)} has none"]
         return parts, []
 
     def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
-        """What of an encoder the family's classes would compute otherwise, a line each."""
-        found, computes = _plain(encoder), _plain(self.defaults)
+        """Return a line for each setting of an encoder that the family's classes compute in another way."""
+        settings, constants = _settings(encoder), _settings(self.defaults)
         lines = [
-            f"the model has model.{field}={found[field]!r}, and transformers' {self.title} computes {value!r} alone"
-            for field, value in computes.items()
-            if field not in self.keys and found[field] != value
+            f"the model has model.{field}={settings[field]!r}, and transformers' {self.title} computes {value!r} only"
+            for field, value in constants.items()
+            if field not in self.keys and settings[field] != value
         ]
         if "activation" in self.keys and encoder.activation not in ACTIVATIONS.values():
             known = " and ".join(sorted(set(ACTIVATIONS.values())))
             lines.append(
                 f"the model has model.activation={encoder.activation!r}, and transformers' {self.title} computes "
-                f"{known} alone"
+                f"{known} only"
             )
         if "segments" in self.keys and not encoder.segments:
             lines.append(
@@ -135,12 +135,12 @@ class Family:
         return lines
 
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
-        """Why a model cannot be written as one of this family, a line each; none where it can.
+        """Return a line for each reason why a model cannot be written as this family; an empty list if it can.
 
         Args:
-          encoder: its architecture.
-          flat: its params by path.
-          pad_id: of its tokenizer.
+          encoder: architecture of the model.
+          flat: params by flattened path.
+          pad_id: id of the tokenizer's padding.
         """
         lines = self.refusals(encoder, pad_id)
         kept, _ = self.leave_out(parts_in(flat))
@@ -151,14 +151,14 @@ class Family:
         return lines
 
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
-        """The encoder that a `config.json` describes; keys that are missing have transformers' defaults.
+        """Return the encoder of a `config.json`; missing keys have the defaults of transformers.
 
         Raises:
-          UserError: it computes something that bertjax's encoder does not, or is damaged.
+          UserError: it computes something that bertjax's encoder does not, or it is damaged.
         """
         for key, fixed in (_PLAIN | dict(self.fixed)).items():
-            if (found := config.get(key) or fixed) != fixed:
-                raise UserError(f"config.json has {key}={found!r}; bertjax's {self.title} computes {fixed!r} alone")
+            if (value := config.get(key) or fixed) != fixed:
+                raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only")
         settings = {}
         for ours, theirs in self.keys.items():
             default = getattr(self.defaults, ours)
@@ -170,13 +170,13 @@ class Family:
     def _activation(self, config: Mapping[str, Any]) -> str:
         key = self.keys["activation"]
         theirs = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[self.defaults.activation]
-        if (found := config.get(key, theirs)) not in ACTIVATIONS:
+        if (activation := config.get(key, theirs)) not in ACTIVATIONS:
             known = " and ".join(map(repr, ACTIVATIONS))
-            raise UserError(f"config.json has {key}={found!r}; bertjax's {self.title} computes {known} alone")
-        return ACTIVATIONS[found]
+            raise UserError(f"config.json has {key}={activation!r}; bertjax's {self.title} computes {known} only")
+        return ACTIVATIONS[activation]
 
     def settings(self, encoder: EncoderConfig, architecture: str, pad_id: int) -> dict[str, Any]:
-        """The `config.json` of an encoder."""
+        """Return the `config.json` of an encoder."""
         activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[encoder.activation]
         written = {"embedding_width": encoder.embedded_width, "activation": activation}
         sizes = {theirs: written.get(ours, getattr(encoder, ours)) for ours, theirs in self.keys.items()}
@@ -184,56 +184,56 @@ class Family:
         return kind | sizes | dict(self.fixed) | {"pad_token_id": pad_id}
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
-        """The same model with the tables that the family's classes have; `to_ours` is the inverse."""
+        """Return the same model with the tables that the family's classes have; `to_ours` is the inverse."""
         return encoder, flat
 
     def to_ours(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
-        """The same model with no more tables than it needs.
+        """Return the same model without the tables that it does not need.
 
         Raises:
-          UserError: the tokenizer is that of another model.
+          UserError: the tokenizer belongs to another model.
         """
         return encoder, flat
 
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The tensors under the names of a class without heads."""
+        """Return the tensors under the names of a class without heads."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
 
     def canonical(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The tensors under the names of the table, copies and buffers checked and left out.
+        """Return the tensors under the names of the table; copies and buffers are checked and dropped.
 
         Raises:
           UserError: an untied decoder, or positions that are not 0, 1, 2, ...
         """
         bare = not any(name.startswith(self.root) for name in tensors)
         heads = tuple({f"{name.theirs.split('.')[0]}." for own in self.parts.values() for name in own} - {self.root})
-        found = {}
+        named = {}
         for name, tensor in tensors.items():
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-            found[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
+            named[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
         for copy, original in self.tied.items():
-            if copy in found and not np.array_equal(found.pop(copy), found.get(original)):
-                raise UserError(f"the checkpoint's {copy} is not its {original}; bertjax's decoder is tied to it")
+            if copy in named and not np.array_equal(named.pop(copy), named.get(original)):
+                raise UserError(f"the checkpoint's {copy} differs from its {original}; bertjax's decoder is tied to it")
         position_ids = f"{self.root}embeddings.position_ids"
-        if position_ids in found:
-            ids = found.pop(position_ids)
+        if position_ids in named:
+            ids = named.pop(position_ids)
             if not np.array_equal(ids.reshape(-1), np.arange(ids.size)):
                 raise UserError(f"the checkpoint's {position_ids} does not count from 0; bertjax's positions do")
-        return found
+        return named
 
 
 def part_of(path: str) -> str:
-    """The part that a param belongs to: `mlm` of `heads/mlm/...`, `pooler` of `encoder/pooler/...`, `generator`."""
+    """Return the part of a param: `mlm` for `heads/mlm/...`, `pooler` for `encoder/pooler/...`, or `generator`."""
     root, _, rest = path.partition("/")
     return rest.partition("/")[0] if root in ("encoder", "heads") else root
 
 
 def parts_in(flat: Mapping[str, Any]) -> frozenset[str]:
-    """The parts of a model beside its encoder proper."""
+    """Return the parts of a model outside its encoder."""
     return frozenset(part_of(path) for path in flat if not path.startswith("encoder/") or part_of(path) == POOLER)
 
 
-def _plain(encoder: EncoderConfig) -> dict[str, Any]:
+def _settings(encoder: EncoderConfig) -> dict[str, Any]:
     """Return the architecture of an encoder; an embedding width equal to its width is 0."""
     return encoder.architecture() | {
         "embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width
@@ -241,8 +241,8 @@ def _plain(encoder: EncoderConfig) -> dict[str, Any]:
 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:
-    value, wanted = config.get(key, default), type(default)
-    if isinstance(value, bool) or not isinstance(value, (int, wanted)):
-        kind = "whole number" if wanted is int else "number"
-        raise UserError(f"config.json has {key}={value!r}, which is no {kind}; get the file again")
-    return wanted(value)
+    value, number = config.get(key, default), type(default)
+    if isinstance(value, bool) or not isinstance(value, (int, number)):
+        kind = "whole number" if number is int else "number"
+        raise UserError(f"config.json has {key}={value!r}, which is not a {kind}; download the file again")
+    return number(value)

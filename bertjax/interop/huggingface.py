@@ -1,4 +1,4 @@
-"""A model's folder as transformers reads and writes it."""
+"""Reads and writes the model folders of transformers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"
-# The objective that a head was trained by, and its examples where they are not the usual ones.
+# The objective that trains a head, and its examples if they are not the default.
 _TASKS = {
     NSP: ("bert", {}),
     SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
@@ -28,21 +28,21 @@ _TASKS = {
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a Hugging Face checkpoint, of whatever architecture."""
+    """Whether a folder holds a Hugging Face checkpoint of any architecture."""
     try:
-        found = json.loads((folder / CONFIG).read_bytes())
+        config = json.loads((folder / CONFIG).read_bytes())
     except OSError:
         return False
-    except ValueError:  # of a workdir or of a checkpoint, it is damaged
+    except ValueError:  # a damaged file of a workdir or of a checkpoint
         return not (folder / "checkpoints").exists()
-    return isinstance(found, dict) and "format_version" not in found  # a workdir has a config.json of its own
+    return isinstance(config, dict) and "format_version" not in config  # a workdir has a config.json of its own
 
 
 def write(folder: os.PathLike, export: Export) -> list[str]:
-    """Writes a folder that `AutoModel` and `AutoTokenizer` open; `config.json`, without which they do not, comes last.
+    """Write a folder that `AutoModel` and `AutoTokenizer` open; `config.json`, which they need, is written last.
 
     Returns:
-      What there is to say of it, a line each.
+      Notes about the export, one line each.
 
     Raises:
       UserError: no family of transformers computes the model, or it has heads or pieces of a tokenizer that Hugging

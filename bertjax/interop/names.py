@@ -1,4 +1,4 @@
-"""A table of names, and params through it in both directions; a name that is left over on either side is an error."""
+"""Tables of names, and the conversion of params by them in both directions; an unmatched name is an error."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,13 +11,13 @@ LAYER = "{layer}"
 
 
 class Name(NamedTuple):
-    """One tensor under both names.
+    """Both names of one tensor.
 
     Attributes:
-      theirs: `{layer}` stands for the number of a layer, which has a tensor of its own.
-      ours: the flattened path of a param; layers are stacked on its first axis.
+      theirs: name in transformers. `{layer}` stands for the number of a layer; each layer has a tensor of its own.
+      ours: flattened path of a param; layers are stacked on its first axis.
       transposed: theirs is [out, in], ours [in, out].
-      shape: of theirs, where it has other axes of the same numbers in the same order.
+      shape: shape of theirs, if it has the same numbers in the same order on other axes.
     """
 
     theirs: str
@@ -27,17 +27,17 @@ class Name(NamedTuple):
 
 
 def dense(theirs: str, ours: str) -> tuple[Name, Name]:
-    """PyTorch's linear layer."""
+    """Return the names of a linear layer of PyTorch."""
     return Name(f"{theirs}.weight", f"{ours}/kernel", transposed=True), Name(f"{theirs}.bias", f"{ours}/bias")
 
 
 def norm(theirs: str, ours: str) -> tuple[Name, Name]:
-    """PyTorch's layer norm."""
+    """Return the names of a layer norm of PyTorch."""
     return Name(f"{theirs}.weight", f"{ours}/scale"), Name(f"{theirs}.bias", f"{ours}/bias")
 
 
 def embeddings(theirs: str, segments: bool = True) -> tuple[Name, ...]:
-    """The tables that are summed, and their layer norm."""
+    """Return the names of the summed embedding tables and of their layer norm."""
     segment = (Name(f"{theirs}.token_type_embeddings.weight", "encoder/embeddings/segment"),) if segments else ()
     return (
         Name(f"{theirs}.word_embeddings.weight", "encoder/embeddings/word"),
@@ -59,7 +59,7 @@ def layers(
     output: str,
     output_norm: str,
 ) -> tuple[Name, ...]:
-    """The stack of layers, each of its parts by what it is called within a layer `theirs`."""
+    """Return the names of the stack of layers; the arguments are the names within a layer `theirs`."""
     ours = "encoder/layers"
     return (
         *dense(f"{theirs}.{query}", f"{ours}/attention/query"),
@@ -74,7 +74,7 @@ def layers(
 
 
 def bert_layers(theirs: str) -> tuple[Name, ...]:
-    """The stack as BERT has it, and those whose classes were copied from BERT's."""
+    """Return the names of the stack in BERT and in families whose classes were copied from BERT's."""
     return layers(
         f"{theirs}.encoder.layer.{LAYER}",
         query="attention.self.query",
@@ -89,7 +89,7 @@ def bert_layers(theirs: str) -> tuple[Name, ...]:
 
 
 def masked_lm(transform: str, transform_norm: str, bias: str) -> tuple[Name, ...]:
-    """The head of masked language modeling; its decoder is tied to the word embeddings."""
+    """Return the names of the masked-LM head, whose decoder is tied to the word embeddings."""
     return (
         *dense(transform, "heads/mlm/transform"),
         *norm(transform_norm, "heads/mlm/norm"),
@@ -100,38 +100,38 @@ def masked_lm(transform: str, transform_norm: str, bias: str) -> tuple[Name, ...
 def to_params(
     tensors: Mapping[str, np.ndarray], names: Sequence[Name], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Params by flattened path, float32.
+    """Return the params by flattened path, as float32.
 
     Args:
-      tensors: by their names; float16 is widened.
-      names: the table, of which every line is needed.
-      shapes: of the params, by flattened path.
+      tensors: tensors by their names in transformers; float16 is widened.
+      names: the table; every entry must match.
+      shapes: shapes of the params by flattened path.
 
     Raises:
-      UserError: a tensor is missing, left over, has another shape, or holds no float16 or float32.
+      UserError: a tensor is missing or unknown, has another shape, or is neither float16 nor float32.
     """
     layers = {name.ours: shapes[name.ours][0] for name in names if LAYER in name.theirs}
-    wanted = {theirs for name in names for theirs in _expanded(name, layers)}
-    if missing := wanted - tensors.keys():
+    expected = {theirs for name in names for theirs in _expanded(name, layers)}
+    if missing := expected - tensors.keys():
         raise UserError(_leftover("lacks", missing))
-    if unknown := tensors.keys() - wanted:
+    if unknown := tensors.keys() - expected:
         raise UserError(_leftover("has names that bertjax does not know:", unknown))
     params = {}
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
         flat = shape[::-1] if name.transposed else shape
-        found = [_checked(theirs, tensors[theirs], name.shape or flat) for theirs in _expanded(name, layers)]
-        found = [tensor.reshape(flat) for tensor in found]
-        found = [tensor.T if name.transposed else tensor for tensor in found]
-        params[name.ours] = np.stack(found) if name.ours in layers else np.array(found[0])
+        stack = [_checked(theirs, tensors[theirs], name.shape or flat) for theirs in _expanded(name, layers)]
+        stack = [tensor.reshape(flat) for tensor in stack]
+        stack = [tensor.T if name.transposed else tensor for tensor in stack]
+        params[name.ours] = np.stack(stack) if name.ours in layers else np.array(stack[0])
     return params
 
 
 def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[str, np.ndarray]:
-    """The inverse of `to_params`.
+    """Return the tensors by their names in transformers: the inverse of `to_params`.
 
     Raises:
-      UserError: a param is missing or left over.
+      UserError: a param is missing or unknown.
     """
     ours = {name.ours for name in names}
     if missing := ours - params.keys():
@@ -166,7 +166,7 @@ def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.n
 
 
 def unnamed(paths: Iterable[str]) -> str:
-    """The line that refuses params without a name in the table."""
+    """Return the error line for params without a name in the table."""
     return _leftover("has params that Hugging Face's files have no name for:", paths)
 
 

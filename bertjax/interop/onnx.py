@@ -1,6 +1,6 @@
 """A model as ONNX: the class of transformers, written by PyTorch's exporter, checked with onnxruntime.
 
-The check compares onnxruntime with bertjax's own encoder and heads, so that all that lies between is in it.
+The check compares onnxruntime with bertjax's own encoder and heads, so it covers every step in between.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ SUFFIX = ".onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS = "last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"
 TOLERANCE = 1e-4
-# Weights beyond it lie in a file of their own, MODEL.onnx.data: protocol buffers end at 2 GiB.
+# Larger weights are in a separate file, MODEL.onnx.data, because protocol buffers end at 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
 _BARE = "BertModel"
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
@@ -45,17 +45,17 @@ def write(path: Path, export: Export) -> list[str]:
       export: an encoder with the heads that transformers has a class of BERT for.
 
     Returns:
-      What there is to say of it, a line each.
+      Notes about the file, one line each.
 
     Raises:
-      UserError: a package is missing, the model is of another family than BERT, or see `huggingface.write`.
-      RunFailed: onnxruntime computes something else than bertjax.
+      UserError: a package is missing, the family of the model is not BERT, or see `huggingface.write`.
+      RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
     flat = flatten_dict(export.params, sep="/")
     if (family := families.of_model(export.encoder, flat, export.tokenizer.pad_id)) is not bert.FAMILY:
         raise UserError(
-            f"transformers has the model as {family.title}, and bertjax writes ONNX for BERT alone; convert it to a "
+            f"transformers has the model as {family.title}, and bertjax writes ONNX for BERT only; convert it to a "
             "folder of transformers"
         )
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
@@ -71,7 +71,7 @@ def write(path: Path, export: Export) -> list[str]:
 
 
 def check_installed() -> None:
-    """Raises UserError where a package is missing that `write` needs."""
+    """Raises UserError if a package that `write` needs is missing."""
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise UserError(f"ONNX needs the packages {', '.join(missing)}; pip install '.[onnx]' brings them")
 
@@ -99,7 +99,9 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
 
     [architecture] = transformers.AutoConfig.from_pretrained(source).architectures
     has_pooler = POOLER in export.params["encoder"]
-    choices = {"add_pooling_layer": has_pooler} if architecture == _BARE else {}  # or it would make one up
+    choices = (
+        {"add_pooling_layer": has_pooler} if architecture == _BARE else {}
+    )  # otherwise it would add an untrained pooler
     # Plain attention: one graph for any number of rows and tokens.
     model = getattr(transformers, architecture).from_pretrained(source, attn_implementation="eager", **choices).eval()
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -111,7 +113,7 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
     longest = export.encoder.max_positions
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=longest)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what the exporter will change in its own later versions
+        warnings.simplefilter("ignore")  # about changes in later versions of the exporter
         level = logging.getLogger("torch.onnx").level
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
@@ -130,7 +132,7 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
 
 
 def _difference(path: Path, export: Export, outputs: list[str]) -> float:
-    """The largest absolute difference of any output at any position that is no padding."""
+    """The largest absolute difference of any output at any position that is not padding."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

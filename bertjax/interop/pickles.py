@@ -1,7 +1,7 @@
-"""PyTorch's `pytorch_model.bin` without PyTorch, and without running what the pickle in it asks for.
+"""Reads PyTorch's `pytorch_model.bin` without PyTorch, and without running code from the pickle in it.
 
-A pickle names functions that are called while it is read. Here only the names that rebuild a tensor are known; they
-give records, and any other name refuses the file. Both containers are read: the zip archive that `torch.save` writes
+A pickle names functions that are called while it is read. Here only the names that rebuild a tensor are known. They
+give records, and any other name is an error. Both containers are read: the zip archive that `torch.save` writes
 since version 1.6, and the sequence of pickles and then bare arrays that it wrote before (torch/serialization.py).
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 
-# What the first pickle of the older container holds.
+# Content of the first pickle of the older container.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
 _STORAGES = {
@@ -36,7 +36,7 @@ _STORAGES = {
 
 
 class _Kind(NamedTuple):
-    """The type of a storage: its numbers as numpy calls them."""
+    """The element type of a storage, as a numpy dtype."""
 
     dtype: str
 
@@ -73,7 +73,7 @@ _KNOWN = {
 
 
 class _Refused(Exception):
-    """The pickle names something else than tensors."""
+    """The pickle names something other than tensors."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -90,17 +90,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a state dict by name; bfloat16, which numpy lacks, as float32.
+    """Return the tensors of a state dict by name; bfloat16, which numpy lacks, as float32.
 
     Raises:
-      UserError: the file is damaged, is no state dict, or its pickle names anything but tensors.
+      UserError: the file is damaged, is not a state dict, or its pickle names anything but tensors.
     """
     try:
         content = path.read_bytes()
-        found, storages = _read_zip(content) if zipfile.is_zipfile(io.BytesIO(content)) else _read_sequence(content)
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}, no state dict")
-        return {str(name): _array(tensor, storages) for name, tensor in found.items()}
+        state, storages = _read_zip(content) if zipfile.is_zipfile(io.BytesIO(content)) else _read_sequence(content)
+        if not isinstance(state, dict):
+            raise ValueError(f"it holds a {type(state).__name__}, not a state dict")
+        return {str(name): _array(tensor, storages) for name, tensor in state.items()}
     except _Refused as error:
         raise UserError(
             f"{path} asks to run {error} while it is read, which bertjax does not do; get the checkpoint as safetensors"
@@ -109,7 +109,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
         *(OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError),
         *(struct.error, pickle.UnpicklingError, zipfile.BadZipFile),
     ) as error:
-        raise UserError(f"{path} is no readable PyTorch state dict ({error}); get the checkpoint again") from None
+        raise UserError(
+            f"{path} is not a readable PyTorch state dict ({error}); download the checkpoint again"
+        ) from None
 
 
 def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
@@ -118,9 +120,9 @@ def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
         root = record.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("its numbers are big-endian")
-        found = _Unpickler(io.BytesIO(archive.read(record))).load()
+        state = _Unpickler(io.BytesIO(archive.read(record))).load()
         data = f"{root}data/"
-        return found, {
+        return state, {
             name.removeprefix(data): archive.read(name) for name in archive.namelist() if name.startswith(data)
         }
 
@@ -128,20 +130,20 @@ def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
 def _read_sequence(content: bytes) -> tuple[Any, dict[str, bytes]]:
     file = io.BytesIO(content)
     if _Unpickler(file).load() != _MAGIC:
-        raise ValueError("it does not begin as torch.save writes")
+        raise ValueError("it does not start as torch.save writes it")
     _Unpickler(file).load()  # the protocol
     if not _Unpickler(file).load().get("little_endian", True):
         raise ValueError("its numbers are big-endian")
     unpickler = _Unpickler(file)
-    found = unpickler.load()
+    state = unpickler.load()
     sizes = {
-        tensor.storage.key: _itemsize(tensor.storage.dtype) for tensor in found.values() if isinstance(tensor, _Tensor)
+        tensor.storage.key: _itemsize(tensor.storage.dtype) for tensor in state.values() if isinstance(tensor, _Tensor)
     }
     storages = {}
     for key in _Unpickler(file).load():
         (length,) = struct.unpack("<q", file.read(8))
         storages[key] = file.read(length * sizes[key])
-    return found, storages
+    return state, storages
 
 
 def _itemsize(dtype: str) -> int:
@@ -163,5 +165,5 @@ def _array(tensor: Any, storages: dict[str, bytes]) -> np.ndarray:
 
 
 def widen_bfloat16(data: bytes) -> np.ndarray:
-    """float32 of bytes that hold bfloat16, which is its upper half."""
+    """Return bfloat16 bytes as float32, whose upper half they are."""
     return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)

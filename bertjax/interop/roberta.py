@@ -1,9 +1,9 @@
 """RoBERTa as transformers names it: `RobertaModel`, `RobertaForMaskedLM` and `RobertaConfig`.
 
-(transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions by
-the input: from the row after `pad_token_id` on, over tokens that are no padding. So the offset of our positions is the
-id of the padding symbol plus one: 2 with RoBERTa's own tokenizer, 1 with one of bertjax. Rows that no token reads are
-not written. Its segment table has one row, of zeros as published; that is our encoder without segments.
+(transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions
+from the row after `pad_token_id` on, over tokens that are not padding. So the offset of our positions is the id of the
+padding symbol plus one: 2 with RoBERTa's own tokenizer, 1 with a tokenizer of bertjax. Rows that no token reads are
+not written. Its segment table has one row, which is zero as published; that is our encoder without segments.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ class _Roberta(Family):
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
         if not encoder.segments:
-            raise UserError(f"config.json has type_vocab_size=0; transformers' {self.title} reads one row at least")
+            raise UserError(f"config.json has type_vocab_size=0; transformers' {self.title} needs at least one row")
         pad_id = config.get("pad_token_id", 1)
         if type(pad_id) is not int or not 0 <= pad_id < encoder.max_positions - 1:
             raise UserError(
@@ -77,7 +77,7 @@ FAMILY = _Roberta(
     classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
     keys=KEYS,
     defaults=EncoderConfig(vocab_size=50265),
-    fixed=FIXED | {"hidden_act": "gelu"},  # the head's is that one, whatever the key says
+    fixed=FIXED | {"hidden_act": "gelu"},  # the head always uses gelu, whatever the key is
     tied={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -1,7 +1,7 @@
-"""A SentencePiece model as a `tokenizer.json`, which gives the same ids.
+"""A SentencePiece model as a `tokenizer.json` that gives the same ids.
 
-SentencePiece's steps (normalizer.cc, unigram_model.cc, bpe_model.cc of google/sentencepiece) in terms of the tokenizers
-library. Nothing is split into words first, since SentencePiece scores a sentence as a whole.
+This expresses the steps of SentencePiece (normalizer.cc, unigram_model.cc, bpe_model.cc of google/sentencepiece) in the
+tokenizers library. Text is not split into words first, because SentencePiece scores a sentence as a whole.
 """
 
 import base64
@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _UNIGRAM, _BPE, _CHAR = 1, 2, 4
-# The library would find a byte's piece where a text spells it; a text is cut there, after the <.
+# The library would match a byte piece that is spelled in a text, so such a spelling is split after the <.
 _BYTE_SPELLED = {
     "type": "Split",
     "pattern": {"Regex": "<(?=0x[0-9A-F]{2}>)"},
@@ -23,10 +23,10 @@ _BYTE_SPELLED = {
 
 
 def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """A `tokenizer.json`, parsed, without a post-processor.
+    """Return the parsed `tokenizer.json`, without a post-processor.
 
     Raises:
-      UserError: the model has settings or kinds of pieces that have no counterpart there.
+      UserError: the model has settings or kinds of pieces that the library does not have.
     """
     model = tokenizer.description
     _check(model)
@@ -55,20 +55,22 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 def _check(model) -> None:
     """Raises UserError for what `describe` does not render."""
     normalizer, trainer = model.normalizer_spec, model.trainer_spec
-    for name, found, known in (
+    for name, value, known in (
         ("add_dummy_prefix", normalizer.add_dummy_prefix, (True,)),
         ("remove_extra_whitespaces", normalizer.remove_extra_whitespaces, (True,)),
         ("escape_whitespaces", normalizer.escape_whitespaces, (True,)),
         ("treat_whitespace_as_suffix", trainer.treat_whitespace_as_suffix, (False,)),
         ("model_type", trainer.model_type, (_UNIGRAM, _BPE, _CHAR)),
     ):
-        if found not in known:
-            raise UserError(f"the SentencePiece model has {name}={found}, which no tokenizer.json says; train another")
+        if value not in known:
+            raise UserError(
+                f"the SentencePiece model has {name}={value}, which tokenizer.json cannot express; train another"
+            )
     kinds = (_NORMAL, _UNKNOWN, _CONTROL, _BYTE)
     if odd := [piece.piece for piece in model.pieces if piece.type not in kinds]:
         raise UserError(
-            f"the SentencePiece model has user-defined or unused pieces ({odd[0]!r}), which no tokenizer.json says; "
-            "train another"
+            f"the SentencePiece model has user-defined or unused pieces ({odd[0]!r}), which tokenizer.json cannot "
+            "express; train another"
         )
 
 
@@ -83,7 +85,7 @@ def _normalizers(tokenizer: SentencePieceTokenizer) -> list[dict]:
     replaced = ((r"\A +", ""), (f"[ {WORD_START}]+\\z", ""), (" {2,}", " "))
     return [
         *steps,
-        *({"type": "Replace", "pattern": {"Regex": found}, "content": content} for found, content in replaced),
+        *({"type": "Replace", "pattern": {"Regex": pattern}, "content": content} for pattern, content in replaced),
         {"type": "Prepend", "prepend": WORD_START},
         {"type": "Replace", "pattern": {"String": " "}, "content": WORD_START},
     ]
@@ -95,7 +97,7 @@ def _unigram(pieces) -> dict[str, Any]:
 
 
 def _bpe(pieces, merging: bool) -> dict[str, Any]:
-    """BPE whose merges are the splits of each piece into two others, the best piece first; `char` merges nothing."""
+    """Return a BPE model whose merges are all splits of a piece into two, best piece first; `char` has none."""
     ids = {piece.piece: i for i, piece in enumerate(pieces)}
     normal = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}
     splits = [(piece[:at], piece[at:]) for piece in normal if merging for at in range(1, len(piece))]

@@ -1,4 +1,4 @@
-"""Tokenizer files in both directions: what `AutoTokenizer` opens, and what it had opened, as bertjax's tokenizers."""
+"""Tokenizer files of transformers in both directions: writes what `AutoTokenizer` opens, and reads it."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from bertjax.interop import sentencepiece_json
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
-# The class of transformers that takes a tokenizer.json as it stands; BERT's own rewrites the normalizer.
+# The class of transformers that uses a tokenizer.json unchanged; BERT's own class rewrites the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
 _BERT_CLASSES = tuple(
     f"{family}Tokenizer{kind}" for family in ("Bert", "DistilBert", "Electra") for kind in ("", "Fast")
@@ -20,13 +20,12 @@ _BERT_CLASSES = tuple(
 
 
 def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -> list[str]:
-    """Writes the files that `AutoTokenizer` reads; the same ids come out, between [CLS] and [SEP].
+    """Write the files that `AutoTokenizer` reads; it gives the same ids, between [CLS] and [SEP].
 
     Args:
-      folder: exists.
-      tokenizer: of any kind.
-      longest: example that the encoder takes, in tokens.
-      segments: that the encoder tells apart; a second sequence is in the second of them where there is one.
+      folder: an existing folder.
+      longest: tokens in the longest example that the encoder takes.
+      segments: number of segments of the encoder; with two or more, a second sequence is in the second segment.
 
     Returns:
       The names of the files.
@@ -53,9 +52,9 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
             files[VOCAB] = "".join(lines).encode()
             settings |= _bert_settings(description)
         else:
-            settings["add_prefix_space"] = True  # or transformers takes away what the description says
+            settings["add_prefix_space"] = True  # otherwise transformers removes the setting of the description
             for symbol in description["added_tokens"]:
-                symbol["lstrip"] = symbol["id"] == tokenizer.mask_id  # the space before belongs to the masked word
+                symbol["lstrip"] = symbol["id"] == tokenizer.mask_id  # the space before it belongs to the masked word
     description["post_processor"] = _template(tokenizer, second=int(segments > 1))
     files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings), SYMBOLS: _json(symbols)}
     for name, content in files.items():
@@ -64,27 +63,29 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
 
 
 def read(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint: its SentencePiece `tokenizer.model`, `tokenizer.json`, or older files of BERT
-    (`vocab.txt`) and RoBERTa (`vocab.json` and `merges.txt`).
+    """Return the tokenizer of a checkpoint.
+
+    It is read from a SentencePiece `tokenizer.model`, a `tokenizer.json`, or older files of BERT (`vocab.txt`) and
+    RoBERTa (`vocab.json` and `merges.txt`).
 
     Raises:
-      UserError: none of them is there, or none that bertjax reads.
+      UserError: none of these files exists, or bertjax cannot read them.
     """
     settings = load_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
     description = load_json(folder / MODEL) if (folder / MODEL).exists() else {}
     if (folder / _SENTENCEPIECE).exists():
-        found = sentencepiece.from_file(folder / _SENTENCEPIECE)
+        tokenizer = sentencepiece.from_file(folder / _SENTENCEPIECE)
         steps = (description.get("normalizer") or {}).get("normalizers", [])
-        rules = found.description.normalizer_spec.precompiled_charsmap
+        rules = tokenizer.description.normalizer_spec.precompiled_charsmap
         ours = steps[:1] == [{"type": "NFC"}] and not rules  # as `sentencepiece_json` writes it
-        return SentencePieceTokenizer(found.model, "nfc") if ours else found
+        return SentencePieceTokenizer(tokenizer.model, "nfc") if ours else tokenizer
     if description:
         return _from_description(description, settings, str(folder / MODEL))
     if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
         return byte_bpe.from_files(folder / _BYTE_VOCAB, folder / _MERGES)
     if (folder / VOCAB).exists():
-        found = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
-        description = found.description
+        tokenizer = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
+        description = tokenizer.description
         description["normalizer"]["normalizers"][-1] |= _normalization(settings)
         return tokenizers_library.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
@@ -94,11 +95,11 @@ def read(folder: Path) -> Tokenizer:
 
 
 def _from_description(description: dict, settings: dict, path: str) -> HuggingFaceTokenizer:
-    """The description without what stands around the ids of a text, which bertjax adds itself."""
+    """Return the tokenizer of a description without its special tokens and padding, which bertjax adds itself."""
     normalizer = description.get("normalizer")
     if settings.get("tokenizer_class", _BERT_CLASSES[0]) in _BERT_CLASSES and (normalizer or {}).get("type") == (
         "BertNormalizer"
-    ):  # the class puts its own settings in place of those that it finds
+    ):  # the class replaces the settings of the description by its own
         normalizer |= _normalization(settings)
     for step in ("truncation", "padding", "post_processor"):
         description[step] = None
@@ -108,7 +109,7 @@ def _from_description(description: dict, settings: dict, path: str) -> HuggingFa
 
 
 def _normalization(settings: dict) -> dict[str, bool]:
-    """What a class of BERT's tokenizers makes of a text before it splits it; accents go with capitals if not said."""
+    """Return how BERT's tokenizer classes normalize a text; by default, accents are removed if it lowercases."""
     lowercase = settings.get("do_lower_case", True)
     accents = settings.get("strip_accents")
     return {
@@ -119,7 +120,7 @@ def _normalization(settings: dict) -> dict[str, bool]:
 
 
 def _template(tokenizer: Tokenizer, second: int) -> dict[str, Any]:
-    """[CLS] A [SEP] and [CLS] A [SEP] B [SEP], B and what follows in the segment `second`."""
+    """Return the template [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with B and its [SEP] in the segment `second`."""
     cls_piece, sep_piece = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
 
     def symbol(piece: str, segment: int) -> dict:
@@ -143,7 +144,7 @@ def _symbols(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _bert_settings(description: dict) -> dict[str, Any]:
-    """What `BertTokenizer` must be told to read `vocab.txt` in the same way."""
+    """Return the settings with which `BertTokenizer` reads `vocab.txt` in the same way."""
     normalizer = description["normalizer"]
     steps = [step for step in normalizer.get("normalizers", [normalizer]) if step["type"] == "BertNormalizer"]
     return {
@@ -158,14 +159,14 @@ def _bert_settings(description: dict) -> dict[str, Any]:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Settings by name; raises UserError where there are none."""
+    """Return settings by name; raises UserError if the file holds none."""
     try:
-        found = json.loads(path.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is no readable JSON ({error}); get it again") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds a {type(found).__name__}, not settings by name; get it again")
-    return found
+        raise UserError(f"{path} is not readable JSON ({error}); download it again") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} holds a {type(settings).__name__}, not settings by name; download it again")
+    return settings
 
 
 def _json(value: dict, indent: int | None = 2) -> bytes:

@@ -1,4 +1,4 @@
-"""The files that hold a checkpoint's tensors."""
+"""Reads and writes the weights of a checkpoint: safetensors, or a PyTorch pickle."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4",
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
-    """The tensors of `model.safetensors`, or else of `pytorch_model.bin`, by name; bfloat16 as float32.
+    """Return the tensors of `model.safetensors`, or else of `pytorch_model.bin`, by name; bfloat16 as float32.
 
     Raises:
-      UserError: neither is there, it is damaged, or see `pickles.read`.
+      UserError: neither exists, it is damaged, or see `pickles.read`.
     """
     if (folder / SAFETENSORS).exists():
         return _read_safetensors(folder / SAFETENSORS)
@@ -30,17 +30,17 @@ def read(folder: Path) -> dict[str, np.ndarray]:
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
-        return {name: _array(name, found) for name, found in deserialize(path.read_bytes())}
+        return {name: _array(name, tensor) for name, tensor in deserialize(path.read_bytes())}
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged or cut short ({error}); get it again") from None
+        raise UserError(f"{path} is damaged or cut short ({error}); download it again") from None
 
 
-def _array(name: str, found: dict) -> np.ndarray:
-    if found["dtype"] == "BF16":
-        return pickles.widen_bfloat16(found["data"]).reshape(found["shape"])
-    if found["dtype"] not in _DTYPES:
-        raise ValueError(f"{name} holds {found['dtype']}")
-    return np.frombuffer(found["data"], _DTYPES[found["dtype"]]).reshape(found["shape"])
+def _array(name: str, tensor: dict) -> np.ndarray:
+    if tensor["dtype"] == "BF16":
+        return pickles.widen_bfloat16(tensor["data"]).reshape(tensor["shape"])
+    if tensor["dtype"] not in _DTYPES:
+        raise ValueError(f"{name} holds {tensor['dtype']}")
+    return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:

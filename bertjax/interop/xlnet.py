@@ -1,8 +1,8 @@
 """XLNet as transformers names it: `XLNetModel`, `XLNetLMHeadModel` and `XLNetConfig`.
 
 (transformers 4.57, models/xlnet/modeling_xlnet.py and configuration_xlnet.py.) The kernels of its attention have
-an axis for heads and one for the channels of a head where ours have one for both. It has one rate of dropout, and no
-longest example; `mem_len` and what else is of the memory of earlier calls changes nothing of a single one.
+an axis for heads and one for the channels of a head; ours have one axis for both. It has one dropout rate and no
+maximum length. `mem_len` and the other settings of the memory do not affect a single call.
 """
 
 import dataclasses

@@ -76,7 +76,7 @@ def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path,
     export.params["encoder"]["pooler"] = {"kernel": np.ones((width, width)), "bias": np.ones(width)}
     [_, note] = huggingface.write(tmp_path, export)
     assert (
-        note.startswith("left out: the pooler, which no head reads and ")
+        note.startswith("pooler not exported: no head uses it, and ")
         and note[1:] in (tmp_path / "README.md").read_text()
     )
     assert not any("pooler" in name for name in weights.read(tmp_path))
@@ -96,12 +96,12 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, said):
 @pytest.mark.parametrize(
     "kind, settings, complaint",
     [
-        ("bert", {"norm": "pre"}, "model.norm='pre', and transformers' BERT computes 'post' alone"),
+        ("bert", {"norm": "pre"}, "model.norm='pre', and transformers' BERT computes 'post' only"),
         ("bert", {"activation": "geglu"}, "model.activation='geglu', and transformers' BERT computes gelu and gelu_ta"),
-        ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' alone"),
+        ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
-        ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT takes those"),
-        ("electra", {"position_offset": 3}, "model.position_offset=3, and transformers' ELECTRA computes 0 alone"),
+        ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
+        ("electra", {"position_offset": 3}, "model.position_offset=3, and transformers' ELECTRA computes 0 only"),
         ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
@@ -120,11 +120,11 @@ def test_the_generator_of_electra_stays_behind_and_the_card_says_so(tokens, tmp_
     export.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
     export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
     notes = huggingface.write(tmp_path, export)
-    assert [note.partition(",")[0] for note in notes[1:]] == [
-        "left out: the pooler",
-        "left out: the generator and its head",
+    assert [note.partition(":")[0] for note in notes[1:]] == [
+        "pooler not exported",
+        "generator and its head not exported",
     ]
-    assert "Left out: the generator and its head, which only pretraining needs." in (tmp_path / "README.md").read_text()
+    assert "Generator and its head not exported: only pretraining needs them." in (tmp_path / "README.md").read_text()
     assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
 
 
@@ -167,8 +167,8 @@ def test_a_row_of_segments_that_is_not_zero_is_kept(tokens, tmp_path):
         ),
         ({"pad_token_id": None}, "pad_token_id=None, after which RoBERTa counts its 21 rows of positions"),
         ({"pad_token_id": 20}, "pad_token_id=20, after which RoBERTa counts its 21 rows"),
-        ({"type_vocab_size": 0}, "type_vocab_size=0; transformers' RoBERTa reads one row at least"),
-        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; bertjax's RoBERTa computes 'gelu' alone"),
+        ({"type_vocab_size": 0}, "type_vocab_size=0; transformers' RoBERTa needs at least one row"),
+        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; bertjax's RoBERTa computes 'gelu' only"),
     ],
 )
 def test_positions_that_would_be_others_are_refused(tokens, tmp_path, settings, complaint):

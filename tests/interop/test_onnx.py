@@ -139,9 +139,7 @@ def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
 @installed
 def test_another_family_than_bert_is_refused(tmp_path):
     albert = models.make(models.CLASSES["albert"]["AlbertModel"], models.trained(), "albert")
-    with pytest.raises(
-        UserError, match="^transformers has the model as ALBERT, and bertjax writes ONNX for BERT alone"
-    ):
+    with pytest.raises(UserError, match="^transformers has the model as ALBERT, and bertjax writes ONNX for BERT only"):
         onnx.write(tmp_path / "model.onnx", albert)
     assert not list(tmp_path.iterdir())
 

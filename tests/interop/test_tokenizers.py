@@ -124,7 +124,7 @@ def test_what_no_description_can_say_is_refused(trained):
     tokens = trained["unigram", "nfc"]
     model = type(tokens.description).FromString(tokens.model)
     model.normalizer_spec.add_dummy_prefix = False
-    with pytest.raises(UserError, match="add_dummy_prefix=False, which no tokenizer.json says"):
+    with pytest.raises(UserError, match="add_dummy_prefix=False, which tokenizer.json cannot express"):
         sentencepiece_json.describe(SentencePieceTokenizer(model.SerializeToString(), "nfc"))
     model = type(tokens.description).FromString(tokens.model)
     model.pieces[300].type = 4

@@ -103,7 +103,7 @@ def test_a_pickle_that_runs_something_is_refused_and_runs_nothing(tmp_path, cont
 )
 def test_a_damaged_pickle_is_one_line(tmp_path, pickled):
     archive(tmp_path / "pytorch_model.bin", pickled, **{"0": NUMBERS.tobytes()})
-    with pytest.raises(UserError, match="is no readable PyTorch state dict") as caught:
+    with pytest.raises(UserError, match="is not a readable PyTorch state dict") as caught:
         weights.read(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -111,7 +111,7 @@ def test_a_damaged_pickle_is_one_line(tmp_path, pickled):
 @pytest.mark.parametrize("content", [b"", b"garbage", pickle.dumps(MAGIC), pickle.dumps(MAGIC + 1)])
 def test_what_is_neither_container(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
-    with pytest.raises(UserError, match="is no readable PyTorch state dict"):
+    with pytest.raises(UserError, match="is not a readable PyTorch state dict"):
         pickles.read(tmp_path / "pytorch_model.bin")
 
 
@@ -120,7 +120,7 @@ def test_a_zip_that_was_cut(tmp_path):
     content = path.read_bytes()
     for end in range(0, len(content), 37):
         (tmp_path / "pytorch_model.bin").write_bytes(content[:end])
-        with pytest.raises(UserError, match="is no readable PyTorch state dict"):
+        with pytest.raises(UserError, match="is not a readable PyTorch state dict"):
             weights.read(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_a_safetensors_file_that_was_cut(tmp_path):
     content = (tmp_path / "model.safetensors").read_bytes()
     for end in (0, 5, 40, len(content) - 1):
         (tmp_path / "model.safetensors").write_bytes(content[:end])
-        with pytest.raises(UserError, match=r"model.safetensors is damaged or cut short \(.*\); get it again"):
+        with pytest.raises(UserError, match=r"model.safetensors is damaged or cut short \(.*\); download it again"):
             weights.read(tmp_path)
 
 

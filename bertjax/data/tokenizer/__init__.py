@@ -1,4 +1,4 @@
-"""Tokenizers of two libraries behind one interface; neither library is imported before its tokenizer works."""
+"""Tokenizers of two libraries behind one interface; each library is imported at the first use of its tokenizer."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,12 +12,12 @@ __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Trains a tokenizer: the same sentences in the same order give the same bytes on any machine.
+    """Train a tokenizer: the same sentences in the same order give the same bytes on any machine.
 
-    `kind="char"` takes the characters that there are: `vocab_size` is then the most that it may have.
+    `kind="char"` uses the characters of the sentences; `vocab_size` is then an upper limit.
 
     Raises:
-      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
+      UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
     """
     from bertjax.data.tokenizer import byte_bpe, wordpiece  # not needed to load a tokenizer
 
@@ -29,15 +29,15 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
 
 
 def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
-    """Takes an existing tokenizer; it keeps its ids.
+    """Read an existing tokenizer; it keeps its ids.
 
     Args:
       path: a SentencePiece `.model`, a WordPiece `vocab.txt`, a Hugging Face `tokenizer.json`, or a folder that `save`
-        wrote. All but `vocab.txt` bring their normalization with them.
-      lowercase: lower case and no accents, for a `vocab.txt` that was made so.
+        wrote. All but `vocab.txt` contain their normalization.
+      lowercase: lower case and no accents, for a `vocab.txt` of an uncased model.
 
     Raises:
-      UserError: nothing readable is there, it lacks [PAD], [SEP], [CLS] or [MASK], or `lowercase` says nothing to it.
+      UserError: the file is unreadable, it lacks [PAD], [SEP], [CLS] or [MASK], or `lowercase` has no effect on it.
     """
     path = Path(path).expanduser()
     if path.suffix == ".txt":
@@ -46,8 +46,8 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
         return wordpiece.from_vocab(path, lowercase)
     if lowercase:
         raise UserError(
-            f"data.tokenizer.lowercase=True says nothing to data.tokenizer.model={str(path)!r}, which brings its own "
-            "normalization; leave it out"
+            f"data.tokenizer.lowercase=True has no effect with data.tokenizer.model={str(path)!r}, which has its own "
+            "normalization; remove it"
         )
     if path.is_dir():
         return load(path)
@@ -57,7 +57,7 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
 
 
 def load(folder: Path) -> Tokenizer:
-    """Reads what `Tokenizer.save` wrote.
+    """Read what `Tokenizer.save` wrote, in format 1 or 2.
 
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.

@@ -1,4 +1,4 @@
-"""Which characters of a text as it was given a token stands for, whatever was normalized on the way to the token."""
+"""Maps tokens back to the characters of the original text, before normalization."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def stretches(text: str) -> tuple[list[str], list[str]]:
-    """The shortest parts of a text that NFC normalizes each by itself, and what each becomes.
+    """Return the shortest parts of a text that NFC normalizes independently, and the normalized parts.
 
     A base character and what composes with it (an accent, the vowel of a Hangul syllable) are in one part.
     """
@@ -25,12 +25,12 @@ def stretches(text: str) -> tuple[list[str], list[str]]:
 
 
 def whole(spans: np.ndarray, parts: list[str], seen: list[str]) -> np.ndarray:
-    """Spans of characters of the parts as they were seen, as spans of the text that takes in whole parts.
+    """Convert spans of the normalized text into spans of the original text, extended to whole parts.
 
     Args:
-      spans: int64 [n, 2], of the characters of `"".join(seen)`.
-      parts: of the text, see `stretches`.
-      seen: what the tokenizer's library saw of each part.
+      spans: spans in `"".join(seen)`, int64 [n, 2].
+      parts: parts of the original text, see `stretches`.
+      seen: the same parts as the tokenizer's library received them.
     """
     bounds = np.cumsum([0, *map(len, parts)])
     lengths = [len(part) for part in seen]
@@ -41,7 +41,7 @@ def whole(spans: np.ndarray, parts: list[str], seen: list[str]) -> np.ndarray:
 
 
 def trimmed(spans: np.ndarray, text: str) -> np.ndarray:
-    """Spans without the white space at their edges; one of white space alone is empty, at its end."""
+    """Return spans without the white space at their edges; a span of white space only is empty, at its end."""
     for row, (start, stop) in enumerate(spans.tolist()):
         while start < stop and text[start].isspace():
             start += 1

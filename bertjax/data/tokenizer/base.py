@@ -1,4 +1,4 @@
-"""What every tokenizer offers, whatever library works inside."""
+"""The interface of every tokenizer, and the folder in which it is saved."""
 
 import abc
 import dataclasses
@@ -18,7 +18,7 @@ from bertjax.data.tokenizer import alignment
 from bertjax.errors import UserError
 
 FORMAT_VERSION = 2
-# In the order of their ids in every tokenizer that is trained here.
+# In the order of their ids in every tokenizer that bertjax trains.
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
 # Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
@@ -34,15 +34,15 @@ class Tokenizer(abc.ABC):
     [MASK] as the symbol. Picklable.
 
     Attributes:
-      model: all that the library inside needs to know.
-      MODEL_FILE: the name of the file that holds `model` in a saved folder.
+      model: the serialized tokenizer of the library.
+      MODEL_FILE: name of the file that holds `model` in a saved folder.
     """
 
     model: bytes
     MODEL_FILE: ClassVar[str]
 
     def __reduce__(self):
-        return type(self), (self.model, *self._choices().values())  # the library's object is made again
+        return type(self), (self.model, *self._choices().values())  # the library's object is built again
 
     @functools.cached_property
     def pad_id(self) -> int:
@@ -72,27 +72,27 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def special_ids(self) -> frozenset[int]:
-        """Ids that no text stands for: the control symbols and [UNK]."""
+        """Ids that no text encodes to: the control symbols and [UNK]."""
 
     @property
     @abc.abstractmethod
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the 256 pieces that are one byte each; empty where there are none."""
+        """Ids of the 256 pieces that are one byte each; empty if the tokenizer has none."""
 
     @property
     @abc.abstractmethod
     def continuation_ids(self) -> frozenset[int]:
-        """Ids that go on with the word of the token before: whole words are masked by them."""
+        """Ids that continue the word of the previous token; whole-word masking uses them."""
 
     @abc.abstractmethod
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        """Token ids of each sentence, without [CLS] and [SEP]."""
+        """Return the token ids of each sentence, without [CLS] and [SEP]."""
 
     def encode_masked(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of each text, as `encode` gives them, where `[MASK]` (or the symbol's own spelling) is the symbol.
+        """Return the token ids of each text as `encode`, but `[MASK]` (or the symbol's own spelling) is the symbol.
 
-        What stands around it is encoded as in a text whose piece there was masked: a space before it belongs to the
-        piece, and what follows it without a space goes on with its word.
+        The text around it is encoded as if a piece there had been masked: a space before it belongs to the piece, and
+        text that follows without a space continues its word.
         """
         symbol = re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
         parts = [symbol.split(text) for text in texts]
@@ -114,53 +114,53 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _encode_continued(self, text: str) -> list[int]:
-        """Token ids of text (without white space at its ends) that stands directly after something else."""
+        """Return the token ids of a stripped text that directly follows another piece."""
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """What `encode` gives, without an object for every token.
+        """Encode like `encode`, without a Python object for every token.
 
         Returns:
-          The ids of all sentences, one after the other: int32 [n], and how many each sentence has: int64 [S].
+          The concatenated ids of all sentences, int32 [n], and the number of ids of each sentence, int64 [S].
         """
         encoded = self.encode(sentences)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
 
     def encode_with_offsets(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-        """What `encode` gives, and which characters each token stands for.
+        """Encode like `encode`, and return the characters that each token covers.
 
         Returns:
-          (ids, spans) of each text; spans int64 [n, 2]: a token stands for text[start:stop] of what was given,
-          before any normalization. White space at the edges is left out; a token that is a space alone has an empty
-          span. Tokens that share a character, as those of its bytes do, all have it.
+          (ids, spans) of each text; spans int64 [n, 2]: a token covers text[start:stop] of the original text, before
+          any normalization. White space at the edges is excluded; a token that is only a space has an empty span.
+          Tokens that share a character, such as its bytes, all cover it.
         """
         aligned = zip(texts, self._aligned(texts), strict=True)
         return [(ids, alignment.trimmed(spans, text)) for text, (ids, spans) in aligned]
 
     @abc.abstractmethod
     def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-        """`encode_with_offsets`, with the white space that the library counts to a token."""
+        """Return `encode_with_offsets` with the white space that the library includes in a token."""
 
     @abc.abstractmethod
     def piece(self, token_id: int) -> str:
-        """One token as people read it, with the sign that tells whether it begins a word."""
+        """Return one token as readable text, with its mark for the start or the continuation of a word."""
 
     @abc.abstractmethod
     def _text(self, ids: list[int]) -> str:
-        """Readable text of ids; special symbols but [UNK] leave nothing behind."""
+        """Return the readable text of ids; special symbols other than [UNK] are dropped."""
 
     @abc.abstractmethod
     def _special_id(self, symbol: str) -> int:
-        """The id of one of `SPECIALS`."""
+        """Return the id of one of `SPECIALS`."""
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the model and every choice that stands beside it."""
+        """SHA-256 of the model and of the other fields."""
         choices = "".join(f"{value}\0" for value in self._choices().values())
         return hashlib.sha256(choices.encode() + self.model).hexdigest()
 
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
-        """Texts as rows `[CLS] ... [SEP]`, filled up with [PAD] and cut where they are longer; int32 [B, T]."""
+        """Return texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T]."""
         segments, _, _ = framing.truncate(self.encode(texts), None, seq_len)
         frame, text = framing.frame(segments)
         tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
@@ -169,7 +169,7 @@ class Tokenizer(abc.ABC):
         return tokens_BT
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
-        """Readable text; special symbols leave nothing behind, or are spelled out between spaces."""
+        """Return readable text; special symbols are dropped, or spelled out between spaces."""
         ids = [int(i) for i in ids]
         if not keep_special:
             return self._text(ids)
@@ -190,7 +190,7 @@ class Tokenizer(abc.ABC):
             (folder / name).unlink(missing_ok=True)
 
     def _choices(self) -> dict[str, str]:
-        """What stands beside the model, by name."""
+        """Return the fields other than the model, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}
 
 

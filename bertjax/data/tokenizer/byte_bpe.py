@@ -10,15 +10,15 @@ from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 
-# A space before the first word makes it the same pieces at the beginning of a sentence as within.
+# With a space before it, the first word of a sentence has the same pieces as inside a sentence.
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
-    """Trains the merges on top of the 256 bytes.
+    """Train the merges on top of the 256 bytes.
 
     Raises:
-      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for the bytes.
+      UserError: the sentences cannot fill `config.vocab_size`, or the bytes do not fit into it.
     """
     normalizers = [{"type": config.normalizer.upper()}]
     library = tokenizers_library.library()
@@ -34,10 +34,10 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
 
 
 def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
-    """Takes the `vocab.json` and `merges.txt` of RoBERTa: ids by piece, and a pair a line, the first before the others.
+    """Read the `vocab.json` and `merges.txt` of RoBERTa: ids by piece, and one pair per line in order of priority.
 
     Raises:
-      UserError: a file cannot be read, or see `huggingface.checked`.
+      UserError: a file cannot be read, or see `tokenizers_library.checked`.
     """
     refused = f"data.tokenizer.model={str(vocab)!r}"
     try:

@@ -1,8 +1,8 @@
-"""New pieces for a WordPiece tokenizer that is there: whole words of another domain, appended to its vocabulary.
+"""New pieces for an existing WordPiece tokenizer: whole words of another domain, appended to its vocabulary.
 
-WordPiece takes the longest piece that fits, so a new one changes the words that it begins (or, as ##..., that hold it)
-and no other. A unigram model and BPE have no such rule: there a piece without a score, or without the merges that lead
-to it, is never found, and one with them may change any text.
+WordPiece takes the longest matching piece, so a new piece changes only the words that start with it (or, as ##...,
+contain it). A unigram model and BPE have no such rule: a piece without a score, or without the merges that lead to it,
+is never used, and a piece with them may change any text.
 """
 
 import collections
@@ -15,7 +15,7 @@ from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, shorten
 
-# A word that a corpus holds less often says too little of its embedding.
+# A word that occurs less often gives too little evidence for its embedding.
 MIN_COUNT = 5
 
 
@@ -24,12 +24,12 @@ class Extension:
     """A tokenizer with new pieces.
 
     Attributes:
-      tokenizer: the old ids, then the new ones.
-      pieces: the new ones, in the order of their ids.
-      parts: the old ids that stood for each of them: [UNK] where there was no other.
-      known: how many of the pieces asked for were there already.
-      no_continuation: characters that go on with a word, but have no ## piece of their own. A word that was a known one
-        before, begins with a new piece and goes on with such a character, may become [UNK].
+      tokenizer: the extended tokenizer; the old ids come first.
+      pieces: the new pieces, in the order of their ids.
+      parts: old ids of each new piece; [UNK] if it could not be split.
+      known: number of requested pieces that were already in the vocabulary.
+      no_continuation: characters that occur inside words but have no ## piece. A word that was known before, starts
+        with a new piece and continues with such a character may become [UNK].
     """
 
     tokenizer: HuggingFaceTokenizer
@@ -40,10 +40,10 @@ class Extension:
 
 
 def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
-    """The tokenizer, if it takes new pieces.
+    """Return the tokenizer if it can be extended.
 
     Raises:
-      UserError: it is no WordPiece.
+      UserError: it is not WordPiece.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
@@ -55,10 +55,10 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
 
 
 def read(path: str | Path) -> list[str]:
-    """The pieces of a text file, one a line; white space around them and empty lines do not count.
+    """Return the pieces of a text file, one per line; white space around them and empty lines are ignored.
 
     Raises:
-      UserError: the file cannot be read, or holds none.
+      UserError: the file cannot be read, or it is empty.
     """
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
@@ -72,7 +72,7 @@ def read(path: str | Path) -> list[str]:
 
 
 def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collections.Counter:
-    """How often each word occurs in some texts."""
+    """Return how often each word occurs in texts."""
     counts = collections.Counter()
     for text in texts:
         counts.update(tokenizer.words(text))
@@ -80,10 +80,10 @@ def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collec
 
 
 def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, wanted: int) -> list[str]:
-    """The words whose own piece would save the most tokens: (pieces - 1) * count, the best first.
+    """Return the words whose own piece would save the most tokens, (pieces - 1) * count, best first.
 
     A word that was [UNK] counts as two pieces. Words without a letter, and those that occur less than MIN_COUNT times,
-    are left out.
+    are excluded.
 
     Raises:
       UserError: there are fewer than `wanted`.
@@ -104,19 +104,19 @@ def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, wanted: i
 
 
 def tokens(counts: collections.Counter, tokenizer: HuggingFaceTokenizer) -> int:
-    """How many tokens the counted words are."""
+    """Return the number of tokens of the counted words."""
     return sum(count * len(tokenizer.parts(word)) for word, count in counts.items())
 
 
 def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
-    """Appends pieces to the vocabulary; those that are there already, or come twice, are counted.
+    """Append pieces to the vocabulary; known and repeated pieces are only counted.
 
     Args:
       tokenizer: a WordPiece, see `wordpiece`.
-      pieces: whole words, and with ## what goes on with one, as the tokenizer normalizes them.
+      pieces: whole words, or rests of words after ##, in the normalization of the tokenizer.
 
     Raises:
-      UserError: pieces that no text could become, or none that is new.
+      UserError: no text could become one of the pieces, or none of them is new.
     """
     description = json.loads(tokenizer.model)
     vocab = description["model"]["vocab"]
@@ -134,14 +134,14 @@ def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
 
 
 def _old_parts(tokenizer: HuggingFaceTokenizer, piece: str, prefix: str) -> tuple[int, ...]:
-    """The ids that stood for a piece; [UNK] for the rest of a word whose characters are unknown."""
+    """Return the old ids of a piece; [UNK] for the rest of a word whose characters are unknown."""
     parts = tuple(tokenizer.parts(piece))
     # The library would also read the signs of the prefix as characters.
     return parts if not piece.startswith(prefix) or parts[0] in tokenizer.continuation_ids else (tokenizer.unk_id,)
 
 
 def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: str) -> None:
-    """Raises UserError for pieces that the tokenizer reads as something else where a text holds them."""
+    """Raises UserError for pieces that the tokenizer reads as something else in a text."""
     lost = []
     for piece in pieces:
         whole = f"a{piece.removeprefix(prefix)}" if piece.startswith(prefix) else piece
@@ -157,7 +157,7 @@ def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: 
 
 
 def _without_continuation(tokenizer: HuggingFaceTokenizer, prefix: str) -> tuple[str, ...]:
-    """Characters within the pieces, but for their first ones, that no ## piece of one character stands for."""
+    """Return the characters inside pieces, first ones excluded, that have no ## piece of their own."""
     pieces = {tokenizer.piece(i) for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids}
     within = (piece.removeprefix(prefix) if piece.startswith(prefix) else piece[1:] for piece in pieces)
     missing = (c for c in set("".join(within)) if prefix + c not in pieces)

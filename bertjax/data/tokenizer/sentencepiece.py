@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained on a corpus or taken as they are (Kudo & Richardson 2018, arXiv 1808.06226)."""
+"""SentencePiece tokenizers, trained on a corpus or read from a file (Kudo & Richardson 2018, arXiv 1808.06226)."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.errors import UserError
 
-# The trained pieces depend on the number of threads, so it must not depend on the machine.
+# The trained pieces depend on the number of threads, so this number must not depend on the machine.
 TRAINING_THREADS = 4
 LOG_NOTHING = 3
 WORD_START = "\u2581"
@@ -43,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _continued_processor(self):
-        """The same model without the space that it puts before every text."""
+        """The same model without the space that it adds before every text."""
         import sentencepiece
 
         description = copy.deepcopy(self.description)
@@ -73,12 +73,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces, byte pieces among them, that do not begin with U+2581, the sign for a space."""
+        """Ids of the pieces, byte pieces included, that do not start with U+2581, the sign for a space."""
         starts = (i for i in range(self.vocab_size) if self.piece(i).startswith(WORD_START))
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        # Preparation takes a process a core, each of which would start as many threads.
+        # Preparation runs one process per core, and each would start one thread per core.
         return self._processor.encode(self._normalized(sentences), num_threads=1)
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -96,7 +96,7 @@ class SentencePieceTokenizer(Tokenizer):
             parts, composed = alignment.stretches(text)
             seen = composed if self.normalizer == "nfc" else parts
             spans = np.array(mapping["offsets"], np.int64).reshape(-1, 2)
-            # Of the pieces that one character became, the library gives it to the last alone.
+            # If one character becomes several pieces, the library assigns it to the last one only.
             is_text = np.array([piece != WORD_START for piece in mapping["pieces"]], bool)
             spans[(spans[:, 0] == spans[:, 1]) & is_text, 1] += 1
             spans = np.minimum(spans, sum(map(len, seen)))
@@ -117,12 +117,12 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTokenizer:
-    """Trains a model: the same sentences in the same order give the same bytes on any machine.
+    """Train a model: the same sentences in the same order give the same bytes on any machine.
 
-    `kind="char"` takes the characters that there are: `vocab_size` is then the most that it may have.
+    `kind="char"` uses the characters of the sentences; `vocab_size` is then an upper limit.
 
     Raises:
-      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
+      UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
     """
     import sentencepiece
 
@@ -140,7 +140,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTok
             normalization_rule_name="identity" if nfc else "nmt_nfkc",
             pad_id=0, unk_id=1, bos_id=2, eos_id=3,
             pad_piece=pad, unk_piece=unk, bos_piece=bos, eos_piece=eos, control_symbols=controls,
-            max_sentence_length=2**30,  # SentencePiece leaves out, silently, what is longer
+            max_sentence_length=2**30,  # SentencePiece silently drops longer sentences
             num_threads=TRAINING_THREADS,
             minloglevel=LOG_NOTHING,
         )  # fmt: skip
@@ -150,19 +150,19 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTok
 
 
 def _training_error(message: str, config: TokenizerConfig) -> str:
-    asked = f"data.tokenizer.vocab_size={config.vocab_size}"
+    setting = f"data.tokenizer.vocab_size={config.vocab_size}"
     if most := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        return f"{asked} is too large: the corpus is so small that it gives {most[1]} pieces; ask for at most {most[1]}"
+        return f"{setting} is too large: this small corpus gives {most[1]} pieces; ask for at most {most[1]}"
     if least := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-        return f"{asked} is too small: the characters, bytes and special symbols alone take {least[1]}; ask for more"
+        return f"{setting} is too small: characters, bytes and special symbols take {least[1]}; raise it above that"
     return f"SentencePiece cannot train with {config}: {message.splitlines()[0]}"
 
 
 def from_file(path: Path) -> SentencePieceTokenizer:
-    """Takes an existing model; it keeps its normalization and its ids.
+    """Read an existing model; it keeps its normalization and its ids.
 
     Raises:
-      UserError: the file is no model, or [PAD], [SEP], [CLS] or [MASK] is none of its control symbols.
+      UserError: the file is not a model, or [PAD], [SEP], [CLS] or [MASK] is not a control symbol in it.
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
@@ -170,8 +170,8 @@ def from_file(path: Path) -> SentencePieceTokenizer:
         tokenizer = SentencePieceTokenizer(model, "model")
         controls = {tokenizer.piece(i) for i in tokenizer.special_ids} if model else set()
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{refused} is no readable SentencePiece model ({error}); name another") from None
+        raise UserError(f"{refused} is not a readable SentencePiece model ({error}); name another") from None
     if missing := [symbol for symbol in ("[PAD]", "[SEP]", "[CLS]", "[MASK]") if symbol not in controls]:
-        remedy = "train it with them, or leave data.tokenizer.model empty to train one here"
+        remedy = "train it with them, or leave data.tokenizer.model empty to train a tokenizer"
         raise UserError(f"{refused} has no control symbols {', '.join(missing)}; {remedy}")
     return tokenizer

@@ -13,16 +13,16 @@ from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.errors import UserError
 
-# What RoBERTa calls the symbols of BERT (Liu et al. 2019, arXiv 1907.11692).
+# RoBERTa's names of the symbols of BERT (Liu et al. 2019, arXiv 1907.11692).
 EQUIVALENTS = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[SEP]": "</s>", "[CLS]": "<s>", "[MASK]": "<mask>"}
-# A byte-level piece spells a space so (GPT-2, Radford et al. 2019).
+# How a byte-level piece spells a space (GPT-2, Radford et al. 2019).
 SPACE = "\u0120"
-# A piece that the sample holds once is not worth a row of the embedding.
+# A piece that occurs once in the sample is not worth a row of the embedding.
 MIN_FREQUENCY = 2
 
 
 def library():
-    """The `tokenizers` package, imported only where one of its tokenizers is wanted.
+    """Return the `tokenizers` package, which is imported only if one of its tokenizers is used.
 
     Raises:
       UserError: it is not installed.
@@ -47,7 +47,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @functools.cached_property
     def _processor(self):
         processor = library().Tokenizer.from_str(self.model.decode("utf-8"))
-        processor.encode_special_tokens = True  # as ordinary text, that is
+        processor.encode_special_tokens = True  # that is, as ordinary text
         processor.no_truncation()
         processor.no_padding()
         return processor
@@ -59,7 +59,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        """The id of every piece and special symbol."""
+        """Id of every piece and special symbol."""
         return self._processor.get_vocab(with_added_tokens=True)
 
     @property
@@ -84,7 +84,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces that begin with ## (WordPiece), or that begin with no space (byte-level BPE)."""
+        """Ids of the pieces that start with ## (WordPiece) or without a space (byte-level BPE)."""
         if self._is_byte_level:
             continuing = (i for piece, i in self._ids.items() if not piece.startswith(SPACE))
         else:
@@ -93,13 +93,13 @@ class HuggingFaceTokenizer(Tokenizer):
         return frozenset(continuing) - self.special_ids
 
     def words(self, text: str) -> list[str]:
-        """The words of a text as their pieces are looked up: normalized, punctuation apart."""
+        """Return the words of a text as the model looks them up: normalized, punctuation separate."""
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(text) if normalizer else text
         return [word for word, _ in splitter.pre_tokenize_str(normalized)]
 
     def parts(self, word: str) -> list[int]:
-        """Ids of the pieces of one of `words`; what begins with ## is read as the rest of a word."""
+        """Return the ids of the pieces of one of `words`; ## at the start marks the rest of a word."""
         return [token.id for token in self._processor.model.tokenize(word)]
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
@@ -108,7 +108,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def _encode_continued(self, text: str) -> list[int]:
         if self._is_byte_level:
             return self._without_prefix_space.encode([text])[0]
-        letter = "a"  # in front of the text, it shows how much of that belongs to the same word
+        letter = "a"  # in front of the text, it shows how much of the text belongs to the same word
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(letter + text) if normalizer else letter + text
         words = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, len(normalized)))]
@@ -122,7 +122,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return HuggingFaceTokenizer(_with_prefix_space(self.model, False))
 
     def _continuing_pieces(self, word: str) -> list[int]:
-        """WordPiece for the rest of a word: the longest piece that fits, from left to right."""
+        """Return WordPiece ids for the rest of a word: the longest matching piece, from left to right."""
         prefix, ids, start = self.description["model"]["continuing_subword_prefix"], [], 0
         while start < len(word):
             fitting = (stop for stop in range(len(word), start, -1) if prefix + word[start:stop] in self._ids)
@@ -157,12 +157,12 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
-    """A `tokenizer.json`, the same bytes whatever version of the library reads it.
+    """Return a `tokenizer.json` whose bytes do not depend on the version of the library.
 
     Args:
-      model, pre_tokenizer, decoder: as the library's format has them, each with its `type`.
+      model, pre_tokenizer, decoder: in the format of the library, each with its `type`.
       normalizers: applied one after the other.
-      symbols: those of `model["vocab"]` that no text becomes.
+      symbols: special symbols, which are in `model["vocab"]`.
     """
     ordinary = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     description = {
@@ -182,27 +182,25 @@ def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder:
 
 
 def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int) -> dict[str, Any]:
-    """The `model` part of a description whose vocabulary a trainer of the library filled.
+    """Train the vocabulary of a description and return its `model` part.
 
     Raises:
-      UserError: the sentences cannot fill `vocab_size`, or it has no room for their characters.
+      UserError: the sentences cannot fill `vocab_size`, or their characters do not fit into it.
     """
-    # Nothing is a special symbol yet: the corpus may spell one.
+    # There are no special symbols yet, because the corpus may spell one.
     processor = library().Tokenizer.from_str(description.decode("utf-8"))
     processor.train_from_iterator(sentences, trainer)
     model = json.loads(processor.to_str())["model"]
-    size, asked = len(model["vocab"]), f"data.tokenizer.vocab_size={vocab_size}"
+    size, setting = len(model["vocab"]), f"data.tokenizer.vocab_size={vocab_size}"
     if size < vocab_size:
-        raise UserError(
-            f"{asked} is too large: the corpus is so small that it gives {size} pieces; ask for at most {size}"
-        )
+        raise UserError(f"{setting} is too large: this small corpus gives {size} pieces; ask for at most {size}")
     if size > vocab_size:
-        raise UserError(f"{asked} is too small: the characters and special symbols alone take {size}; ask for more")
+        raise UserError(f"{setting} is too small: characters and special symbols take {size}; raise it above that")
     return model
 
 
 def from_file(path: Path) -> HuggingFaceTokenizer:
-    """Takes a `tokenizer.json`, see `from_json`.
+    """Read a `tokenizer.json`, see `from_json`.
 
     Raises:
       UserError: the file cannot be read, or see `from_json`.
@@ -211,60 +209,58 @@ def from_file(path: Path) -> HuggingFaceTokenizer:
     try:
         model = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
+        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
     return from_json(model, refused)
 
 
 def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
-    """Takes a `tokenizer.json` as it is, but that byte-level BPE reads a space before every sentence.
+    """Return the tokenizer of a `tokenizer.json`; byte-level BPE gets a space before every sentence.
 
-    Without, the first word of a sentence would look like the end of the word before.
+    Without the space, the first word of a sentence would look like the end of a word.
 
     Args:
-      model: the content of the file.
-      refused: how an error names it.
+      model: content of the file.
+      refused: name of the file in errors.
 
     Raises:
-      UserError: it is none, holds another kind of tokenizer than WordPiece and byte-level BPE, or see `checked`.
+      UserError: it is unreadable, is neither WordPiece nor byte-level BPE, or see `checked`.
     """
     try:
         tokenizer = HuggingFaceTokenizer(_with_prefix_space(model, True))
         kind = tokenizer.description["model"]["type"]
         steps = json.dumps([tokenizer.description[step] for step in ("pre_tokenizer", "decoder")])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{refused} is no readable tokenizer.json ({error!r}); name another") from None
+        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
     if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
         remedy = "bertjax reads WordPiece and byte-level BPE, and SentencePiece from a .model"
         raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
     return checked(tokenizer, refused)
 
 
-def _with_prefix_space(model: bytes, wanted: bool) -> bytes:
-    """The description, `add_prefix_space` of its byte-level pre-tokenizers as wanted; the same bytes if it is so."""
+def _with_prefix_space(model: bytes, prefix_space: bool) -> bytes:
+    """Return a description with this `add_prefix_space` in its byte-level pre-tokenizers; unchanged if it has it."""
     description = json.loads(model)
     outer = description.get("pre_tokenizer")
     steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
-    others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"] != wanted]
+    others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"] != prefix_space]
     for step in others:
-        step["add_prefix_space"] = wanted
+        step["add_prefix_space"] = prefix_space
     return json.dumps(description, ensure_ascii=False).encode() if others else model
 
 
 def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokenizer:
-    """The tokenizer, if it can serve.
+    """Return the tokenizer if bertjax can use it.
 
     Raises:
       UserError: the library cannot read it, it lacks one of [PAD] [UNK] [SEP] [CLS] [MASK] or RoBERTa's equivalent, or
-        it turns the spelling of one in a text into that symbol.
+        it reads the spelling of one in a text as that symbol.
     """
     try:
         ids = tokenizer._ids
     except UserError:
         raise
-    except Exception as error:  # the library raises this very class
-        raise UserError(
-            f"{refused} is no tokenizer that the tokenizers package reads ({error}); name another"
-        ) from None
+    except Exception as error:  # the library raises exactly this class
+        raise UserError(f"{refused} is not readable by the tokenizers package ({error}); name another") from None
     if missing := [symbol for symbol, other in EQUIVALENTS.items() if symbol not in ids and other not in ids]:
         raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
     symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})

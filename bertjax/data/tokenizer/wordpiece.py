@@ -1,4 +1,4 @@
-"""WordPiece (Devlin et al. 2019, arXiv 1810.04805, section 3): the longest piece that fits, from left to right.
+"""WordPiece (Devlin et al. 2019, arXiv 1810.04805, section 3): the longest matching piece, from left to right.
 
 White space, punctuation and CJK ideographs separate words; Hangul does not. A word with a character that the vocabulary
 lacks, or of more than 100 characters, is one [UNK].
@@ -19,18 +19,18 @@ MAX_WORD = 100
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
-    """Trains a vocabulary by merging the most frequent pairs, as the Hugging Face library understands WordPiece.
+    """Train a vocabulary by merging the most frequent pairs, which is how the tokenizers library trains WordPiece.
 
-    Every character of the alphabet is there as the beginning of a word and, where the pre-tokenizer lets it, as its
-    continuation. The library's own order of the continuations depends on a hash table, and the merges on their order.
+    Every character of the alphabet is a piece at the start of a word and, if the pre-tokenizer allows it, inside one.
+    bertjax orders the inner pieces itself: the library's order depends on a hash table, and the merges depend on it.
 
     Raises:
-      UserError: the sentences cannot fill `config.vocab_size`, or it has no room for their characters.
+      UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
     """
     sentences = list(sentences)
     normalizers = [{"type": config.normalizer.upper()}, _bert(config.lowercase)]
     if config.lowercase:
-        normalizers.append({"type": "NFC"})  # accents go by way of NFD, which takes Hangul syllables apart
+        normalizers.append({"type": "NFC"})  # removing accents goes through NFD, which splits Hangul syllables
     untrained = _describe({}, normalizers, ())
     library = tokenizers_library.library()
     pipeline = library.Tokenizer.from_str(untrained.decode("utf-8"))
@@ -50,19 +50,19 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
 
 
 def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
-    """Takes BERT's `vocab.txt`: a piece a line, its id the number of the line.
+    """Read BERT's `vocab.txt`: one piece per line; the id is the number of the line.
 
-    Texts are normalized with NFC and as BERT does it. Accents go with capitals, and Hangul syllables, as in BERT, come
-    apart into letters then.
+    Texts are normalized with NFC and then as in BERT. `lowercase` also removes accents and, as in BERT, splits Hangul
+    syllables into letters.
 
     Raises:
-      UserError: the file cannot be read, or see `huggingface.checked`.
+      UserError: the file cannot be read, or see `tokenizers_library.checked`.
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
         pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
-        raise UserError(f"{refused} is no readable vocab.txt ({error}); name another") from None
+        raise UserError(f"{refused} is not a readable vocab.txt ({error}); name another") from None
     vocab = {piece: line for line, piece in enumerate(pieces)}
     normalizers = [{"type": "NFC"}, _bert(lowercase)]
     symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS if symbol in vocab]
@@ -70,17 +70,17 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
 
 
 def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
-    """The most frequent characters that make up a share of the text, white space aside, in the order of Unicode."""
+    """Return the most frequent characters that cover a share of the text without white space, in Unicode order."""
     counts = collections.Counter()
     for sentence in normalized:
         counts.update(sentence)
     counts = {character: count for character, count in counts.items() if not character.isspace()}
-    wanted, kept = coverage * sum(counts.values()), []
+    remaining, kept = coverage * sum(counts.values()), []
     for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        if wanted <= 0:
+        if remaining <= 0:
             break
         kept.append(character)
-        wanted -= counts[character]
+        remaining -= counts[character]
     return sorted(kept)
 
 

@@ -75,14 +75,17 @@ def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
 @pytest.mark.parametrize(
     "content, refused",
     [
-        (None, "is no readable tokenizer.json .*FileNotFoundError"),
-        ("", "is no readable tokenizer.json"),
-        ("[1]", "is no readable tokenizer.json"),
-        ('{"a": 1}', "is no readable tokenizer.json .*model"),
-        ('{"format_version": 1, "normalizer": "nfc"}', "is no readable tokenizer.json"),
+        (None, "is not a readable tokenizer.json .*FileNotFoundError"),
+        ("", "is not a readable tokenizer.json"),
+        ("[1]", "is not a readable tokenizer.json"),
+        ('{"a": 1}', "is not a readable tokenizer.json .*model"),
+        ('{"format_version": 1, "normalizer": "nfc"}', "is not a readable tokenizer.json"),
         ('{"model": {"type": "Unigram"}, "pre_tokenizer": null, "decoder": null}', r"another kind .*\(Unigram\); bert"),
         ('{"model": {"type": "BPE"}, "pre_tokenizer": null, "decoder": null}', r"another kind of tokenizer \(BPE\)"),
-        ('{"model": {"type": "WordPiece"}, "pre_tokenizer": 3, "decoder": null}', "that the tokenizers package reads"),
+        (
+            '{"model": {"type": "WordPiece"}, "pre_tokenizer": 3, "decoder": null}',
+            "is not readable by the tokenizers package",
+        ),
     ],
 )
 def test_what_is_no_tokenizer(tmp_path, content, refused):

@@ -87,8 +87,8 @@ def test_coverage_leaves_rare_characters_out(sentences):
 @pytest.mark.parametrize(
     "content, refused",
     [
-        (None, "vocab.txt' is no readable vocab.txt .*No such file"),
-        (b"\xff\xfe", "vocab.txt' is no readable vocab.txt .*utf-8"),
+        (None, "vocab.txt' is not a readable vocab.txt .*No such file"),
+        (b"\xff\xfe", "vocab.txt' is not a readable vocab.txt .*utf-8"),
         (b"", r"has no symbols \[PAD\], \[UNK\], \[SEP\], \[CLS\], \[MASK\]; add them"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"has no symbols \[MASK\]; add them"),
     ],
@@ -102,5 +102,5 @@ def test_what_is_no_vocabulary(tmp_path, content, refused):
 
 
 def test_lower_case_belongs_to_a_vocab(tmp_path):
-    with pytest.raises(UserError, match="lowercase=True says nothing to data.tokenizer.model=.*brings its own"):
+    with pytest.raises(UserError, match="lowercase=True has no effect with data.tokenizer.model=.*has its own"):
         tokenizer.from_model(tmp_path / "m.model", lowercase=True)
