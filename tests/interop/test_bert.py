@@ -147,7 +147,7 @@ WORDS = "bert.embeddings.word_embeddings.weight"
         ({"bert.pooler.dense.bias": np.zeros(16, np.int64)}, "bert.pooler.dense.bias holds int64; save it as float32"),
         (
             {"cls.predictions.decoder.weight": np.zeros((60, 16), np.float32)},
-            "decoder.weight differs from its bert.embeddin",
+            "decoder.weight differs from its bert",
         ),
         ({"bert.embeddings.position_ids": np.ones((1, 20), np.int64)}, "position_ids does not count from 0"),
         ({"bert.pooler.dense.bias": None, "bert.pooler.dense.weight": None}, "holds mlm, nsp beside its encoder"),
