@@ -100,6 +100,7 @@ def test_the_memory_changes_gradients_and_no_loss():
     """Where they stop is shown in tests/models/test_relative.py."""
     batch = features(PermutationLM(memory=True))
     batch |= {"positions_BT": np.tile(np.arange(64), (4, 1)), "segments_BT": 0 * batch["tokens_BT"]}
+    batch["summary_positions_BN"] = np.zeros((4, 1), np.int32)
     params = batches.filled(batches.param_shapes(PermutationLM(), ENCODER, batch))
 
     def gradient(objective):
