@@ -4,7 +4,7 @@
     python -m benchmarks.compile_table --out=cells.jsonl --markdown
     python -m benchmarks.compile_table --out=cells.jsonl --flops
 
-Every cell is a process of its own and a line of the file; a restarted call goes on with the cells that are missing.
+Every cell is a process of its own and a line of the file; a restarted command continues with the missing cells.
 
 The batch of a cell follows from a rule. A device begins with 16,384 tokens of it, halved until a step fits. Where chips
 then wait for each other, the batch is doubled for as long as a step fits and the floor is not that of compute: more
@@ -88,11 +88,13 @@ def _in_a_process(path: Path, *names: Any) -> None:
     command = [sys.executable, "-m", "benchmarks.compile_table", f"--out={path}", "--cell", *map(str, names)]
     code = subprocess.run(command, cwd=_REPOSITORY).returncode
     if code < 0:
-        print(f"the compiler crashed (signal {-code}); cell {_key(*names)} begins anew with {_WITHOUT_NESTED}")
+        print(f"the compiler crashed (signal {-code}); cell {_key(*names)} starts again with {_WITHOUT_NESTED}")
         environment = os.environ | {"LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {_WITHOUT_NESTED}"}
         code = subprocess.run(command, cwd=_REPOSITORY, env=environment).returncode
     if code:
-        raise RunFailed(f"cell {_key(*names)} ended badly; the finished ones are in {path}, the same call goes on")
+        raise RunFailed(
+            f"cell {_key(*names)} failed; the finished cells are in {path}, run the same command again to continue"
+        )
 
 
 def markdown(cells: dict[str, dict]) -> str:

@@ -8,7 +8,7 @@ that masked language modeling took. Masked language modeling and ELECTRA have `-
 model is probed alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder
 of its files), and whether it finds a sentence of the held-out text likelier than the same with two neighboring words
 exchanged (ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a
-line of OUT/lines.jsonl; a call that was stopped goes on with what is missing. On a machine that does other things put
+line of OUT/lines.jsonl; a stopped command continues with the missing runs. On a machine that does other things put
 `taskset -c 0` before the command.
 """
 
@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 def runs(seeds: int) -> list[Run]:
-    """All of them, in an order in which each finds what it needs: the teacher first, equal steps before equal time."""
+    """Return all runs in an order in which each finds its inputs: the teacher first, equal steps before equal time."""
     rows = [TEACHER, *(row for row in ROWS if row != TEACHER), STUDENT]
     return [
         Run(row, equal, seed)
@@ -108,7 +108,7 @@ def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
     done = subprocess.run(command, cwd=_REPOSITORY, stdout=stdout)
     if done.returncode:
         what = " ".join(command[1:])
-        raise RunFailed(f"{what} ended with code {done.returncode}; the same call goes on with what is missing")
+        raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")
     return done
 
 
@@ -229,9 +229,9 @@ def main(argv: list[str] | None = None) -> int:
                 f"{out} has runs of {line['steps']} steps, and this call has --steps={args.steps}; name another "
                 "folder, or give the same number"
             )
-    wanted = [run for run in runs(args.seeds) if run not in done or (args.probe and "probe" not in done[run])]
-    for number, run in enumerate(wanted, 1):
-        print(f"run {number} of {len(wanted)}: {run.name}", file=sys.stderr)
+    pending = [run for run in runs(args.seeds) if run not in done or (args.probe and "probe" not in done[run])]
+    for number, run in enumerate(pending, 1):
+        print(f"run {number} of {len(pending)}: {run.name}", file=sys.stderr)
         done[run] = measure(run, done, out, args.steps, args.probe)
         (out / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in done.values()), encoding="utf-8")
     print(markdown(done))

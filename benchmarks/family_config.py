@@ -96,7 +96,7 @@ def get_config(variant: str = "mlm") -> ml_collections.ConfigDict:
         model, config.tasks, stages = ROWS[name]
         config.model = ENCODER | model
     else:
-        raise ValueError(f"no variant {name!r}; there are {', '.join([*ROWS, STUDENT])}")
+        raise ValueError(f"unknown variant {name!r}; choose one of {', '.join([*ROWS, STUDENT])}")
     config.data = {"corpus": "embedded:en", "tokenizer": {"vocab_size": 4000}}
     config.optimizer = {"learning_rate": 2e-3, "warmup_share": 0.1, "b2": 0.98}
     edges = [steps * index // len(stages) for index in range(len(stages) + 1)]

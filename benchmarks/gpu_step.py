@@ -4,11 +4,11 @@
     python -m benchmarks.gpu_step --smoke
 
 All in bfloat16, rows of 128 and of 512 tokens, every row full. bertjax packs examples of 64 and 128 tokens.
-transformers' `BertForPreTraining` (`torch.compile`, SDPA, autocast, fused AdamW) cannot keep examples of a row apart
-and takes each row as one: it has no padding either, which is the best case for it. Goals: 1.5 times its real tokens/s,
-and 45% MFU of large at 512 tokens.
+transformers' `BertForPreTraining` (`torch.compile`, SDPA, autocast, fused AdamW) cannot separate the examples of a row
+and treats each row as one example. It has no padding either, which is its best case. Goals: 1.5 times its real
+tokens/s, and 45% MFU of large at 512 tokens.
 
-The arms take turns as in `benchmarks/train_step.py`, both on the GPU at once: lower `--tokens` where memory is short.
+The arms take turns as in `benchmarks/train_step.py`, both on the GPU at once: lower `--tokens` if memory is short.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from bertjax.errors import UserError
 from bertjax.hardware.flops import training_flops
 from bertjax.models.config import PRESETS, EncoderConfig
 
-# Of the vocabulary that Google published with BERT.
+# Size of the vocabulary that Google published with BERT.
 _VOCAB_SIZE = 30_522
 # T -> N, examples that share a row.
 _EXAMPLES = {128: 2, 512: 4}
@@ -105,17 +105,17 @@ def figures(setting: Setting, rates: dict[str, list[float]], peak: float | None)
 
 
 def measure(setting: Setting, chosen: dict[str, Arm], args: argparse.Namespace, peak: float | None) -> dict:
-    """Starts the arms on a setting, measures in turns, prints a table."""
-    workers, first_words = train_step.start(chosen, args.torch_python, setting)
+    """Start the arms on a setting, measure them in turns and print a table."""
+    workers, answers = train_step.start(chosen, args.torch_python, setting)
     rates = train_step.measure(workers, setting, args.steps, args.rounds)
     for worker in workers:
         worker.close()
     results = figures(setting, rates, peak)
-    train_step.print_table(results, {name: said["loss"] for name, said in first_words.items()})
+    train_step.print_table(results, {name: answer["loss"] for name, answer in answers.items()})
     for name, result in results.items():
         share = f", MFU {result['mfu']:.1%}" if peak else ""
         print(f"{name}: {result['flops'] / 1e12:.3g} useful TFLOP/s{share}")
-    return {"setting": dataclasses.asdict(setting), "arms": first_words, "results": results}
+    return {"setting": dataclasses.asdict(setting), "arms": answers, "results": results}
 
 
 def gpu() -> str:
@@ -125,17 +125,17 @@ def gpu() -> str:
       UserError: there is none.
     """
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    said = subprocess.run(command, capture_output=True, text=True).stdout if shutil.which(command[0]) else ""
-    if not said.strip():
+    output = subprocess.run(command, capture_output=True, text=True).stdout if shutil.which(command[0]) else ""
+    if not output.strip():
         raise UserError("nvidia-smi shows no GPU; --smoke runs a very small model on CPU instead")
-    return said.splitlines()[0]
+    return output.splitlines()[0]
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="a very small model on CPU: shows that it runs")
-    parser.add_argument("--tokens", type=int, default=16_384, help="of a step, in all its rows")
+    parser.add_argument("--tokens", type=int, default=16_384, help="tokens per step, in all rows")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--attention", choices=("auto", "plain", "cudnn"), default="auto", help="bertjax's path")

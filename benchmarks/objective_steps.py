@@ -3,9 +3,9 @@
     python -m benchmarks.objective_steps
     python -m benchmarks.objective_steps --compile
 
-All arms train the same encoder but for its positions, on the same rows; they take turns in one process, so that what
-else the machine does hits all of them, and a ratio is taken within one round. `--compile` compares instead how long the
-compiler takes for BERT and for ALBERT, which shares its layers, of the same depth and width.
+All arms train the same encoder, except for its positions, on the same rows. They take turns in one process, so that
+other load on the machine affects all of them. A ratio is taken within one round. `--compile` instead compares the
+compile times of BERT and of ALBERT, which shares its layers, at the same depth and width.
 """
 
 import argparse
@@ -121,8 +121,8 @@ def compare_compilation(layers: int, rounds: int) -> None:
         pairs = [[compile_seconds(each, 8, 128, unroll) for each in encoders.values()] for _ in range(rounds)]
         bert, albert = map(statistics.median, zip(*pairs))
         ratios = [theirs / ours for ours, theirs in pairs]
-        said = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {layers}, {'unrolled' if unroll else 'scanned'} | {bert:.1f} | {albert:.1f} | {said} |", flush=True)
+        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {layers}, {'unrolled' if unroll else 'scanned'} | {bert:.1f} | {albert:.1f} | {ratio} |", flush=True)
 
 
 def main() -> int:
@@ -147,8 +147,8 @@ def main() -> int:
     print(f"| objective | ms a step | times {first} |\n|---|---|---|")
     for name, rounds in seconds.items():
         ratios = [own / base for own, base in zip(rounds, seconds[first], strict=True)]
-        said = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {name} | {1e3 * statistics.median(rounds):.0f} | {said} |")
+        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {name} | {1e3 * statistics.median(rounds):.0f} | {ratio} |")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(seconds, file)

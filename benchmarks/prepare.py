@@ -51,15 +51,15 @@ def train(path: Path, folder: Path) -> None:
 
 
 def measure(arm: str, *arguments: Path | str) -> dict:
-    """What one arm measured, in a process of its own.
+    """Run one arm in a process of its own and return its measurements.
 
     Raises:
-      RunFailed: it ended otherwise.
+      RunFailed: the process failed.
     """
     command = [sys.executable, "-m", "benchmarks.arms.preparing", arm, *map(str, arguments)]
     done = subprocess.run(command, cwd=_REPOSITORY, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise RunFailed(f"arm {arm} ended with code {done.returncode}; its own words stand above")
+        raise RunFailed(f"arm {arm} ended with code {done.returncode}; its output is above")
     return json.loads(done.stdout)
 
 

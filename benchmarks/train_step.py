@@ -4,8 +4,8 @@
     python -m benchmarks.train_step --ladder
 
 Every arm is a process of its own that trains the same model on the same batch (`benchmarks/arms/setting.py`). The arms
-take turns, `--rounds` times, each with `--steps` timed steps, so that whatever else the machine does hits all of them;
-a ratio is always taken within one round.
+take turns, `--rounds` times, each with `--steps` timed steps, so that other load on the machine affects all of them.
+A ratio is always taken within one round.
 """
 
 import argparse
@@ -28,12 +28,12 @@ _OURS = "bertjax"
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """How an arm is started.
+    """The command of an arm.
 
     Attributes:
-      module: of `benchmarks.arms`.
-      flags: its command line after the setting.
-      environment: changes to it.
+      module: module in `benchmarks.arms`.
+      flags: command-line arguments after the setting.
+      environment: changed environment variables.
     """
 
     module: str
@@ -41,7 +41,7 @@ class Arm:
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-# What bertjax sets at its start (training/platform.py), it leaves alone where the user has set it.
+# bertjax sets these at its start (hardware/platform.py) unless the user has set them.
 LADDER = {
     _OURS: Arm("ours"),
     "without huge pages": Arm("ours", environment={"GLIBC_TUNABLES": ""}),
@@ -67,7 +67,7 @@ class Worker:
     """An arm's process."""
 
     def __init__(self, name: str, arm: Arm, python: str, setting: Setting):
-        """Starts it; it answers `None` first, once it is warm."""
+        """Start the process, which sends its first answer when it is warm."""
         self.name = name
         self._process = subprocess.Popen(
             [python, "-m", f"benchmarks.arms.{arm.module}", json.dumps(dataclasses.asdict(setting)), *arm.flags],
@@ -79,26 +79,26 @@ class Worker:
         )
 
     def answer(self, steps: int | None = None) -> dict:
-        """What it says next, after it was asked for so many timed steps if any.
+        """Return the next answer, after requesting timed steps if a number is given.
 
         Raises:
-          RunFailed: it ended.
+          RunFailed: the process ended.
         """
         if steps is not None:
             print(steps, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise RunFailed(f"arm {self.name} ended with code {self._process.wait()}; its own words stand above")
+            raise RunFailed(f"arm {self.name} ended with code {self._process.wait()}; its output is above")
         return json.loads(line)
 
     def close(self) -> None:
-        """Ends it."""
+        """End the process."""
         self._process.stdin.close()
         self._process.wait()
 
 
 def measure(workers: list[Worker], setting: Setting, steps: int, rounds: int) -> dict[str, list[float]]:
-    """Real tokens/s of each arm, one figure a round."""
+    """Return the real tokens/s of each arm, one number per round."""
     rates = {worker.name: [] for worker in workers}
     for done in range(1, rounds + 1):
         for worker in workers:
@@ -108,7 +108,7 @@ def measure(workers: list[Worker], setting: Setting, steps: int, rounds: int) ->
 
 
 def compare(rates: dict[str, list[float]]) -> dict[str, dict]:
-    """Tokens/s of each arm (median, best round) and bertjax's ratio to it (median, lowest, highest round)."""
+    """Return tokens/s of each arm (median, best round) and bertjax's ratio to it (median, lowest, highest round)."""
     results = {}
     for name, arm in rates.items():
         ratios = [ours / theirs for ours, theirs in zip(rates[_OURS], arm, strict=True)]
@@ -120,7 +120,7 @@ def compare(rates: dict[str, list[float]]) -> dict[str, dict]:
 
 
 def print_table(results: dict[str, dict], losses: dict[str, float]) -> None:
-    """The results, an arm a line."""
+    """Print the results, one arm per line."""
     width = max(map(len, results))
     print(f"\n{'':{width}}   tokens/s            bertjax / arm            first")
     print(f"{'arm':{width}}   median    best      median   (low-high)      loss")
@@ -133,7 +133,7 @@ def print_table(results: dict[str, dict], losses: dict[str, float]) -> None:
 
 
 def machine() -> str:
-    """Processor and cores."""
+    """Return the processor, the number of cores and the platform."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     models = [line.partition(": ")[2] for line in lines if line.startswith("model name")]
@@ -141,34 +141,34 @@ def machine() -> str:
 
 
 def start(arms: dict[str, Arm], torch_python: str, setting: Setting) -> tuple[list[Worker], dict[str, dict]]:
-    """Starts arm after arm and waits until it is warm; says which are absent.
+    """Start one arm after the other, wait until each is warm, and print which are absent.
 
     Returns:
-      The workers, and {arm: {"loss": of its first step, "versions": {package: version}}}.
+      The workers, and {arm: {"loss": loss of the first step, "versions": {package: version}}}.
     """
-    workers, first_words = [], {}
+    workers, answers = [], {}
     for name, arm in arms.items():
         print(f"starting {name}", file=sys.stderr)
         worker = Worker(name, arm, sys.executable if arm.module == "ours" else torch_python, setting)
-        said = worker.answer()
-        if "absent" in said:
-            print(f"{name} is absent: {torch_python} has no {said['absent']}")
+        answer = worker.answer()
+        if "absent" in answer:
+            print(f"{name} is absent: {torch_python} lacks {answer['absent']}")
             worker.close()
         else:
             workers.append(worker)
-            first_words[name] = said
-    return workers, first_words
+            answers[name] = answer
+    return workers, answers
 
 
 def chosen(names: str | None, arms: dict[str, Arm]) -> dict[str, Arm]:
-    """The arms named, and always bertjax.
+    """Return the named arms, and always bertjax.
 
     Raises:
-      UserError: a name is no arm.
+      UserError: a name is unknown.
     """
     names = list(arms) if names is None else [_OURS, *names.split(",")]
     if unknown := [name for name in names if name not in arms]:
-        raise UserError(f"--arms names {unknown[0]!r}, which is no arm; choose among {', '.join(arms)}")
+        raise UserError(f"--arms names {unknown[0]!r}, which is not an arm; choose from {', '.join(arms)}")
     return {name: arms[name] for name in names}
 
 
@@ -177,10 +177,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--arms", help="some of them, separated by commas; bertjax always runs")
+    parser.add_argument("--arms", help="arms to run, separated by commas; bertjax always runs")
     parser.add_argument("--ladder", action="store_true", help="bertjax against itself with one trick removed")
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
-    parser.add_argument("--json", type=Path, help="also write the results there")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args(argv)
     for flag in ("steps", "rounds"):
         if getattr(args, flag) < 1:
@@ -189,20 +189,20 @@ def main(argv: list[str] | None = None) -> None:
     setting = Setting()
     arms = chosen(args.arms, LADDER if args.ladder else PEERS)
     print(f"machine: {machine()}\nsetting: {setting}")
-    workers, first_words = start(arms, args.torch_python, setting)
-    for versions in dict.fromkeys(json.dumps(said["versions"]) for said in first_words.values()):
+    workers, answers = start(arms, args.torch_python, setting)
+    for versions in dict.fromkeys(json.dumps(answer["versions"]) for answer in answers.values()):
         print(f"versions: {versions}")
     rates = measure(workers, setting, args.steps, args.rounds)
     for worker in workers:
         worker.close()
 
     results = compare(rates)
-    print_table(results, {name: said["loss"] for name, said in first_words.items()})
-    print("\nTokens/s depend on the machine and on what else it does; the ratios are what counts.")
+    print_table(results, {name: answer["loss"] for name, answer in answers.items()})
+    print("\nTokens/s depend on the machine and its load; compare the ratios.")
     if not args.ladder:
-        print("transformers computes the vocabulary product at all positions, bertjax at the predicted ones alone.")
+        print("transformers computes the vocabulary product at all positions, bertjax only at the predicted ones.")
     if args.json:
-        args.json.write_text(json.dumps({"machine": machine(), "arms": first_words, "results": results}, indent=1))
+        args.json.write_text(json.dumps({"machine": machine(), "arms": answers, "results": results}, indent=1))
 
 
 if __name__ == "__main__":
