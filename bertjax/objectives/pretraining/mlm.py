@@ -122,7 +122,7 @@ class MaskedLM(Objective):
         return {self.term: token_weight(self.term, batch)} | {part.term: part.weight(batch) for part in self.parts}
 
     def terms_of(self, logits: Arrays, batch: Arrays) -> Terms:
-        return joined(terms(self.term, logits, batch), *(part.terms(logits, batch) for part in self.parts))
+        return joined(token_terms(self.term, logits, batch), *(part.terms(logits, batch) for part in self.parts))
 
     def outputs(self, model, params, batch):
         """`<term>_guesses`, [B, K, 5]: the best token ids at each predicted position, best first."""
@@ -163,7 +163,7 @@ def token_weight(term: str, batch: Arrays) -> jax.Array:
     return jnp.sum(batch[f"{term}_weights_BK"])
 
 
-def terms(term: str, logits: Arrays, batch: Arrays) -> Terms:
+def token_terms(term: str, logits: Arrays, batch: Arrays) -> Terms:
     """Device: return the term of predicted tokens, its accuracy and the share of tokens that found no place."""
     weights_BK = batch[f"{term}_weights_BK"]
     loss, correct = classification_term(logits[term], batch[f"{term}_labels_BK"], weights_BK)

@@ -19,7 +19,7 @@ from bertjax.data.masking.base import token_bits, token_shares
 from bertjax.errors import UserError
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, joined
-from bertjax.objectives.pretraining.mlm import MaskedLM, terms, token_features, token_weight
+from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
 
 RUN = 3
@@ -86,7 +86,7 @@ class StructBERT(MaskedLM):
         return super().weights(batch) | {"order": token_weight("order", batch)}
 
     def terms_of(self, logits, batch):
-        return joined(super().terms_of(logits, batch), terms("order", logits, batch))
+        return joined(super().terms_of(logits, batch), token_terms("order", logits, batch))
 
 
 def heads_of_runs(eligible: np.ndarray) -> np.ndarray:
