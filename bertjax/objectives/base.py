@@ -26,6 +26,8 @@ from bertjax.objectives.teacher import Teacher
 Arrays = dict[str, jax.Array]
 # ({term: S}, {metric: (sum, weight)}), scalars.
 Terms = tuple[Arrays, dict[str, Sums]]
+# {path of an encoder: masks}, see `bertjax.models.taps`.
+Taps = dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +108,17 @@ class Objective:
         return model.lazy_init(key, shapes, method=self.logits)["params"]
 
     def apply(
-        self, model: Model, params: dict, batch: Arrays, key: jax.Array | None = None, method: Callable | None = None
+        self,
+        model: Model,
+        params: dict,
+        batch: Arrays,
+        key: jax.Array | None = None,
+        method: Callable | None = None,
+        taps: Taps = None,
     ) -> Any:
         """Device: return what `logits`, or another method with its arguments, computes with these parameters."""
-        return model.apply({"params": params}, batch, key, method=method or self.logits)
+        variables = {"params": params} | ({"taps": taps} if taps else {})
+        return model.apply(variables, batch, key, method=method or self.logits)
 
     def bind(self, store: TokenStore | None) -> Self:
         """Host: return the objective with what its `features` read in addition to the batch, such as a lexicon.
@@ -147,7 +156,14 @@ class Objective:
         raise TypeError(f"{type(self).__name__} has no terms_of()")
 
     def terms(
-        self, model: Model, params: dict, frozen: dict | None, batch: Arrays, key: jax.Array, train: bool
+        self,
+        model: Model,
+        params: dict,
+        frozen: dict | None,
+        batch: Arrays,
+        key: jax.Array,
+        train: bool,
+        taps: Taps = None,
     ) -> Terms:
         """Device: return ({term: S}, {metric: (sum, weight)}); the loss is the sum of coefficient * S / W.
 
@@ -158,8 +174,9 @@ class Objective:
           batch: the core batch and the features, each with the batch axis first.
           key: for dropout and other random draws on the device.
           train: whether dropout applies.
+          taps: masks on heads and feed-forward channels; they can be differentiated like `params`.
         """
-        return self.terms_of(self.apply(model, params, batch, key if train else None), batch)
+        return self.terms_of(self.apply(model, params, batch, key if train else None, taps=taps), batch)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -179,7 +196,7 @@ class Objective:
         """(regex on the path, spec) for parameters outside of `encoder`; heads without a rule are replicated."""
         return ()
 
-    def outputs(self, model: Model, params: dict, batch: Arrays) -> dict[str, Output]:
+    def outputs(self, model: Model, params: dict, batch: Arrays, taps: Taps = None) -> dict[str, Output]:
         """Device: return what the model predicts per example, token, pair or row."""
         return {}
 

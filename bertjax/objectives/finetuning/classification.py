@@ -50,9 +50,9 @@ class Classification(ExampleObjective):
         loss, correct = classification_term(logits, batch["labels_BN"], weights_BN)
         return {self.term: loss}, {"accuracy": (correct, weights_BN.sum())}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`probabilities`, of the classes."""
-        return {"probabilities": Output(jax.nn.softmax(self.apply(model, params, batch)), per="example")}
+        return {"probabilities": Output(jax.nn.softmax(self.apply(model, params, batch, taps=taps)), per="example")}
 
     def baselines(self, batch, token_counts):
         """Always predicting the most frequent class of the training file."""

@@ -52,9 +52,9 @@ class EmbeddingObjective(Objective):
     def weights(self, batch):
         return {self.term: jnp.sum(batch["weights_BP"])}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`cosine` of the two texts of a pair."""
-        first_BPD, second_BPD, *_ = self.apply(model, params, batch)
+        first_BPD, second_BPD, *_ = self.apply(model, params, batch, taps=taps)
         return {"cosine": Output(cosine(first_BPD, second_BPD), per="pair")}
 
     def score(self, outputs, examples, records):
@@ -118,9 +118,9 @@ class EmbeddingClassification(EmbeddingObjective):
         loss, correct = classification_term(logits_BPC, batch["labels_BP"], weights_BP)
         return {self.term: loss}, {"accuracy": (correct, weights_BP.sum())}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`cosine`, and `probabilities` of the classes."""
-        first_BPD, second_BPD, logits_BPC = self.apply(model, params, batch)
+        first_BPD, second_BPD, logits_BPC = self.apply(model, params, batch, taps=taps)
         return {
             "cosine": Output(cosine(first_BPD, second_BPD), per="pair"),
             "probabilities": Output(jax.nn.softmax(logits_BPC), per="pair"),

@@ -44,9 +44,9 @@ class MultipleChoice(ExampleObjective):
         loss, correct = classification_term(logits, batch["labels_BN"][:, :: self.group], weights_BG)
         return {self.term: loss}, {"accuracy": (correct, weights_BG.sum())}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`probability`, of each choice among those of its record."""
-        probabilities_BGC = jax.nn.softmax(self.apply(model, params, batch))
+        probabilities_BGC = jax.nn.softmax(self.apply(model, params, batch, taps=taps))
         return {"probability": Output(probabilities_BGC.reshape(len(probabilities_BGC), -1), per="example")}
 
     def baselines(self, batch, token_counts):

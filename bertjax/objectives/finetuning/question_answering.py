@@ -100,9 +100,9 @@ class QuestionAnswering(TokenObjective):
         correct = jnp.sum(weights_BN * (is_best[0] & is_best[1]))
         return {self.term: jnp.sum(weights_BN * loss_BN)}, {"span_accuracy": (correct, jnp.sum(weights_BN))}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`logits`, [B, T, 2], of the first and of the last token of an answer."""
-        return {"logits": Output(self.apply(model, params, batch), per="token")}
+        return {"logits": Output(self.apply(model, params, batch, taps=taps), per="token")}
 
     def score(self, outputs, examples, records):
         answers = self._answers(outputs, examples, records)

@@ -18,9 +18,9 @@ class Regression(ExampleObjective):
     def terms_of(self, logits, batch):
         return {self.term: squared_error(logits[..., 0], batch["labels_BN"], batch["weights_BN"])}, {}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`number`."""
-        return {"number": Output(self.apply(model, params, batch)[..., 0], per="example")}
+        return {"number": Output(self.apply(model, params, batch, taps=taps)[..., 0], per="example")}
 
     def score(self, outputs, examples, records):
         """Return correlations with the labels; 0 if all predictions are equal."""

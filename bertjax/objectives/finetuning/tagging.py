@@ -58,9 +58,9 @@ class Tagging(TokenObjective):
         loss, correct = classification_term(logits, batch["tags_BT"], weights_BT)
         return {self.term: loss}, {"token_accuracy": (correct, jnp.sum(weights_BT))}
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`guesses`, the number of the best class of each token."""
-        return {"guesses": Output(jnp.argmax(self.apply(model, params, batch), axis=-1), per="token")}
+        return {"guesses": Output(jnp.argmax(self.apply(model, params, batch, taps=taps), axis=-1), per="token")}
 
     def baselines(self, batch, token_counts):
         """Always predicting the most frequent tag of the training file."""

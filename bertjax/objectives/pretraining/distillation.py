@@ -86,8 +86,8 @@ class Distillation(MaskedLM):
     def weights(self, batch):
         return super().weights(batch) | {loss.term: loss.weight(batch) for loss in self.losses}
 
-    def terms(self, model, params, frozen, batch, key, train):
-        student = self.apply(model, params, batch, key if train else None)
+    def terms(self, model, params, frozen, batch, key, train, taps=None):
+        student = self.apply(model, params, batch, key if train else None, taps=taps)
         teacher = Model(self._teacher_config(model.config), self.heads(model.config))
         targets = self.apply(teacher, frozen["teacher"], batch)
         return joined(*(loss.terms(student, targets, batch) for loss in self.losses), self.terms_of(student, batch))

@@ -109,12 +109,12 @@ class Electra(MaskedLM):
     def weights(self, batch):
         return super().weights(batch) | {"rtd": jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)}
 
-    def terms(self, model, params, frozen, batch, key, train):
+    def terms(self, model, params, frozen, batch, key, train, taps=None):
         generator_key, sample_key, discriminator_key = split(key, 3)
-        logits_BKV = self.apply(model, params, batch, generator_key if train else None, self.mlm_logits)
+        logits_BKV = self.apply(model, params, batch, generator_key if train else None, self.mlm_logits, taps)
         drawn_BK = sample(jax.lax.stop_gradient(logits_BKV), sample_key)
         filled, is_replaced_BT = replace(batch, drawn_BK)
-        logits_BT = self.apply(model, params, filled, discriminator_key if train else None, self.rtd_logits)
+        logits_BT = self.apply(model, params, filled, discriminator_key if train else None, self.rtd_logits, taps)
 
         loss, metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
         (_, tokens), (_, replaced) = metrics["rtd_accuracy"], metrics["rtd_recall"]

@@ -124,9 +124,9 @@ class MaskedLM(Objective):
     def terms_of(self, logits: Arrays, batch: Arrays) -> Terms:
         return joined(token_terms(self.term, logits, batch), *(part.terms(logits, batch) for part in self.parts))
 
-    def outputs(self, model, params, batch):
+    def outputs(self, model, params, batch, taps=None):
         """`<term>_guesses`, [B, K, 5]: the best token ids at each predicted position, best first."""
-        logits = self.apply(model, params, batch)
+        logits = self.apply(model, params, batch, taps=taps)
         return {f"{self.term}_guesses": Output(jax.lax.top_k(logits[self.term], GUESSES)[1], per="row")}
 
     def baselines(self, batch, token_counts):

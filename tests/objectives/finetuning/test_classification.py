@@ -139,3 +139,33 @@ def test_the_majority_is_that_of_the_training_file(case, store):
     batch = batch_of(objective, ragged, [[0, 1], [2, 3], [-1, -1]], store)
     assert objective.baselines(batch, np.array([5, 1, 9])) == {"majority_accuracy": (2.0, 4)}
     assert objective.baselines(batch, np.array([5, 9, 1])) == {"majority_accuracy": (1.0, 4)}
+
+
+def test_a_head_mask_reaches_the_loss_of_a_task(case, store):
+    """A mask of ones changes nothing, of zeros it removes one head, its gradient is their importance."""
+    objective, module, params, ragged = case
+    batch = batch_of(objective, ragged, [[0, 1], [2, 3]], store)
+
+    @jax.jit
+    def loss(head_mask_LH):
+        taps = {"encoder": {"head_mask": head_mask_LH}}
+        return objective.terms(module, params, None, batch, jax.random.key(1), False, taps)[0][objective.term]
+
+    unmasked = jax.jit(lambda: objective.terms(module, params, None, batch, jax.random.key(1), False)[0])()
+    ones_LH = np.ones((2, 2), np.float32)
+    np.testing.assert_allclose(loss(ones_LH), unmasked[objective.term], rtol=1e-6)
+    gradient_LH = jax.grad(loss)(ones_LH)
+    for layer, head in np.ndindex(2, 2):
+        mask_LH, step_LH = ones_LH.copy(), np.zeros((2, 2), np.float32)
+        mask_LH[layer, head], step_LH[layer, head] = 0.0, 0.01
+        width = module.config.width // module.config.heads
+        kernel_LDD = np.array(params["encoder"]["layers"]["attention"]["output"]["kernel"])
+        kernel_LDD[layer, head * width : (head + 1) * width] = 0.0
+        output = params["encoder"]["layers"]["attention"]["output"] | {"kernel": kernel_LDD}
+        attention = params["encoder"]["layers"]["attention"] | {"output": output}
+        layers = params["encoder"]["layers"] | {"attention": attention}
+        without = params | {"encoder": params["encoder"] | {"layers": layers}}
+        removed = objective.terms(module, without, None, batch, jax.random.key(1), False)[0][objective.term]
+        np.testing.assert_allclose(loss(mask_LH), removed, rtol=1e-5)
+        slope = (loss(ones_LH + step_LH) - loss(ones_LH - step_LH)) / 0.02
+        np.testing.assert_allclose(gradient_LH[layer, head], slope, rtol=0.05, atol=1e-3)
