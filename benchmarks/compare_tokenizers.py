@@ -2,7 +2,7 @@
 
     python -m benchmarks.compare_tokenizers --corpus=embedded:ko --vocab-size=8000
 
-Every tokenizer is trained on nineteen of twenty documents and measured on the twentieth. Prints Markdown.
+Every tokenizer is trained on 19 of 20 documents and measured on the twentieth. The output is Markdown.
 """
 
 import argparse
@@ -23,12 +23,13 @@ NOTATIONS = ("① 651㎡", "Ⅳ. 결론", "㉮목", "부정ㆍ불량", "ㄱ, ㄴ
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Shares on held-out sentences.
+    """Measurements of a tokenizer on held-out sentences.
 
     Attributes:
-      fertility: tokens a word (between white space).
-      unknown, lost_words: [UNK] among the tokens; words that hold one.
-      bytes: byte pieces among the tokens.
+      fertility: tokens per word; words are separated by white space.
+      unknown: share of [UNK] among the tokens.
+      lost_words: share of words that contain [UNK].
+      bytes: share of byte pieces among the tokens.
     """
 
     fertility: float
@@ -63,9 +64,9 @@ def kinds(training: list[str], heldout: list[str], vocab_size: int) -> tuple[str
     trained = {kind: tokenizer.train(training, TokenizerConfig(kind=kind, vocab_size=vocab_size)) for kind in KINDS}
     rows = []
     for kind, tokens in trained.items():
-        found = measure(tokens, heldout)
-        shares = [f"{share:.2%}" for share in (found.unknown, found.lost_words, found.bytes)]
-        rows.append([f"`{kind}`", f"{tokens.vocab_size:,}", f"{found.fertility:.2f}", *shares])
+        measured = measure(tokens, heldout)
+        shares = [f"{share:.2%}" for share in (measured.unknown, measured.lost_words, measured.bytes)]
+        rows.append([f"`{kind}`", f"{tokens.vocab_size:,}", f"{measured.fertility:.2f}", *shares])
     header = ["kind", "pieces", "tokens a word", "[UNK] of tokens", "words with [UNK]", "byte pieces of tokens"]
     return table(header, rows), trained
 
@@ -77,10 +78,11 @@ def coverages(training: list[str], heldout: list[str], vocab_size: int) -> str:
     ):
         config = TokenizerConfig(kind=kind, vocab_size=vocab_size, character_coverage=coverage, **choices)
         tokens = tokenizer.train(training, config)
-        found, name = measure(tokens, heldout), f"`{kind}`" + " without bytes" * (choices == {"byte_fallback": False})
+        measured = measure(tokens, heldout)
+        name = f"`{kind}`" + " without bytes" * (choices == {"byte_fallback": False})
         known = sum(len(tokens.piece(i)) == 1 for i in range(tokens.vocab_size))
-        shares = [f"{share:.2%}" for share in (found.unknown, found.lost_words, found.bytes)]
-        rows.append([f"{coverage:g}", name, f"{known:,}", f"{found.fertility:.2f}", *shares])
+        shares = [f"{share:.2%}" for share in (measured.unknown, measured.lost_words, measured.bytes)]
+        rows.append([f"{coverage:g}", name, f"{known:,}", f"{measured.fertility:.2f}", *shares])
     header = ["coverage", "kind", "characters", "tokens a word", "[UNK] of tokens", "words with [UNK]", "byte pieces"]
     return table(header, rows)
 
@@ -116,8 +118,8 @@ def main() -> None:
         sides[number % EVERY == EVERY - 1].extend(split(text, "punctuation"))
     training, heldout = sides
     print(normalizers(training, args.vocab_size))
-    found, trained = kinds(training, heldout, args.vocab_size)
-    print(found)
+    kinds_table, trained = kinds(training, heldout, args.vocab_size)
+    print(kinds_table)
     print(table(["kind", args.sentence], [[f"`{kind}`", pieces(trained[kind], args.sentence)] for kind in KINDS]))
     print(coverages(training, heldout, args.vocab_size))
     print(splitters(texts))

@@ -1,4 +1,4 @@
-"""What the TPU compiler says of BERT base and large on eight topologies: the table of docs/results/compile_table.md.
+"""The TPU compiler's forecast for BERT base and large on eight topologies: the table of docs/results/compile_table.md.
 
     python -m benchmarks.compile_table --out=cells.jsonl
     python -m benchmarks.compile_table --out=cells.jsonl --markdown
@@ -6,11 +6,11 @@
 
 Every cell is a process of its own and a line of the file; a restarted command continues with the missing cells.
 
-The batch of a cell follows from a rule. A device begins with 16,384 tokens of it, halved until a step fits. Where chips
-then wait for each other, the batch is doubled for as long as a step fits and the floor is not that of compute: more
-rows do not change what a step sends. Where the chip's own memory binds, a larger batch would change nothing. Where the
-compiler itself crashes, as libtpu 0.0.42 does in a search for windows of nested products, the cell begins anew without
-the fusion of products with products, and says so.
+A rule sets the batch of a cell. It starts at 16,384 tokens per device and is halved until a step fits. If chips then
+wait for each other, the batch is doubled while a step fits and compute does not set the floor: more rows do not change
+how much a step sends. If the chip's memory bandwidth sets the floor, the batch stays, since a larger one would not
+help. If the compiler crashes, as libtpu 0.0.42 does in a search for windows of nested products, the cell starts again
+without the fusion of products with products, and its line records the flag.
 
 `--flops` compares XLA's count of a step of an unrolled model on one chip, without dropout, with the model's by formula.
 """
@@ -40,14 +40,14 @@ _BERT_VOCABULARY = 30_522
 
 
 def cell_config(preset: str, seq_len: int, batch: int, dropout: float = 0.1, **runtime) -> Config:
-    """BERT as published, at one length."""
+    """Return the configuration of BERT as published, with one sequence length."""
     model = {"preset": preset, "vocab_size": _BERT_VOCABULARY, "dropout": dropout, "attention_dropout": dropout}
     stage = {"seq_len": seq_len, "batch": batch}
     return configuration.from_dict({"model": model, "stages": [stage], "runtime": runtime})
 
 
 def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
-    """The prediction of a cell, as `report.as_dict` gives it, at the batch that the rule chooses."""
+    """Return the forecast of a cell, as from `report.as_dict`, at the batch that the rule chooses."""
     chips = topologies.parse(topology)
     devices = chips.chips * chips.chip.devices
     rows, chosen = _TOKENS_A_DEVICE // seq_len, None
@@ -65,7 +65,7 @@ def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
 
 
 def compare_flops(preset: str) -> dict[str, Any]:
-    """XLA's FLOPs of a step of 8,192 tokens on one v5e chip over those of the model."""
+    """Return the FLOPs of a step of 8,192 tokens on one v5e chip: XLA's count and the model's."""
     [forecast] = run(cell_config(preset, 128, 64, dropout=0.0, unroll=True, remat="none"), "v5e:1x1")
     return {
         "xla": forecast.xla_flops,
@@ -79,7 +79,7 @@ def _key(*names: Any) -> str:
 
 
 def finished(path: Path) -> dict[str, dict]:
-    """{cell: its figures} of a file that may have been cut off in the middle of a line."""
+    """Return {cell: figures} from a file whose last line may be incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {record["cell"]: record for record in map(json.loads, lines)}
 
@@ -98,7 +98,7 @@ def _in_a_process(path: Path, *names: Any) -> None:
 
 
 def markdown(cells: dict[str, dict]) -> str:
-    """Return two tables, of what a step needs and of what it sends, with the cells in their order."""
+    """Return two tables, what a step needs and what it sends, with the cells in the order of `_cells`."""
     finished_cells = [(names, cells[_key(*names)]) for names in _cells() if _key(*names) in cells]
     lines = [
         "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | compile |",
@@ -150,7 +150,7 @@ def _cells() -> list[tuple[str, str, int]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_table", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="one JSON line for each finished cell")
-    parser.add_argument("--only", default="", help="cells whose name (such as 'v5e:4x4 base 128') holds this")
+    parser.add_argument("--only", default="", help="only cells whose name contains this, such as 'v5e:4x4 base 128'")
     parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
     parser.add_argument("--flops", action="store_true", help="compare XLA's FLOPs with the model's instead")
     parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)

@@ -1,11 +1,12 @@
-"""The data engine on one core: how full rows are, how fast batches, packing and plans are made.
+"""The data pipeline on one core: the share of real tokens in rows, and the speed of batches, packing and plans.
 
     python -m benchmarks.data --corpus=FILE_OR_FOLDER
 
-Batches of each masking take turns with transformers' `DataCollatorForLanguageModeling` in one process, where that is
-installed (any interpreter that has both will do: `peers/bin/python -m benchmarks.data`), `--rounds` times; a ratio is
-always taken within one round. Both get token ids and give a masked batch; transformers starts from rows that are cut
-and held in memory, bertjax from the token store on disk, and its batch holds the pair labels and positions too.
+Batches of each masking take turns with transformers' `DataCollatorForLanguageModeling` in one process, `--rounds`
+times. The collator is skipped if transformers is not installed; `peers/bin/python -m benchmarks.data` runs the
+benchmark with another interpreter. A ratio is always taken within one round. Both turn token ids into a masked batch.
+transformers starts from rows in memory; bertjax starts from the token store on disk, and its batch also contains the
+positions and pair labels.
 """
 
 import argparse
@@ -35,20 +36,20 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.feeds import Feeds
 
 ROWS, SEQ_LEN = 256, 128
-BATCHES = 8  # as many rows as `order.BLOCK`, so that every round pays for a block of its own
-APART = 1_000_000  # rows between the arms: none finds the order of its rows in the cache of another
+BATCHES = 8  # as many rows as `order.BLOCK`, so that every round computes one block of the order
+ARM_DISTANCE = 1_000_000  # rows between the arms, so that no arm uses the cached row order of another
 PACKED = (1_000_000, 16_000_000)
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Return the wall time of an action in seconds."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
 
 
 def real_shares(store: TokenStore) -> None:
-    """Prints the share of real tokens of every example format, packed and not."""
+    """Print the share of real tokens of every example format, packed and unpacked."""
     print("\nshare of the positions that hold tokens\nformat                 T   packed   alone     N   lost  repeated")
     for kind in TEXT_FORMATS:
         for seq_len in (128, 512):
@@ -64,11 +65,11 @@ def real_shares(store: TokenStore) -> None:
 
 
 def batches(store: TokenStore, rounds: int) -> None:
-    """Prints real tokens/s of batches with each masking, and the ratio to transformers' collator."""
+    """Print real tokens/s of batches with each masking, and the ratio to transformers' collator."""
     arms: dict[str, Callable[[int], object]] = {}
     for kind in MASKINGS.kinds:
-        if kind != "phrases":  # it needs a lexicon, and then does what words do
-            feed, first = _feed(store, kind), len(arms) * APART
+        if kind != "phrases":  # it needs a lexicon, and then works like `words`
+            feed, first = _feed(store, kind), len(arms) * ARM_DISTANCE
             arms[kind] = lambda number, feed=feed, first=first: feed.batch(first + number * ROWS + np.arange(ROWS))
     tokens = {name: _feed(store, name).plans[0].counts.real_share(SEQ_LEN) * ROWS * SEQ_LEN for name in arms}
     for name, collate in _collators(store).items():
@@ -128,7 +129,7 @@ def _collators(store: TokenStore) -> dict[str, Callable[[int], object]]:
 
 
 def packing() -> None:
-    """Prints how long histogram packing takes, and the memory of the process."""
+    """Print the time of histogram packing and the peak memory of the process."""
     print(
         "\npacking lengths like those of sentence pairs, T=512\nexamples          seconds   real tokens   peak memory"
     )
@@ -147,12 +148,12 @@ def packing() -> None:
 
 
 def far_start(store: TokenStore) -> None:
-    """Prints how long the first batch takes at the start and far away."""
+    """Print the time of the first batch at step 0 and at step 1,000,000."""
     feed = _feed(store, "tokens")
     feed.batch(np.arange(ROWS))
     print("\nfirst batch at step       seconds")
     for step in (0, 1_000_000):
-        # Each at another place, since the order of the rows around a place is kept.
+        # Each batch is at another place, since the order of the rows near a place is cached.
         firsts = (step + 100 * np.arange(10)) * ROWS
         taken = min(seconds(lambda first=first: feed.batch(first + np.arange(ROWS))) for first in firsts)
         print(f"{step:19,} {taken:13.4f}")

@@ -1,15 +1,15 @@
-"""All relatives of BERT, trained side by side on the embedded corpus: for equal steps, and for equal time.
+"""The BERT family, trained on the embedded corpus for equal steps and for equal time.
 
     python -m benchmarks.family --out=family --probe=CONLL_FOLDER
     python -m benchmarks.family --out=family --markdown
 
-Every row of `benchmarks/family_config.py` is trained for as many steps, and once more for as many as fit into the time
-that masked language modeling took. Masked language modeling and ELECTRA have `--seeds` seeds of equal steps. Each
-model is probed alike: a linear layer on its frozen features (named entities of CoNLL-2003, if --probe names the folder
-of its files), and whether it finds a sentence of the held-out text likelier than the same with two neighboring words
-exchanged (ELECTRA's generator is asked that, for its encoder guesses no tokens). Each run is a process of its own and a
-line of OUT/lines.jsonl; a stopped command continues with the missing runs. On a machine that does other things put
-`taskset -c 0` before the command.
+Every row of `benchmarks/family_config.py` is trained for the same number of steps, and again for as many steps as fit
+into the time that masked language modeling took. Masked language modeling and ELECTRA have `--seeds` seeds of equal
+steps. Each model has two scores. The first is a linear layer on its frozen features, for named entities of CoNLL-2003,
+if --probe names the folder of its files. The second is how often the model prefers a held-out sentence to the same
+sentence with two neighboring words exchanged. For ELECTRA the generator gives that score, since its encoder does not
+predict tokens. Each run is a process of its own and a line of OUT/lines.jsonl; a stopped command continues with the
+missing runs. On a machine with other load put `taskset -c 0` before the command.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _WORD = re.compile("[a-z]+")
 
 
 class Run(NamedTuple):
-    """One training: a row, for equal `steps` or equal `time`, and a seed."""
+    """One training run: a row, equal `steps` or equal `time`, and a seed."""
 
     row: str
     equal: str
@@ -63,13 +63,13 @@ def runs(seeds: int) -> list[Run]:
 
 
 def finished(path: Path) -> dict[Run, dict[str, Any]]:
-    """The lines of a file that may have been cut off in the middle of one."""
+    """Return the runs of a file whose last line may be incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {Run(line["row"], line["equal"], line["seed"]): line for line in map(json.loads, lines)}
 
 
 def measure(run: Run, done: dict[Run, dict[str, Any]], out: Path, steps: int, probe: str) -> dict[str, Any]:
-    """Trains and probes: a line of the file."""
+    """Train and probe one model; return its line of the file."""
     if run.equal == "time":
         same = done[Run(run.row, "steps", run.seed)]
         steps = round(steps * done[Run(TEACHER, "steps", run.seed)]["seconds"] / same["seconds"])
@@ -91,14 +91,14 @@ def measure(run: Run, done: dict[Run, dict[str, Any]], out: Path, steps: int, pr
 
 
 def _word_order(workdir: Path, pairs: Path) -> float:
-    """The share of pairs in which the model prefers the sentence as it was written."""
+    """Return the share of pairs in which the model prefers the original sentence."""
     model = str(workdir / "export")
     done = _call("bertjax.evaluate", model, f"--minimal-pairs={pairs}", "--json", stdout=subprocess.PIPE)
     return json.loads(done.stdout)["minimal_pairs"]["accuracy"]
 
 
 def _train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
-    """Trains by the command that users give, if it was not trained yet; returns the run's summary."""
+    """Train with the command that users run, unless the run is finished; return the run's summary."""
     _call("bertjax.train", f"--config={config}", f"--workdir={workdir}", *flags, stdout=sys.__stderr__)
     return json.loads((workdir / "summary.json").read_text())
 
@@ -113,7 +113,7 @@ def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
 
 
 def write_pairs(path: Path) -> None:
-    """Sentences of 6 to 16 words of the held-out text, each with two neighboring words exchanged."""
+    """Write held-out sentences of 6 to 16 words, each with a copy in which two neighboring words are exchanged."""
     store = prepare(config_file.load("benchmarks/family_config.py").data)
     split = store.split("heldout")
     texts = [
@@ -138,7 +138,7 @@ def write_pairs(path: Path) -> None:
 
 
 def markdown(done: dict[Run, dict[str, Any]]) -> str:
-    """A row for each row and kind of equality, with the mean and the range over seeds."""
+    """Return the tables for equal steps and equal time, with the mean and the range over seeds."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run, line in done.items():
         groups.setdefault((run.row, run.equal), []).append(line)
@@ -177,12 +177,12 @@ def _losses(row: str, lines: list[dict[str, Any]]) -> list[str]:
     return [f"| {'' if index else f'`{row}`'} | {', '.join(part)} |" for index, part in enumerate(parts)]
 
 
-def _mean(lines: list[dict[str, Any]], of: Callable[[dict[str, Any]], float]) -> float:
-    return statistics.fmean(map(of, lines))
+def _mean(lines: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> float:
+    return statistics.fmean(map(value, lines))
 
 
 def _spread(lines: list[dict[str, Any]], name: str) -> str:
-    """Per cent: the mean, and of several seeds the range."""
+    """Return the mean in percent, with the range if there are several seeds."""
     values = [100 * line[name] for line in lines if name in line]
     if not values:
         return ""
@@ -210,10 +210,14 @@ def main(argv: list[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs and of lines.jsonl")
-    parser.add_argument("--probe", default="", metavar="FOLDER", help="of train.txt.gz and valid.txt.gz of CoNLL-2003")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of every row (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help=f"of {' and '.join(WITH_SEEDS)} (default: %(default)s)")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of what is finished")
+    parser.add_argument(
+        "--probe", default="", metavar="FOLDER", help="folder of CoNLL-2003's train.txt.gz and valid.txt.gz"
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of every row (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help=f"seeds of {' and '.join(WITH_SEEDS)} (default: %(default)s)"
+    )
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
     args = parser.parse_args(argv)
     out = args.out.resolve()
     if args.markdown:

@@ -1,4 +1,4 @@
-"""The relatives of BERT side by side: one very small encoder, one corpus, one optimizer, and what each paper changes.
+"""The BERT family compared: one very small encoder, one corpus and one optimizer, and the changes of each paper.
 
     python -m bertjax.train --config=benchmarks/family_config.py:electra --workdir=runs/electra
 
@@ -10,7 +10,7 @@ import ml_collections
 from bertjax.opening import SavedModel
 
 STEPS = 2500
-# So short that attention forms within the steps that a core takes in a minute or two.
+# Short rows, so that attention patterns form within one or two minutes on a core.
 SEQ_LEN, BATCH = 16, 48
 ENCODER = {
     "layers": 2,
@@ -25,7 +25,7 @@ ENCODER = {
 
 
 def task(objective: str, examples: str = "full_sentences", masking: dict | None = None, **choices) -> dict:
-    """A task on rows of one example."""
+    """Return a task on rows of one example."""
     kind = {"kind": objective} | choices | ({"masking": masking} if masking else {})
     return {"objective": kind, "examples": {"kind": examples}, "row_examples": 1}
 
@@ -38,7 +38,7 @@ _ERNIE_2 = {
     "reordering": task("sentence_reordering", "sentence_reordering", {"kind": "phrases"}),
     "distance": task("sentence_distance", "sentence_distance", {"kind": "phrases"}),
 }
-# What each row has besides: settings of the model, tasks, and settings of the stages, which share the steps equally.
+# Additional settings of each row: the model, the tasks, and the stages, which share the steps equally.
 ROWS: dict[str, tuple[dict, dict, list[dict]]] = {
     "bert": ({}, {"bert": task("bert", "segment_pairs")}, [{}]),
     "mlm": ({}, MLM, [{}]),

@@ -1,4 +1,4 @@
-"""A linear probe of a frozen encoder: the named entities of CoNLL-2003 that one layer reads off its features.
+"""A linear probe of a frozen encoder: one layer on its features predicts the named entities of CoNLL-2003.
 
     python -m bertjax.train --config=benchmarks/family_probe.py:EXPORT,FOLDER --workdir=runs/probe
 

@@ -6,12 +6,12 @@
     python -m benchmarks.finetuning --out=finetuning.jsonl --markdown
     python -m benchmarks.finetuning --smoke --torch-python=OTHER_VENV/bin/python
 
-Both arms begin with the weights of one folder of transformers, which is converted for bertjax. The recipe is that of
-`configs/finetune/glue.py`, `ner.py` or `qa.py`; `--config.a.b=value` changes it for both, of every task, and
-`--config.tasks.NAME.` of one. bertjax's arm is the command that its users give; `benchmarks/arms/trainer.py` is the
-other. Each run is a process of its own and a line of the file; the arms take turns
-seed by seed, and a restarted call goes on with what is missing. Scores are those after the last step, computed here
-from the predictions of either arm: nothing is chosen by looking at the development set.
+Both arms start from the weights of one folder of transformers, which is converted for bertjax. The recipe comes from
+`configs/finetune/glue.py`, `ner.py` or `qa.py`. `--config.a.b=value` changes it in both arms for every task, and
+`--config.tasks.NAME.` for one task. bertjax's arm is the command that users run; the other arm is
+`benchmarks/arms/trainer.py`. Each run is a process of its own and a line of the file. The arms take turns seed by seed,
+and a restarted command continues with the missing runs. Scores are computed here from the predictions of either arm
+after the last step; no checkpoint is selected on the development set.
 """
 
 import argparse
@@ -42,10 +42,10 @@ _NEVER = 10**9
 
 
 def run_bertjax(cell: Cell, seed: int, folder: Path) -> tuple[list, dict[str, Any]]:
-    """Trains by the command that users give. Evaluates and saves at the end alone, as the other arm.
+    """Train with the command that users run. Evaluates and saves only at the end, like the other arm.
 
     Returns:
-      [(label, prediction)] of the held-out records, and `updates`, `train_seconds`, `versions`.
+      [(label, prediction)] of the held-out records, and a dict with `updates`, `train_seconds` and `versions`.
     """
     once = ("eval.every", "runtime.save_every", "runtime.log_every")
     overrides = [*cell.overrides, f"seed={seed}", "runtime.keep_best=0", *(f"{name}={_NEVER}" for name in once)]
@@ -66,25 +66,28 @@ def run_bertjax(cell: Cell, seed: int, folder: Path) -> tuple[list, dict[str, An
 def run_trainer(
     cell: Cell, seed: int, folder: Path, model: Path, python: str, threads: int
 ) -> tuple[list, dict[str, Any]]:
-    """Trains with transformers; returns what `run_bertjax` does."""
+    """Train with transformers; return the same as `run_bertjax`."""
     job = folder / "job.json"
     job.write_text(json.dumps(job_of(cell, model, seed, threads)))
     _call([python, "-m", "benchmarks.arms.trainer", str(job)])
     predictions = json.loads((folder / "predictions.json").read_text())
-    pairs = [(record[cell.label], cell.named(said)) for record, said in zip(cell.heldout, predictions, strict=True)]
+    pairs = [
+        (record[cell.label], cell.named(prediction))
+        for record, prediction in zip(cell.heldout, predictions, strict=True)
+    ]
     return pairs, json.loads((folder / "figures.json").read_text())
 
 
 def _call(command: list[str]) -> None:
     if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.__stderr__).returncode:
-        raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; the same call goes on with what is missing")
+        raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; run the same command again to continue")
 
 
 def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[dict]) -> list[tuple[int, str]]:
-    """(seed, arm) of the runs of a task that are not in the file; another arm is the first with every seed.
+    """Return (seed, arm) of the runs of a task that the file lacks; the arms take turns in starting a seed.
 
     Raises:
-      UserError: the file has the task with another recipe.
+      UserError: the file contains the task with another recipe.
     """
     of_task = [line for line in lines if line["task"] == cell.task]
     for line in of_task:
@@ -100,13 +103,13 @@ def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[dict]) -> l
 
 
 def finished(path: Path) -> list[dict]:
-    """The lines of a file that may have been cut off in the middle of one."""
+    """Return the lines of a file whose last line may be incomplete."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines if line]
 
 
 def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[str, Any]:
-    """One run: a line of the file."""
+    """Run one arm with one seed and return its line of the file."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -137,14 +140,14 @@ def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[s
 def _check_peer(python: str) -> None:
     command = [python, "-c", f"import {', '.join(PACKAGES)}"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True)
+        process = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
         raise UserError(f"--torch-python={python} cannot be started ({error.strerror}); name a Python") from error
-    if found.returncode:
-        said = "".join(f" ({line})" for line in found.stderr.splitlines()[-1:])
+    if process.returncode:
+        reason = "".join(f" ({line})" for line in process.stderr.splitlines()[-1:])
         raise UserError(
-            f"--torch-python={python} does not import {', '.join(PACKAGES)}{said}; install them there as "
-            "benchmarks/README.md says, or give --arms=bertjax"
+            f"--torch-python={python} does not import {', '.join(PACKAGES)}{reason}; install them there as "
+            "benchmarks/README.md describes, or give --arms=bertjax"
         )
 
 
@@ -194,16 +197,18 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--model", type=Path, help="a folder of transformers with a BERT and its tokenizer")
+    parser.add_argument("--model", type=Path, help="folder of transformers with a BERT and its tokenizer")
     parser.add_argument("--data", type=Path, help="folder of glue/TASK/*.tsv, conll2003/*.txt and qa/*.json, or .gz")
     parser.add_argument("--tasks", type=_names(TASKS), default=list(TASKS), help=f"some of {', '.join(TASKS)}")
     parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), help=f"some of {', '.join(ARMS)}")
-    parser.add_argument("--seeds", type=int, default=5, help="0 to N-1")
-    parser.add_argument("--limit", type=int, default=0, help="training records of each task, the first ones")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, counted from 0")
+    parser.add_argument("--limit", type=int, default=0, help="use only the first LIMIT training records of each task")
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
     parser.add_argument("--out", type=Path, help="one JSON line for each finished run")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
-    parser.add_argument("--smoke", action="store_true", help="four tasks of 64 made-up examples on a very small BERT")
+    parser.add_argument(
+        "--smoke", action="store_true", help="run four tasks of 64 synthetic examples on a very small BERT"
+    )
     args, overrides = config_file.parse(parser, argv)
     if args.seeds < 1:
         raise UserError(f"--seeds={args.seeds} must be at least 1")

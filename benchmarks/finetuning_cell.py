@@ -1,4 +1,4 @@
-"""A task as both arms of `benchmarks/finetuning.py` are given it."""
+"""A task of `benchmarks/finetuning.py`, the same for both arms."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,23 +13,24 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.config import OptimizerConfig
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "finetune"
-# What the optimizers of both arms are told; the rest of bertjax's stays as it is.
+# Optimizer settings that both arms share; bertjax's other optimizer settings keep their defaults.
 _OPTIMIZER = ("learning_rate", "warmup_share", "b1", "b2", "epsilon", "weight_decay", "clip_norm")
-# Of a normal distribution cut at two deviations, as bertjax's heads begin; transformers draws them from all of one.
-# With few updates their scale matters: features change little, and logits by features times weights.
+# Standard deviation of a standard normal distribution truncated at two deviations, from which bertjax initializes its
+# heads; transformers does not truncate. With few updates the scale of the heads matters: features change little, and
+# logits are features times weights.
 _DEVIATION_WHEN_CUT = 0.8796
 _LABELS = {"tagged": "tags", "questions": "answers"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a task comes from.
+    """The source of a task.
 
     Attributes:
-      config: the configuration file, or FILE:variant.
-      name: of the task in that file.
-      train: the file that is learned from, in the folder of `--data`.
-      heldout: the file that is scored.
+      config: configuration FILE or FILE:variant.
+      name: the task's name in that file.
+      train: training file, relative to the folder of `--data`.
+      heldout: held-out file, relative to the folder of `--data`.
     """
 
     config: str
@@ -45,21 +46,21 @@ SOURCES = {
         for task in _GLUE
     },
     "CoNLL-2003": Source(f"{_CONFIGS / 'ner.py'}", "ner", "conll2003/train.txt", "conll2003/valid.txt"),
-    # Learns from XQuAD in English, and is scored on the development set of MLQA in English.
+    # Trained on XQuAD in English, scored on the development set of MLQA in English.
     "QA": Source(f"{_CONFIGS / 'qa.py'}", "qa", "qa/xquad.en.json", "qa/dev-context-en-question-en.json"),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A task as both arms are given it.
+    """A task, the same for both arms.
 
     Attributes:
-      task: its name, of `SOURCES`.
-      config: of bertjax, with paths and all that `--config.` changes; the seed aside.
-      overrides: that make it of the configuration file.
-      train: records that are learned from.
-      heldout: records that are scored.
+      task: the task's name, a key of `SOURCES`.
+      config: bertjax's configuration with paths and the user's overrides, without the seed.
+      overrides: overrides that turn the configuration file into `config`.
+      train: training records.
+      heldout: held-out records.
     """
 
     task: str
@@ -70,7 +71,7 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """Of the records: `labeled_text`, `tagged` or `questions`."""
+        """Kind of the records: `labeled_text`, `tagged` or `questions`."""
         return self.config.task.examples.kind
 
     @property
@@ -80,7 +81,7 @@ class Cell:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Sorted as bertjax does; empty where labels are numbers or answers."""
+        """Names of the classes, in bertjax's order; empty if labels are numbers or answers."""
         names = {field.name for field in dataclasses.fields(self.config.task.objective)}
         if self.kind == "questions" or "classes" not in names:
             return ()
@@ -88,10 +89,10 @@ class Cell:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What both arms are told, as plain JSON.
+        """Settings of both arms, as plain JSON.
 
         Raises:
-          UserError: the configuration asks for what `Trainer` is not told here.
+          UserError: the configuration changes a setting that this benchmark does not pass to `Trainer`.
         """
         config, (stage, *more) = self.config, self.config.stages
         examples, objective = config.task.examples, config.task.objective
@@ -101,12 +102,12 @@ class Cell:
                 "both arms use AdamW with a linear schedule, in one stage of so many epochs and examples; of "
                 f"--config.optimizer change {', '.join(_OPTIMIZER)} alone"
             )
-        told = {}
+        task_settings = {}
         if self.kind == "tagged":
-            told = {"stride": examples.stride}
+            task_settings = {"stride": examples.stride}
         elif self.kind == "questions":
-            told = {"stride": examples.stride, "max_question": examples.max_question}
-            told |= {"longest": objective.longest, "nbest": objective.nbest}
+            task_settings = {"stride": examples.stride, "max_question": examples.max_question}
+            task_settings |= {"longest": objective.longest, "nbest": objective.nbest}
         return optimizer | {
             "limit": examples.limit,
             "epochs": stage.epochs,
@@ -114,21 +115,21 @@ class Cell:
             "seq_len": stage.seq_len,
             "dropout": config.model.dropout,
             "attention_dropout": config.model.attention_dropout,
-            **told,
+            **task_settings,
         }
 
     def named(self, prediction: Any) -> Any:
-        """What the other arm predicts, with the names of classes for their numbers."""
+        """Return a prediction of the other arm with class names in place of class numbers."""
         if not self.classes:
             return prediction
         return [self.classes[number] for number in prediction] if self.kind == "tagged" else self.classes[prediction]
 
 
 def open_cell(task: str, data: Path, export: Path, limit: int, overrides: Sequence[str]) -> Cell:
-    """Reads the files of a task; overrides of other tasks (`tasks.NAME.`) are left aside.
+    """Read the files of a task; overrides of other tasks (`tasks.NAME.`) are ignored.
 
     Raises:
-      UserError: they are not there, or are not what they should be.
+      UserError: a file is missing or does not fit the task.
     """
     source = SOURCES[task]
     examples = f"tasks.{source.name}.examples"
@@ -157,14 +158,14 @@ def _file(path: Path) -> Path:
 
 
 def job_of(cell: Cell, model: Path, seed: int, threads: int) -> dict[str, Any]:
-    """What `benchmarks/arms/trainer.py` reads; labels only of what is learned from."""
+    """Return the job file of `benchmarks/arms/trainer.py`; only training records have labels."""
     return cell.recipe | {
         "kind": cell.kind,
         "model": str(model.absolute()),
         "seed": seed,
         "threads": threads,
         "classes": len(cell.classes),
-        "train": [each | label for each, label in zip(_inputs(cell, cell.train), _labels(cell))],
+        "train": [inputs | label for inputs, label in zip(_inputs(cell, cell.train), _labels(cell))],
         "heldout": _inputs(cell, cell.heldout),
     }
 
@@ -184,6 +185,6 @@ def _labels(cell: Cell) -> list[dict[str, Any]]:
     number = {name: number for number, name in enumerate(cell.classes)}
     if cell.kind == "tagged":
         return [{"tags": [number[tag] for tag in tags]} for tags in values]
-    if cell.kind == "questions":  # as bertjax, of several answers the first
+    if cell.kind == "questions":  # the first of several answers, as in bertjax
         return [{"begin": first["answer_start"], "answer": first["text"]} for first, *_ in values]
     return [{"label": number[value] if number else float(value)} for value in values]

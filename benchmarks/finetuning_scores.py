@@ -1,4 +1,4 @@
-"""How `benchmarks/finetuning.py` scores both arms: from their predictions, by the same code."""
+"""Scores of `benchmarks/finetuning.py`, computed by the same code from the predictions of both arms."""
 
 from collections import Counter
 from typing import Any
@@ -9,12 +9,12 @@ from bertjax.objectives.finetuning import squad_metrics
 
 
 def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:
-    """Metrics of (label, prediction) of every held-out record, in any order; shares, not percentages.
+    """Return metrics as shares, from (label, prediction) of every held-out record in any order.
 
     Raises:
-      RunFailed: they are not those of the held-out records.
+      RunFailed: the labels are not those of the held-out records.
     """
-    labels, predictions = (list(each) for each in zip(*pairs))
+    labels, predictions = (list(column) for column in zip(*pairs))
     same = Counter(map(str, labels)) == Counter(str(record[cell.label]) for record in cell.heldout)
     if not same or (cell.kind == "tagged" and list(map(len, labels)) != list(map(len, predictions))):
         raise RunFailed(f"the predictions for {cell.task} are not those of its {len(cell.heldout)} held-out records")
@@ -26,7 +26,7 @@ def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _entities(labels: list[list[str]], predictions: list[list[str]]) -> dict[str, float]:
-    """Of whole entities in all classes together, as `conlleval` counts them; `token_accuracy` is that of words."""
+    """Return scores of whole entities over all classes, as `conlleval` counts; `token_accuracy` counts words."""
     from seqeval import metrics
 
     scores = {"precision": metrics.precision_score, "recall": metrics.recall_score, "f1": metrics.f1_score}
@@ -47,8 +47,8 @@ def _answers(labels: list[list[dict]], predictions: list[str]) -> dict[str, floa
 def _correlations(labels: list[str], predictions: list[float]) -> dict[str, float]:
     from scipy import stats
 
-    found = (function([float(x) for x in labels], predictions) for function in (stats.pearsonr, stats.spearmanr))
-    return dict(zip(("pearson", "spearman"), (float(each.statistic) for each in found)))
+    results = (function([float(x) for x in labels], predictions) for function in (stats.pearsonr, stats.spearmanr))
+    return dict(zip(("pearson", "spearman"), (float(result.statistic) for result in results)))
 
 
 def _classes(cell: Cell, labels: list[str], predictions: list[str]) -> dict[str, float]:
@@ -63,7 +63,7 @@ def _classes(cell: Cell, labels: list[str], predictions: list[str]) -> dict[str,
 
 
 def majority(cell: Cell) -> dict[str, float]:
-    """Metrics of always guessing the most frequent class of the training file; none where labels are no classes."""
+    """Return metrics of always guessing the training file's most frequent class; empty if labels are not classes."""
     if not cell.classes:
         return {}
     [(guess, _)] = cell.config.task.examples.class_counts(cell.train).most_common(1)

@@ -1,4 +1,4 @@
-"""For `benchmarks/finetuning.py --smoke`: made-up examples of four tasks, and a very small random BERT."""
+"""Synthetic examples of four tasks and a very small random BERT, for `benchmarks/finetuning.py --smoke`."""
 
 import json
 import random
@@ -24,7 +24,7 @@ TASKS = (*_COLUMNS, "CoNLL-2003", "QA")
 
 
 def write(folder: Path) -> tuple[Path, Path]:
-    """Returns a folder of transformers and one of data."""
+    """Write a folder of transformers and a folder of data; return both."""
     draw, makers = random.Random(0), {"CoNLL-2003": _tagged, "QA": _questions}
     for task in TASKS:
         for file in (SOURCES[task].train, SOURCES[task].heldout):
@@ -56,22 +56,22 @@ def _row(task: str, number: int, draw: random.Random) -> tuple[str, ...]:
 
 
 def _tagged(draw: random.Random) -> str:
-    """`good` is the name of a person; the last sentence is longer than a row of 128 tokens."""
+    """Return sentences in which `good` is the name of a person; the last one is longer than a row of 128 tokens."""
     sentences = [_words(draw, 2, 8) for _ in range(_EXAMPLES - 1)] + [_words(draw, 200, 200)]
     tags = {"good": "B-PER"}
     return "\n".join("".join(f"{word} {tags.get(word, 'O')}\n" for word in sentence) for sentence in sentences)
 
 
 def _questions(draw: random.Random) -> str:
-    """Two questions about each context; the answer to either is a word of it. Some are longer than a row of 384."""
+    """Return two questions for each context, answered by a word of it. Some contexts exceed a row of 384 tokens."""
     paragraphs = []
     for number in range(_EXAMPLES // 2):
         words = _words(draw, 500, 600) if number % 8 == 0 else _words(draw, 4, 20)
-        asked = []
+        questions = []
         for of_context in range(2):
             place = draw.randrange(len(words))
             answer = {"text": words[place], "answer_start": len(" ".join([*words[:place], ""]))}
             question = " ".join(_words(draw, 2, 6))
-            asked.append({"id": f"{number}-{of_context}", "question": question, "answers": [answer]})
-        paragraphs.append({"context": " ".join(words), "qas": asked})
+            questions.append({"id": f"{number}-{of_context}", "question": question, "answers": [answer]})
+        paragraphs.append({"context": " ".join(words), "qas": questions})
     return json.dumps({"data": [{"paragraphs": paragraphs}]})

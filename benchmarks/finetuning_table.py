@@ -1,4 +1,4 @@
-"""The tables of `benchmarks/finetuning.py`: what its lines come to."""
+"""The tables of `benchmarks/finetuning.py`, made from its lines."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ ARMS = {"bertjax": "bertjax", "trainer": "transformers `Trainer`"}
 
 
 def effect(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Difference of the means in pooled standard deviations (Cohen's d); None where there is no deviation."""
+    """Return the difference of the means in pooled standard deviations (Cohen's d), None if that deviation is 0."""
     if min(len(ours), len(theirs)) < 2:
         return None
     squares = sum((len(arm) - 1) * statistics.variance(arm) for arm in (ours, theirs))
@@ -16,12 +16,12 @@ def effect(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 
 
 def ratios(ours: dict[int, dict], theirs: dict[int, dict], name: str) -> list[float]:
-    """Seconds of the other arm over those of bertjax, of the seeds that both have: they ran one after the other."""
+    """Return the other arm's seconds / bertjax's, for the seeds that both have: they ran one after the other."""
     return [theirs[seed][name] / ours[seed][name] for seed in ours if seed in theirs]
 
 
 def markdown(lines: Sequence[dict]) -> str:
-    """Scores and seconds, a row for each task, metric and arm, with the tasks in the order of the file."""
+    """Return two tables, scores and seconds, with the tasks in the order of the file."""
     runs: dict[str, dict[str, dict[int, dict]]] = {}
     for line in lines:
         runs.setdefault(line["task"], {arm: {} for arm in ARMS})[line["arm"]][line["seed"]] = line
@@ -42,7 +42,7 @@ def markdown(lines: Sequence[dict]) -> str:
 
 
 def _metrics(arms: dict[str, dict[int, dict]]) -> list[str]:
-    """That of the task; of answers to questions both that SQuAD is told by."""
+    """Return the task's metric; for question answering, exact match and F1, the two metrics of SQuAD."""
     line = next(line for runs in arms.values() for line in runs.values())
     return [name for name in ("exact_match", line["metric"]) if name in line["scores"]]
 
@@ -53,8 +53,8 @@ def _score_row(task: str, metric: str, arm: str, arms: dict[str, dict[int, dict]
     deviation = f"{100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
     difference = ""
     if arm == "bertjax":
-        found = effect(values, [line["scores"][metric] for line in arms["trainer"].values()])
-        difference = f"{found:+.2f}" if found is not None else ""
+        deviations = effect(values, [line["scores"][metric] for line in arms["trainer"].values()])
+        difference = f"{deviations:+.2f}" if deviations is not None else ""
     guess = f" (majority {100 * first['majority']:.1f})" if first["majority"] is not None else ""
     cells = [
         task,
@@ -73,6 +73,8 @@ def _seconds_row(task: str, arm: str, arms: dict[str, dict[int, dict]]) -> str:
     cells = [task, f"{runs[0]['train_examples']:,}", ARMS[arm], f"{runs[0]['updates']:,}"]
     cells += [f"{statistics.median(line[name] for line in runs):.1f}" for name in ("train_seconds", "wall_seconds")]
     for name in ("train_seconds", "wall_seconds"):
-        found = ratios(arms["bertjax"], arms["trainer"], name) if arm == "bertjax" else []
-        cells.append(f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})" if found else "")
+        speedups = ratios(arms["bertjax"], arms["trainer"], name) if arm == "bertjax" else []
+        cells.append(
+            f"{statistics.median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f})" if speedups else ""
+        )
     return f"| {' | '.join(cells)} |"

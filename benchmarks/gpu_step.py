@@ -30,7 +30,7 @@ from bertjax.models.config import PRESETS, EncoderConfig
 
 # Size of the vocabulary that Google published with BERT.
 _VOCAB_SIZE = 30_522
-# T -> N, examples that share a row.
+# T -> N, the number of examples per row.
 _EXAMPLES = {128: 2, 512: 4}
 
 
@@ -58,7 +58,7 @@ def setting_of(encoder: EncoderConfig, seq_len: int, examples: int, tokens: int,
 
 
 def settings(tokens: int, attention_dropout: float) -> dict[str, Setting]:
-    """What is measured, by name."""
+    """Return the measured settings by name."""
     return {
         f"{preset}, {seq_len} tokens": setting_of(
             dataclasses.replace(PRESETS[preset], vocab_size=_VOCAB_SIZE), seq_len, examples, tokens, attention_dropout
@@ -69,13 +69,13 @@ def settings(tokens: int, attention_dropout: float) -> dict[str, Setting]:
 
 
 def smoke_settings(attention_dropout: float) -> dict[str, Setting]:
-    """A very small model, to see that all of it runs."""
+    """Return the setting of a very small model, which shows that the benchmark runs."""
     encoder = EncoderConfig(vocab_size=1000, layers=2, width=64, heads=2, feedforward=128, max_positions=64)
     return {"smoke, 64 tokens": setting_of(encoder, 64, 2, 256, attention_dropout)}
 
 
 def arms(platform: str, attention: str) -> dict[str, Arm]:
-    """bertjax and its peer. JAX would otherwise take most of a GPU's memory for itself."""
+    """Return the arms, with JAX's memory preallocation off: it would leave too little memory for the other arm."""
     shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     device = {"gpu": "cuda", "cpu": "cpu"}[platform]
     return {
@@ -85,7 +85,7 @@ def arms(platform: str, attention: str) -> dict[str, Arm]:
 
 
 def flops_per_token(setting: Setting, length: int) -> float:
-    """Useful operations of a step over its tokens; rows hold examples of a length.
+    """Return the useful FLOPs of a step per token, for rows of examples of one length.
 
     The vocabulary product at positions that nobody predicts is not useful, and not counted.
     """
@@ -95,7 +95,7 @@ def flops_per_token(setting: Setting, length: int) -> float:
 
 
 def figures(setting: Setting, rates: dict[str, list[float]], peak: float | None) -> dict[str, dict]:
-    """`train_step.compare`, with the useful FLOP/s of each arm's median and their share of a peak, if one is given."""
+    """Return `train_step.compare` with each arm's useful FLOP/s (median), and its share of the peak if given."""
     results = train_step.compare(rates)
     for name, result in results.items():
         length = setting.length if name == "bertjax" else setting.seq_len
@@ -119,7 +119,7 @@ def measure(setting: Setting, chosen: dict[str, Arm], args: argparse.Namespace, 
 
 
 def gpu() -> str:
-    """Name and driver of the first GPU.
+    """Return the name and the driver of the first GPU.
 
     Raises:
       UserError: there is none.
@@ -138,11 +138,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=int, default=16_384, help="tokens per step, in all rows")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--attention", choices=("auto", "plain", "cudnn"), default="auto", help="bertjax's path")
-    parser.add_argument("--attention-dropout", type=float, default=0.1, help="of both; cudnn needs 0")
-    parser.add_argument("--peak-tflops", type=float, help="of dense bf16 products, from the GPU's data sheet: for MFU")
+    parser.add_argument(
+        "--attention", choices=("auto", "plain", "cudnn"), default="auto", help="bertjax's attention implementation"
+    )
+    parser.add_argument(
+        "--attention-dropout", type=float, default=0.1, help="attention dropout of both arms; cudnn needs 0"
+    )
+    parser.add_argument(
+        "--peak-tflops", type=float, help="peak TFLOP/s of dense bf16 products, from the GPU's data sheet; for MFU"
+    )
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
-    parser.add_argument("--json", type=Path, help="also write the results there")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args(argv)
     for flag in ("steps", "rounds"):
         if getattr(args, flag) < 1:
@@ -162,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
         measured[name] = measure(setting, chosen, args, args.peak_tflops and args.peak_tflops * 1e12)
     if args.smoke:
         print("\nA smoke run shows that all of it runs; its figures mean nothing.")
-    print("\ntransformers computes the vocabulary product at all positions, bertjax at the predicted ones alone.")
+    print("\ntransformers computes the vocabulary product at all positions, bertjax only at the predicted ones.")
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "measured": measured}, indent=1))
 

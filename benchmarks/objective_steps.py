@@ -1,4 +1,4 @@
-"""What a step of an objective costs: replaced token detection and permutations beside masked language modeling.
+"""Time of a training step with replaced token detection or permutations, compared with masked language modeling.
 
     python -m benchmarks.objective_steps
     python -m benchmarks.objective_steps --compile
@@ -35,7 +35,7 @@ from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 
 _VOCABULARY = Vocabulary(8000, 0, 5, 4, 6, (0, 1, 2, 3, 4, 5, 6))
-# The objective of each arm, and what its encoder has besides. The first is what the others are compared with.
+# The objective of each arm, and its additional encoder settings. The other arms are compared with the first.
 ARMS: dict[str, tuple[Objective, dict]] = {
     "mlm": (MaskedLM(), {}),
     "electra, generator 1/4": (Electra(generator_share=0.25), {}),
@@ -44,7 +44,7 @@ ARMS: dict[str, tuple[Objective, dict]] = {
 
 
 def program(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int, unroll: bool) -> Program:
-    """A run on rows of one example, whose learning rate stays where it is."""
+    """Return a program on rows of one example with an almost constant learning rate."""
     config = Config(
         model=encoder,
         tasks={"task": Task(objective=objective, row_examples=1)},
@@ -56,7 +56,7 @@ def program(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: i
 
 
 def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.ndarray]:
-    """Core batch and features of rows that are full of random tokens."""
+    """Return the core batch and features of full rows of random tokens."""
     ids = np.arange(batch)
     tokens_BT = np.random.default_rng(0).integers(7, _VOCABULARY.size, (batch, seq_len)).astype(np.int32)
     tokens_BT[:, 0], tokens_BT[:, -1] = _VOCABULARY.cls_id, _VOCABULARY.sep_id
@@ -68,7 +68,7 @@ def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.nda
 
 
 def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int) -> Callable[[], None]:
-    """A step on one batch, again and again."""
+    """Return a function that trains one step, always on the same batch."""
     made = program(objective, encoder, batch, seq_len, unroll=True)
     state = made.init_state()
     chunk = jax.device_put({name: array[None] for name, array in features(objective, batch, seq_len).items()})
@@ -82,7 +82,7 @@ def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len:
 
 
 def measure(encoder: EncoderConfig, batch: int, seq_len: int, steps: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds a step of each arm, one figure a round."""
+    """Return the seconds per step of each arm, one number per round."""
     made = {}
     for name, (objective, own) in ARMS.items():
         print(f"compiling {name}", file=sys.stderr)
@@ -96,13 +96,15 @@ def measure(encoder: EncoderConfig, batch: int, seq_len: int, steps: int, rounds
                 step()
             seconds[name].append((time.perf_counter() - start) / steps)
         print(
-            f"round {done} of {rounds}: " + ", ".join(f"{each[-1]:.3f} s" for each in seconds.values()), file=sys.stderr
+            f"round {done} of {rounds}: "
+            + ", ".join(f"{rounds_of_arm[-1]:.3f} s" for rounds_of_arm in seconds.values()),
+            file=sys.stderr,
         )
     return seconds
 
 
 def compile_seconds(encoder: EncoderConfig, batch: int, seq_len: int, unroll: bool) -> float:
-    """Seconds that the compiler takes for the step, tracing not counted."""
+    """Return the seconds that compiling the step takes, without tracing."""
     made = program(MaskedLM(), encoder, batch, seq_len, unroll)
     chunk = made.task.abstract_batches(made.config.stages[0], 1)
     run = jax.jit(functools.partial(train_chunk, made.task.context), donate_argnums=0)
@@ -113,12 +115,12 @@ def compile_seconds(encoder: EncoderConfig, batch: int, seq_len: int, unroll: bo
 
 
 def compare_compilation(layers: int, rounds: int) -> None:
-    """Prints seconds for BERT and ALBERT, scanned and unrolled."""
+    """Print compile times of BERT and ALBERT, scanned and unrolled."""
     sizes = {"vocab_size": _VOCABULARY.size, "layers": layers, "execution": Execution()}
     encoders = {name: dataclasses.replace(PRESETS[name], **sizes) for name in ("base", "albert_base")}
     print("| layers | BERT, s | ALBERT, s | ALBERT / BERT |\n|---|---|---|---|")
     for unroll in (False, True):
-        pairs = [[compile_seconds(each, 8, 128, unroll) for each in encoders.values()] for _ in range(rounds)]
+        pairs = [[compile_seconds(encoder, 8, 128, unroll) for encoder in encoders.values()] for _ in range(rounds)]
         bert, albert = map(statistics.median, zip(*pairs))
         ratios = [theirs / ours for ours, theirs in pairs]
         ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
@@ -127,15 +129,15 @@ def compare_compilation(layers: int, rounds: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.objective_steps", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--preset", default="tiny", choices=sorted(PRESETS), help="of the encoder")
-    parser.add_argument("--batch", type=int, default=32, help="rows")
-    parser.add_argument("--seq-len", type=int, default=128, help="tokens in a row, one example")
-    parser.add_argument("--steps", type=int, default=5, help="timed in each round")
+    parser.add_argument("--preset", default="tiny", choices=sorted(PRESETS), help="preset of the encoder")
+    parser.add_argument("--batch", type=int, default=32, help="rows per step")
+    parser.add_argument("--seq-len", type=int, default=128, help="tokens per row; a row is one example")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="compare compile times of BERT and ALBERT instead")
-    parser.add_argument("--layers", type=int, default=12, help="with --compile")
+    parser.add_argument("--layers", type=int, default=12, help="encoder layers, with --compile")
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--json", default="", help="a file for every round")
+    parser.add_argument("--json", default="", help="also write the seconds of every round to this file")
     args = parser.parse_args()
     platform.configure(args.platform)
     if args.compile:

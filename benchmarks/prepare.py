@@ -1,11 +1,11 @@
-"""Preparing a corpus against its bare tokenizer: speed a core, peak memory at 8 and 80 MB of text, bytes on disk.
+"""Preparing a corpus compared with its tokenizer: speed per core, peak memory at 8 and 80 MB of text, bytes on disk.
 
     python -m benchmarks.prepare
     python -m benchmarks.prepare --corpus=books.jsonl.gz --sizes=8,80
 
-A corpus that is too small is repeated, each copy with a line that makes it another document. Speed is characters a
-second of processor time (user and system) of one process: of all that `prepare` does with a given tokenizer, and of
-`Tokenizer.encode` alone on the same sentences. The arms take turns.
+A corpus that is too small is repeated; each copy has an additional line, so that it is another document. Speed is
+characters per second of processor time (user and system) of one process. It is measured for `prepare` with a trained
+tokenizer, and for only `Tokenizer.encode` on the same sentences. The arms take turns.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def write_corpus(corpus: str, size: int, path: Path) -> None:
-    """Writes so many bytes of text of a corpus as JSON lines."""
+    """Write `size` bytes of a corpus's text as JSON lines."""
     written = 0
     with open(path, "w", encoding="utf-8") as file:
         for copy in itertools.count():
@@ -41,7 +41,7 @@ def write_corpus(corpus: str, size: int, path: Path) -> None:
 
 
 def train(path: Path, folder: Path) -> None:
-    """Trains the tokenizer of both arms."""
+    """Train the tokenizer of both arms."""
     config = TokenizerConfig()
     sample = Sample(config.sample_characters)
     for index, document in enumerate(sources.documents(str(path), "text")):

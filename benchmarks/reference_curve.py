@@ -1,9 +1,10 @@
-"""Makes the reference curve of a configuration from finished runs of several seeds.
+"""Make the reference curve of a configuration from finished runs of several seeds.
 
     for seed in 0 1 2; do python -m bertjax.train --config=configs/tiny.py --config.seed=$seed; done
     python benchmarks/reference_curve.py tiny runs/tiny-seed=0 runs/tiny-seed=1 runs/tiny-seed=2
 
-Writes `bertjax/training/references/tiny.json`, which `curves.png` shows in gray behind every run of that configuration.
+Writes `bertjax/training/results/references/tiny.json`. `curves.png` shows it in gray behind every run of that
+configuration.
 """
 
 import argparse
@@ -16,12 +17,12 @@ from bertjax.training.results.curves import REFERENCES
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
 METRICS = ("mlm_loss", "mlm_accuracy")
-# Logged steps that one point of the curve averages: a single batch says little.
+# Number of logged steps that each point of the curve averages, since the loss of one batch is noisy.
 WINDOW = 5
 
 
 def curve(workdir: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the training metric, each point the mean of `WINDOW` logged steps."""
+    """Return the steps and the training metric; each point is the mean of `WINDOW` logged steps."""
     records = read_jsonl(Workdir.at(workdir).metrics)
     count = len(records) // WINDOW * WINDOW
     steps = np.array([record["step"] for record in records[:count]], float)
@@ -31,7 +32,7 @@ def curve(workdir: Path, metric: str) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="of the configuration: tiny, or tiny-chars for tiny.py:chars")
+    parser.add_argument("name", help="name of the configuration: tiny, or tiny-chars for tiny.py:chars")
     parser.add_argument("workdirs", nargs="+", type=Path)
     args = parser.parse_args()
     reference = {"seeds": len(args.workdirs)}

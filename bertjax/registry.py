@@ -39,16 +39,16 @@ class Union:
             raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}, or name module:Class")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
         try:
-            found = getattr(importlib.import_module(module_name), class_name)
+            registered = getattr(importlib.import_module(module_name), class_name)
         except (ImportError, AttributeError) as error:
             raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
-        if not (isinstance(found, type) and issubclass(found, self.base)):
+        if not (isinstance(registered, type) and issubclass(registered, self.base)):
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
         has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
-        if has_kind and (own := getattr(found, "kind", None)) != kind:
+        if has_kind and (own := getattr(registered, "kind", None)) != kind:
             raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
-        return found
+        return registered
 
     def kind_of(self, value: Any) -> str:
         """Return the kind by which `class_of` finds the class of an instance."""

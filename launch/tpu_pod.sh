@@ -162,7 +162,7 @@ status() {
 
 down() {
   if [[ $(state) == ACTIVE ]]; then
-    stop_workers || log "the workers could not be told to save; the last checkpoint remains"
+    stop_workers || log "the workers could not be signaled to save; the last checkpoint remains"
   fi
   remove
   log "$NAME is deleted; its checkpoints are in $WORKDIR"

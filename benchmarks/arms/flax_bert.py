@@ -13,7 +13,7 @@ from benchmarks.arms.setting import Setting
 
 
 def build(setting: Setting) -> Callable[[], float]:
-    """A step on the setting's batch; returns its loss.
+    """Return a function that trains one step on the setting's batch and returns the loss.
 
     Raises:
       ModuleNotFoundError: JAX, Flax, optax or a transformers that has Flax models is not installed.

@@ -1,4 +1,4 @@
-"""bertjax: the very `train_chunk` that training jits and runs, with one of its tricks removed if asked."""
+"""bertjax: the same `train_chunk` that training jits and runs, optionally without one of its tricks."""
 
 import argparse
 import functools
@@ -19,7 +19,7 @@ from bertjax.training.step import train_chunk
 
 
 def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
-    """The encoder of a setting."""
+    """Return the encoder configuration of a setting."""
     return EncoderConfig(
         vocab_size=setting.vocab_size,
         layers=setting.layers,
@@ -34,7 +34,7 @@ def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
 
 
 def batch(setting: Setting) -> dict[str, np.ndarray]:
-    """The setting's inputs in the contract of batches; int32 ids, float32 weights."""
+    """Return the setting's inputs as a batch of bertjax, with int32 ids and float32 weights."""
     inputs = setting.inputs()
     tokens_BT, predicted_BK = inputs["tokens_BT"], inputs["predicted_BK"]
     columns, slots = np.arange(setting.seq_len), np.arange(setting.examples)
@@ -58,10 +58,10 @@ def batch(setting: Setting) -> dict[str, np.ndarray]:
 
 
 def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Callable[[], float]:
-    """A step on the setting's batch; returns its loss."""
+    """Return a function that trains one step on the setting's batch and returns the loss."""
     config = Config(
         model=encoder(setting, unroll),
-        # So few steps of so many that the learning rate stays where the setting has it.
+        # The schedule is so long that the learning rate stays at the setting's value.
         optimizer=OptimizerConfig(
             learning_rate=setting.learning_rate,
             warmup_steps=0,

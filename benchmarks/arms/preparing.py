@@ -20,7 +20,7 @@ from bertjax.data.text.sentences import split
 
 
 def bare(corpus: str, model: str) -> dict:
-    """Nothing but `Tokenizer.encode` is timed; reading and splitting are not."""
+    """Time only `Tokenizer.encode`, without reading and splitting."""
     encode, seconds, characters = tokenizer.from_model(model).encode, 0.0, 0
     sentences, waiting = [], 0
     encode(["a first sentence loads the model"])
@@ -43,7 +43,7 @@ def bare(corpus: str, model: str) -> dict:
 
 
 def prepared(corpus: str, model: str, store: str) -> dict:
-    """All of `prepare` in one process."""
+    """Time all of `prepare` in one process."""
     config = DataConfig(corpus=corpus, store=store, workers=1, tokenizer=TokenizerConfig(model=model))
     start = time.process_time()
     with contextlib.redirect_stdout(sys.stderr):

@@ -14,7 +14,7 @@ from benchmarks.arms.setting import Setting
 
 
 def build(setting: Setting, compiled: bool, bf16: bool, device: str = "cpu") -> Callable[[], float]:
-    """A step on the setting's batch; returns its loss.
+    """Return a function that trains one step on the setting's batch and returns the loss.
 
     Raises:
       ModuleNotFoundError: PyTorch or transformers is not installed.
@@ -64,8 +64,8 @@ def build(setting: Setting, compiled: bool, bf16: bool, device: str = "cpu") -> 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("setting", type=json.loads)
-    parser.add_argument("--compiled", action="store_true", help="through torch.compile")
-    parser.add_argument("--bf16", action="store_true", help="under autocast")
+    parser.add_argument("--compiled", action="store_true", help="use torch.compile")
+    parser.add_argument("--bf16", action="store_true", help="use bfloat16 autocast")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     args = parser.parse_args()
     setting = Setting(**args.setting)

@@ -1,10 +1,10 @@
-"""What every arm trains, and the batch it trains on. Needs numpy alone, so that any arm's interpreter can read it."""
+"""The model that every arm trains, and its batch. Needs only numpy, so that every arm's interpreter can import it."""
 
 import dataclasses
 
 import numpy as np
 
-# Ids below are special symbols, and are neither drawn nor predicted.
+# Lower ids are special symbols, which are neither sampled nor predicted.
 _FIRST_WORD = 7
 
 
@@ -21,7 +21,7 @@ class Setting:
       vocab_size: V.
       batch: B.
       seq_len: T; every row is full.
-      examples: N, examples of equal length that share a row, where the arm can keep them apart.
+      examples: N, examples of equal length that share a row, if the arm can separate them.
       predicted: K, predicted positions in a row.
       dropout: rate, everywhere but on attention.
       attention_dropout: rate on attention probabilities.
@@ -48,16 +48,16 @@ class Setting:
 
     @property
     def tokens(self) -> int:
-        """Real tokens in a step."""
+        """Number of real tokens in a step."""
         return self.batch * self.seq_len
 
     @property
     def length(self) -> int:
-        """Tokens of an example; `examples` of them fill a row."""
+        """Number of tokens in an example."""
         return self.seq_len // self.examples
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """The one batch that every arm repeats.
+        """Return the batch that every arm repeats.
 
         Returns:
           int64 `tokens_BT`, `segments_BT`, `predicted_BK` (columns, ascending), `labels_BK`, and `is_random_BN`.
@@ -73,7 +73,7 @@ class Setting:
         }
 
     def labels_BT(self, absent: int) -> np.ndarray:
-        """Labels at the predicted positions and `absent` elsewhere, as transformers reads them; int64."""
+        """Return int64 labels as in transformers: labels at predicted positions, `absent` elsewhere."""
         inputs = self.inputs()
         labels_BT = np.full((self.batch, self.seq_len), absent)
         np.put_along_axis(labels_BT, inputs["predicted_BK"], inputs["labels_BK"], axis=1)

@@ -19,12 +19,12 @@ PACKAGES = ("torch", "transformers", "accelerate")
 
 
 def run(job: dict[str, Any], folder: Path) -> None:
-    """Trains, predicts, and writes both results."""
+    """Train, predict, and write the figures and the predictions."""
     import torch
     import transformers
 
     torch.set_num_threads(job["threads"])
-    transformers.set_seed(job["seed"])  # before the head is drawn
+    transformers.set_seed(job["seed"])  # before the head is initialized
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
     task = TASKS[job["kind"]](job, tokenizer)
     model = getattr(transformers, task.model).from_pretrained(

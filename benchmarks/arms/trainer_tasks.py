@@ -1,7 +1,7 @@
-"""The tasks of `benchmarks/arms/trainer.py`: which model of transformers, its inputs, and what its outputs say.
+"""The tasks of `benchmarks/arms/trainer.py`: the model of transformers, its inputs, and predictions from its outputs.
 
-Windows begin as far apart as those of bertjax, which counts from one beginning to the next; transformers counts the
-tokens that two windows share.
+Windows start at the same distance as in bertjax. bertjax's stride is that distance; transformers' stride is the number
+of tokens that two windows share.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _CONTEXT = 1  # the number of the second text
 
 
 class Texts:
-    """A class or a number for a text or a pair of texts; one input for each."""
+    """Predicts a class or a number for a text or a pair of texts. Each record is one input."""
 
     model, collator = "AutoModelForSequenceClassification", "DataCollatorWithPadding"
 
@@ -24,22 +24,22 @@ class Texts:
 
     def train(self) -> list[dict]:
         records = self.job["train"]
-        return [each | {"labels": record["label"]} for each, record in zip(self._inputs(records), records)]
+        return [inputs | {"labels": record["label"]} for inputs, record in zip(self._inputs(records), records)]
 
     def heldout(self) -> list[dict]:
         return self._inputs(self.job["heldout"])
 
     def _inputs(self, records: list[dict]) -> list[dict]:
         columns = [list(column) for column in zip(*(record["texts"] for record in records))]
-        found = self.tokenizer(*columns, truncation=True, max_length=self.job["seq_len"])
-        return [{name: values[index] for name, values in found.items()} for index in range(len(records))]
+        encoded = self.tokenizer(*columns, truncation=True, max_length=self.job["seq_len"])
+        return [{name: values[index] for name, values in encoded.items()} for index in range(len(records))]
 
     def predictions(self, outputs: np.ndarray) -> list:
         return (outputs.argmax(axis=-1) if self.job["classes"] else outputs[:, 0]).tolist()
 
 
 class Words:
-    """A tag for each word, by its first piece, in the window where that has most context."""
+    """Predicts a tag for each word at its first piece, in the window in which that piece has the most context."""
 
     model, collator = "AutoModelForTokenClassification", "DataCollatorForTokenClassification"
 
@@ -48,13 +48,13 @@ class Words:
         self.model_options = {"num_labels": job["classes"]}
         words = sorted({word for split in ("train", "heldout") for record in job[split] for word in record["words"]})
         pieces = tokenizer(words, add_special_tokens=False)["input_ids"]
-        # A word that is nothing to the tokenizer is still to be tagged.
+        # A word without any token still needs a tag.
         self._said = {word: word if ids else tokenizer.unk_token for word, ids in zip(words, pieces)}
 
     def train(self) -> list[dict]:
         inputs, places = self._windows(self.job["train"])
-        for each in inputs:
-            each["labels"] = [_NO_LABEL] * len(each["input_ids"])
+        for window_inputs in inputs:
+            window_inputs["labels"] = [_NO_LABEL] * len(window_inputs["input_ids"])
         for record, of_words in zip(self.job["train"], places):
             for tag, (window, token) in zip(record["tags"], of_words, strict=True):
                 inputs[window]["labels"][token] = tag
@@ -65,9 +65,9 @@ class Words:
         return inputs
 
     def _windows(self, records: list[dict]) -> tuple[list[dict], list[list[tuple[int, int]]]]:
-        """Inputs of all windows; and (window, token) of each word of each record."""
+        """Return the inputs of all windows, and (window, token) of each word of each record."""
         room = self.job["seq_len"] - self.tokenizer.num_special_tokens_to_add()
-        found = self.tokenizer(
+        encoded = self.tokenizer(
             [[self._said[word] for word in record["words"]] for record in records],
             is_split_into_words=True,
             truncation=True,
@@ -76,15 +76,15 @@ class Words:
             return_overflowing_tokens=True,
         )
         best: list[dict[int, tuple]] = [{} for _ in records]
-        for window, record in enumerate(found["overflow_to_sample_mapping"]):
-            words = found.word_ids(window)
+        for window, record in enumerate(encoded["overflow_to_sample_mapping"]):
+            words = encoded.word_ids(window)
             for token, word in enumerate(words):
                 if word is not None and word != words[token - 1]:
-                    # As `run_squad.py` has it: a longer window wins where two give as much context, or the first.
+                    # As in `run_squad.py`: if two windows give equal context, the longer one wins, then the first.
                     context = min(token, len(words) - 1 - token) + 0.01 * len(words)
                     place = (context, -window), (window, token)
                     best[record][word] = max(place, best[record].get(word, place))
-        inputs = [_input(self.tokenizer, found, window) for window in range(len(found["input_ids"]))]
+        inputs = [_input(self.tokenizer, encoded, window) for window in range(len(encoded["input_ids"]))]
         return inputs, [[of_words[word][1] for word in sorted(of_words)] for of_words in best]
 
     def predictions(self, outputs: np.ndarray) -> list:
@@ -93,7 +93,7 @@ class Words:
 
 
 class Questions:
-    """A span of the context; the published recipe, `run_qa.py` of transformers, in which questions are not cut."""
+    """Predicts a span of the context by the published recipe, `run_qa.py` of transformers."""
 
     model, collator = "AutoModelForQuestionAnswering", "DataCollatorWithPadding"
     model_options: dict[str, Any] = {}
@@ -103,26 +103,26 @@ class Questions:
 
     def train(self) -> list[dict]:
         return [
-            given | dict(zip(("start_positions", "end_positions"), _span(record, characters)))
+            inputs | dict(zip(("start_positions", "end_positions"), _span(record, characters)))
             for record in self.job["train"]
-            for given, characters in self._windows(record)
+            for inputs, characters in self._windows(record)
         ]
 
     def heldout(self) -> list[dict]:
         inputs, self._characters = [], []
         for number, record in enumerate(self.job["heldout"]):
-            for given, characters in self._windows(record):
-                inputs.append(given)
+            for window_inputs, characters in self._windows(record):
+                inputs.append(window_inputs)
                 self._characters.append((number, characters))
         return inputs
 
     def _windows(self, record: dict) -> list[tuple[dict, list]]:
-        """Inputs of each window, with the characters [begin, stop) of the context that a token is, None outside."""
-        found = self.tokenizer(record["question"], add_special_tokens=False, return_offsets_mapping=True)
-        asked = found["offset_mapping"][: self.job["max_question"]]
-        room = self.job["seq_len"] - self.tokenizer.num_special_tokens_to_add(pair=True) - len(asked)
-        found = self.tokenizer(
-            record["question"][: max((stop for _, stop in asked), default=0)],
+        """Return the inputs of each window, with each token's characters [begin, stop) of the context, or None."""
+        encoded = self.tokenizer(record["question"], add_special_tokens=False, return_offsets_mapping=True)
+        question_spans = encoded["offset_mapping"][: self.job["max_question"]]
+        room = self.job["seq_len"] - self.tokenizer.num_special_tokens_to_add(pair=True) - len(question_spans)
+        encoded = self.tokenizer(
+            record["question"][: max((stop for _, stop in question_spans), default=0)],
             record["context"],
             truncation="only_second",
             max_length=self.job["seq_len"],
@@ -131,10 +131,10 @@ class Questions:
             return_offsets_mapping=True,
         )
         windows = []
-        for window, offsets in enumerate(found["offset_mapping"]):
-            texts = found.sequence_ids(window)
-            characters = [each if text == _CONTEXT else None for each, text in zip(offsets, texts)]
-            windows.append((_input(self.tokenizer, found, window), characters))
+        for window, offsets in enumerate(encoded["offset_mapping"]):
+            texts = encoded.sequence_ids(window)
+            characters = [span if text == _CONTEXT else None for span, text in zip(offsets, texts)]
+            windows.append((_input(self.tokenizer, encoded, window), characters))
         return windows
 
     def predictions(self, outputs: tuple[np.ndarray, np.ndarray]) -> list:
@@ -144,28 +144,28 @@ class Questions:
         return [record["context"][begin:stop] for record, (_, begin, stop) in zip(self.job["heldout"], best)]
 
     def _best(self, characters: list, starts: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
-        """(score, begin, stop) of the best span between the `nbest` best first and last tokens of a window."""
-        found = [(-np.inf, 0, 0)]
-        # Behind the tokens of this window are those that fill it up to the longest.
+        """Return (score, begin, stop) of the best span between the `nbest` best first and last tokens of a window."""
+        spans = [(-np.inf, 0, 0)]
+        # The logits continue over the padding up to the longest window.
         firsts, lasts = (np.argsort(-logits[: len(characters)])[: self.job["nbest"]] for logits in (starts, ends))
         for first in firsts:
             for last in lasts:
                 if characters[first] and characters[last] and 0 <= last - first < self.job["longest"]:
-                    found.append((float(starts[first] + ends[last]), characters[first][0], characters[last][1]))
-        return max(found)
+                    spans.append((float(starts[first] + ends[last]), characters[first][0], characters[last][1]))
+        return max(spans)
 
 
 TASKS = {"labeled_text": Texts, "tagged": Words, "questions": Questions}
 
 
-def _input(tokenizer: Any, found: Any, window: int) -> dict:
-    return {name: found[name][window] for name in tokenizer.model_input_names}
+def _input(tokenizer: Any, encoded: Any, window: int) -> dict:
+    return {name: encoded[name][window] for name in tokenizer.model_input_names}
 
 
 def _span(record: dict, characters: list) -> tuple[int, int]:
-    """First and last token of the answer; both 0, that of [CLS], where the window does not hold all of it."""
+    """Return the first and last token of the answer; both are 0, [CLS], if the window lacks a part of it."""
     begin, stop = record["begin"], record["begin"] + len(record["answer"])
-    inside = [token for token, each in enumerate(characters) if each]
+    inside = [token for token, span in enumerate(characters) if span]
     if characters[inside[0]][0] > begin or characters[inside[-1]][1] < stop:
         return 0, 0
     return max(t for t in inside if characters[t][0] <= begin), min(t for t in inside if characters[t][1] >= stop)

@@ -1,4 +1,4 @@
-"""bertjax's step with one of its tricks replaced by what one would write first; the result stays the same.
+"""bertjax's step with one of its tricks replaced by the plain implementation; the result stays the same.
 
 Byte dropout is the one trick whose draw differs: same distribution (but for the rounded rate), other bits.
 """
@@ -19,7 +19,7 @@ from bertjax.objectives import losses
 
 
 class _ContractingDense(nn.Module):
-    """A dense layer that contracts the leading axes where they are."""
+    """A dense layer that does not merge its leading axes."""
 
     config: EncoderConfig
     features: int
@@ -39,7 +39,7 @@ def _erfc_gelu(x):
 
 
 def _word_dropout(x, rate, key):
-    """One 32-bit word an element, as in `nn.Dropout`."""
+    """Apply dropout with one 32-bit random word per element, as in `nn.Dropout`."""
     if key is None or rate == 0.0:
         return x
     kept = jax.vmap(lambda row_key: jax.random.bernoulli(row_key, 1.0 - rate, x.shape[1:]))(key)
@@ -47,7 +47,7 @@ def _word_dropout(x, rate, key):
 
 
 def _encode_every_position(encoder, batch, key, read_BK=None, **order):
-    """All of the last layer, then the positions picked that are read."""
+    """Compute all positions of the last layer, then gather those that are read."""
     encoded = encoder(
         batch["tokens_BT"],
         batch["segments_BT"],
@@ -67,7 +67,7 @@ def _gathering_term(logits, labels, weights):
     return jnp.sum(loss * weights), jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
 
 
-# Name -> (what bertjax does, what one would write first).
+# Name -> (bertjax's function, its plain implementation).
 TRICKS: dict[str, tuple[Any, Any]] = {
     "merged-axes": (layers.Dense, _ContractingDense),
     "erf-gelu": (layers.gelu, _erfc_gelu),
@@ -78,14 +78,14 @@ TRICKS: dict[str, tuple[Any, Any]] = {
 
 
 def uses(trick: str) -> list[tuple[ModuleType, str]]:
-    """Where bertjax reads the trick: (module, name in it)."""
+    """Return (module, name) of every place where bertjax uses the trick."""
     ours, _ = TRICKS[trick]
     modules = [module for name, module in sys.modules.items() if name.startswith("bertjax.")]
     return [(module, name) for module in modules for name, value in vars(module).items() if value is ours]
 
 
 def remove(trick: str, replace: Callable[[ModuleType, str, Any], None] = setattr) -> None:
-    """Puts the plain form in the trick's place wherever bertjax uses it.
+    """Replace the trick by its plain implementation wherever bertjax uses it.
 
     Args:
       trick: a name of `TRICKS`.

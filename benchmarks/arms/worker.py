@@ -1,7 +1,7 @@
-"""The conversation between the benchmark and an arm, each in its own process with its own allocator and threads.
+"""The protocol between the benchmark and an arm, each in its own process with its own allocator and threads.
 
-The arm says `{"loss", "versions"}` once it is warm, or `{"absent"}`; then `{"seconds"}` for every number of steps that
-it is asked for on a line of its standard input.
+The arm sends `{"loss", "versions"}` once it is warm, or `{"absent"}`. Then it reads a number of steps from each line of
+its standard input and answers with `{"seconds"}`.
 """
 
 import json
@@ -14,13 +14,13 @@ _WARM_UP_STEPS = 2
 
 
 def serve(build: Callable[[], Callable[[], float]], packages: tuple[str, ...]) -> None:
-    """Answers until standard input ends.
+    """Answer requests until standard input ends.
 
     Args:
-      build: gives the arm's step, which trains once and returns the loss when all of it is computed.
-      packages: whose versions matter.
+      build: returns the arm's step, which trains once and returns the loss when it has been computed.
+      packages: packages whose versions the arm reports.
     """
-    # Libraries print, and compilers that they start read: the conversation is nobody else's.
+    # Libraries print to stdout, and the compilers that they start read stdin, so neither keeps the protocol's files.
     requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

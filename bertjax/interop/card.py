@@ -124,8 +124,8 @@ def _public(name: str) -> str:
 def _numbers(numbers: dict[str, Any]) -> str:
     """Return the table of scores on held-out text and of the cost of the run, without the breakdown of its time."""
     flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
-    shown = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
-    return _rows(shown) if shown else "None were recorded."
+    formatted = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
+    return _rows(formatted) if formatted else "None were recorded."
 
 
 def _number(value: float) -> str:

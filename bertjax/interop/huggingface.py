@@ -1,4 +1,4 @@
-"""Reads and writes the model folders of transformers."""
+"""Read and write the model folders of transformers."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _TASKS = {
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a Hugging Face checkpoint of any architecture."""
+    """Return whether a folder holds a Hugging Face checkpoint of any architecture."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
     except OSError:
@@ -70,29 +70,29 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
 
 
 def read(folder: os.PathLike) -> tuple[Export, list[str]]:
-    """Reads a checkpoint of transformers: encoder, the heads that it has, tokenizer.
+    """Read a checkpoint of transformers: the encoder, its heads and the tokenizer.
 
-    Without heads its objective is masked language modeling, which its run would go on with.
+    The objective of a checkpoint without heads is masked language modeling, with which pretraining can continue.
 
     Returns:
-      It, and what there is to say of it, a line each.
+      The export, and notes about it, one line each.
 
     Raises:
-      UserError: it is damaged, of no family that is converted, or computes what bertjax's encoder does not.
+      UserError: the checkpoint is damaged, its family is not supported, or bertjax's encoder cannot compute it.
     """
     folder = Path(folder)
     settings = tokenizers.load_json(folder / CONFIG)
     family = families.of_config(settings)
     encoder = family.encoder_config(settings)
-    found = family.canonical(weights.read(folder))
-    parts = family.parts_of(found)
+    tensors = family.canonical(weights.read(folder))
+    parts = family.parts_of(tensors)
     if parts not in family.classes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
         raise UserError(f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}")
     tokenizer = tokenizers.read(folder)
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
-    flat = names.to_params(found, family.names(encoder, parts), family.shapes(encoder))
+    flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder))
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
     _check_vocabulary(folder, encoder, tokenizer)
     objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))

@@ -35,14 +35,14 @@ _CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
 
 
 def write(path: Path, export: Export) -> list[str]:
-    """Writes a model with int64 inputs `INPUTS` of any batch and any length up to `max_positions`, all [B, T].
+    """Write a model with int64 inputs `INPUTS` of any batch and any length up to `max_positions`, all [B, T].
 
-    Its outputs are float32: `last_hidden_state` [B, T, D], and where the model has the part `pooler_output` [B, D],
+    Its outputs are float32: `last_hidden_state` [B, T, D], and if the model has the part, `pooler_output` [B, D],
     `mlm_logits` [B, T, V] and `nsp_logits` [B, 2].
 
     Args:
-      path: the file; its folder exists. It appears when all of it is written and checked.
-      export: an encoder with the heads that transformers has a class of BERT for.
+      path: the file to write, in an existing folder. It appears after all of it has been written and checked.
+      export: an encoder with heads that a BERT class of transformers has too.
 
     Returns:
       Notes about the file, one line each.
@@ -65,24 +65,26 @@ def write(path: Path, export: Export) -> list[str]:
         difference = _difference(draft, export, outputs)
         if not difference <= TOLERANCE:
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
-        for file in sorted(draft.parent.glob(f"{path.name}*"), reverse=True):  # the weights before what names them
+        for file in sorted(
+            draft.parent.glob(f"{path.name}*"), reverse=True
+        ):  # weights before the graph that names them
             os.replace(file, path.parent / file.name)
     return [f"outputs: {', '.join(outputs)}", *notes, f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
 
 
 def check_installed() -> None:
-    """Raises UserError if a package that `write` needs is missing."""
+    """Raise UserError if a package that `write` needs is missing."""
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise UserError(f"ONNX needs the packages {', '.join(missing)}; pip install '.[onnx]' brings them")
 
 
 def _export(source: Path, path: Path, export: Export) -> list[str]:
-    """Exports the model that a folder of transformers holds; returns the names of its outputs."""
+    """Export the model in a folder of transformers; return the names of its outputs."""
     import torch
     import transformers
 
     class Model(torch.nn.Module):
-        """Encoder and heads, all that they compute as a tuple."""
+        """Encoder and heads; returns all their outputs as a tuple."""
 
         def __init__(self, model):
             super().__init__()
@@ -92,10 +94,10 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
             encoded = self.model.base_model(**inputs)
             hidden, pooled = encoded.last_hidden_state, encoded.pooler_output
-            found = (hidden,) if pooled is None else (hidden, pooled)
+            states = (hidden,) if pooled is None else (hidden, pooled)
             if not hasattr(self.model, "cls"):
-                return found
-            return (*found, self.model.cls(hidden)) if pooled is None else (*found, *self.model.cls(hidden, pooled))
+                return states
+            return (*states, self.model.cls(hidden)) if pooled is None else (*states, *self.model.cls(hidden, pooled))
 
     [architecture] = transformers.AutoConfig.from_pretrained(source).architectures
     has_pooler = POOLER in export.params["encoder"]
@@ -132,7 +134,7 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
 
 
 def _difference(path: Path, export: Export, outputs: list[str]) -> float:
-    """The largest absolute difference of any output at any position that is not padding."""
+    """Return the largest absolute difference of any output at any position that is not padding."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -141,16 +143,16 @@ def _difference(path: Path, export: Export, outputs: list[str]) -> float:
         inputs = _rows(rows, min(seq_len, export.encoder.max_positions), export)
         mask_BT = inputs["attention_mask"]
         expected = _outputs(export, inputs)
-        for name, found in zip(outputs, session.run(outputs, inputs), strict=True):
-            difference = np.abs(found - expected[name])
-            if found.ndim == 3:
+        for name, output in zip(outputs, session.run(outputs, inputs), strict=True):
+            difference = np.abs(output - expected[name])
+            if output.ndim == 3:
                 difference = difference[mask_BT > 0]
             largest = max(largest, difference.max().item())
     return largest
 
 
 def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
-    """Random tokens in rows of different lengths, with two segments where the encoder has them."""
+    """Return rows of random tokens of different lengths, with two segments if the encoder has segments."""
     draw, columns = np.random.default_rng(0), np.arange(seq_len)
     lengths_B1 = draw.integers(max(seq_len // 3, 1), seq_len + 1, (rows, 1))
     mask_BT = (columns < lengths_B1).astype(np.int64)
@@ -160,18 +162,18 @@ def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
 
 
 def _outputs(export: Export, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What bertjax itself computes, in float32."""
+    """Return bertjax's own outputs, computed in float32."""
     config = dataclasses.replace(export.encoder, execution=Execution())
     encoder, heads = export.params["encoder"], export.params.get("heads", {})
     tokens_BT, mask_BT, segments_BT = (inputs[name].astype(np.int32) for name in INPUTS)
     encoded = jax.jit(Encoder(config).apply)({"params": encoder}, tokens_BT, segments_BT, examples_BT=mask_BT)
-    found = {HIDDEN: encoded.hidden}
+    outputs = {HIDDEN: encoded.hidden}
     if encoded.pooled_BND is not None:
-        found[POOLED] = encoded.pooled_BND[:, 0]
+        outputs[POOLED] = encoded.pooled_BND[:, 0]
     if MLM in heads:
         word = encoder["embeddings"]["word"]
         logits_BTV = MaskedLMHead(config).apply({"params": heads[MLM]}, encoded.hidden, word)
-        found[MLM_LOGITS] = logits_BTV[..., : config.vocab_size]
+        outputs[MLM_LOGITS] = logits_BTV[..., : config.vocab_size]
     if NSP in heads:
-        found[NSP_LOGITS] = PairHead(config).apply({"params": heads[NSP]}, encoded.pooled_BND)[:, 0]
-    return {name: np.asarray(output) for name, output in found.items()}
+        outputs[NSP_LOGITS] = PairHead(config).apply({"params": heads[NSP]}, encoded.pooled_BND)[:, 0]
+    return {name: np.asarray(output) for name, output in outputs.items()}

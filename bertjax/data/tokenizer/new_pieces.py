@@ -79,14 +79,14 @@ def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collec
     return counts
 
 
-def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, wanted: int) -> list[str]:
+def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, number: int) -> list[str]:
     """Return the words whose own piece would save the most tokens, (pieces - 1) * count, best first.
 
     A word that was [UNK] counts as two pieces. Words without a letter, and those that occur less than MIN_COUNT times,
     are excluded.
 
     Raises:
-      UserError: there are fewer than `wanted`.
+      UserError: there are fewer words than `number`.
     """
     longest, savings = tokenizer.description["model"]["max_input_chars_per_word"], {}
     for word, count in counts.items():
@@ -95,12 +95,12 @@ def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, wanted: i
         parts = tokenizer.parts(word)
         if (len(parts) > 1 or parts == [tokenizer.unk_id]) and tokenizer.words(word) == [word]:
             savings[word] = count * max(len(parts) - 1, 1)
-    if len(savings) < wanted:
+    if len(savings) < number:
         raise UserError(
-            f"--new-pieces={wanted} is too many: {len(savings)} words that the tokenizer splits occur at least "
+            f"--new-pieces={number} is too many: {len(savings)} words that the tokenizer splits occur at least "
             f"{MIN_COUNT} times in the corpus; ask for at most {len(savings)}"
         )
-    return sorted(savings, key=lambda word: (-savings[word], word))[:wanted]
+    return sorted(savings, key=lambda word: (-savings[word], word))[:number]
 
 
 def tokens(counts: collections.Counter, tokenizer: HuggingFaceTokenizer) -> int:
