@@ -121,16 +121,16 @@ def _extension(
     else:
         counts = new_pieces.count_words(_sample(corpus, text_field), tokenizer)
         extended = new_pieces.extend(tokenizer, new_pieces.mine(counts, tokenizer, count))
-        before, now = (new_pieces.tokens(counts, each) for each in (tokenizer, extended.tokenizer))
+        before, now = (new_pieces.tokens(counts, version) for version in (tokenizer, extended.tokenizer))
         notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
     if extended.known:
         notes.append(f"skipped, in the vocabulary already or listed twice: {extended.known:,}")
     if unknown := sum(parts == (tokenizer.unk_id,) for parts in extended.parts):
         notes.append(f"new pieces that were [UNK] before and start with its row: {unknown:,}")
     if lacking := extended.no_continuation:
-        shown = " ".join(lacking[:_NAMED]) + " ..." * (len(lacking) > _NAMED)
+        listed = " ".join(lacking[:_NAMED]) + " ..." * (len(lacking) > _NAMED)
         notes.append(
-            f"characters without a ## piece: {len(lacking):,} ({shown}); a longer word that starts with a new piece "
+            f"characters without a ## piece: {len(lacking):,} ({listed}); a longer word that starts with a new piece "
             "and continues with one of them becomes [UNK]"
         )
     return extended, notes

@@ -119,8 +119,8 @@ def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
     scope: dict = {}
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", TOUR.read_text(), re.DOTALL)
     assert len(blocks) > 12
-    for code, shown in blocks:
+    for code, expected in blocks:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(code, scope)
-        assert printed.getvalue() == shown, code
+        assert printed.getvalue() == expected, code

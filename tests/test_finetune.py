@@ -127,7 +127,7 @@ def test_seeds(finetune, tmp_path, capsys):
     assert "held out, 2 seeds" in output and f"figures   {tmp_path}/seeds.json" in output
     spread = json.loads((tmp_path / "seeds.json").read_text())["metrics"]["accuracy"]
     alone = [json.loads((tmp_path / f"seed={seed}" / "summary.json").read_text()) for seed in (0, 1)]
-    assert spread["values"] == [each["eval"]["accuracy"] for each in alone]
+    assert spread["values"] == [summary["eval"]["accuracy"] for summary in alone]
     assert runs.weights(tmp_path / "seed=0") != runs.weights(tmp_path / "seed=1")
     assert runs.call(*finetune, *brief, "--seeds=-1") == 2
 

@@ -85,11 +85,11 @@ def test_answers_are_found(tmp_path, recipe, impossible):
     contexts = ["abc ada cab gabia fed.", "gig hid " * 30 + "hebei jed gig."]
     questions = [{"question": ask, "context": context, "answers": 7} for context in contexts for ask in ("bid", "cage")]
     answers = bertjax.predictor(tmp_path / "run" / "export").predict(questions)
-    assert [each["prediction"] for each in answers[:2]] == ["ada", "gabia"] and len(answers) == 4
-    for each in answers:
-        begin, stop = each["begin"], each["stop"]
-        assert each["prediction"] == (each["context"][begin:stop] if begin >= 0 else "")
-        assert all(each["context"][best["begin"] : best["stop"]] == best["text"] for best in each["nbest"])
+    assert [answer["prediction"] for answer in answers[:2]] == ["ada", "gabia"] and len(answers) == 4
+    for answer in answers:
+        begin, stop = answer["begin"], answer["stop"]
+        assert answer["prediction"] == (answer["context"][begin:stop] if begin >= 0 else "")
+        assert all(answer["context"][best["begin"] : best["stop"]] == best["text"] for best in answer["nbest"])
 
 
 def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):

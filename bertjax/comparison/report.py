@@ -106,16 +106,16 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Tabl
     table = _table("numbers; over seeds mean ± deviation", entries)
 
     def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
-        cells = [_cell(find(each), pattern, len(entry.runs)) for each, entry in zip(numbers, entries)]
+        cells = [_cell(find(values), pattern, len(entry.runs)) for values, entry in zip(numbers, entries)]
         table.add_row(Text(title), *cells)
 
     for prefix, part in (("held out: ", "heldout"), ("baseline: ", "baselines")):
-        for name in dict.fromkeys(name for each in numbers for name in getattr(each, part)):
-            add(f"{prefix}{name}", _METRIC, lambda each, part=part, name=name: getattr(each, part).get(name))
+        for name in dict.fromkeys(name for values in numbers for name in getattr(values, part)):
+            add(f"{prefix}{name}", _METRIC, lambda values, part=part, name=name: getattr(values, part).get(name))
         table.add_section()
     table.add_row("finished", *map(_finished, entries))
     for name, (title, pattern) in _SPENT.items():
-        add(title, pattern, lambda each, name=name: each.spent.get(name))
+        add(title, pattern, lambda values, name=name: values.spent.get(name))
     return table
 
 

@@ -97,7 +97,7 @@ class Feeds:
             for name in (sources if is_weighted else [""])
         )
         weights = [source.weight for source in sources.values()] if is_weighted else [1.0]
-        rows = [weight * each.plans[0].counts.rows for weight, each in zip(weights, epochs)]
+        rows = [weight * source_epochs.plans[0].counts.rows for weight, source_epochs in zip(weights, epochs)]
         shares = tuple(count / sum(rows) for count in rows)
         if min(shares) < SMALLEST_SHARE:
             name = list(sources)[shares.index(min(shares))]

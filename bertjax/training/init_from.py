@@ -81,8 +81,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
     if in_encoder := [path for path in differing if path.startswith(_ENCODER) and path not in missing]:
         changes = [f"{path} {_shape_text(theirs, path)} -> {_shape_text(ours, path)}" for path in in_encoder]
-        shown = shorten(changes, separator="; ")
-        raise UserError(f"init_from={name} has another encoder ({shown}); use the same settings of model")
+        listed = shorten(changes, separator="; ")
+        raise UserError(f"init_from={name} has another encoder ({listed}); use the same settings of model")
     if settings := _other_settings(model.encoder, program):
         raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
     if new := [path for path in differing if path in ours]:

@@ -103,11 +103,15 @@ class Program:
         models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
         params = jax.eval_shape(self._init_params(models), jax.random.key(0))
         strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
-        encoders = [each.encoder for objective in objectives for each in objective.flops_parts(self.encoder)]
+        encoders = [part.encoder for objective in objectives for part in objective.flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
             mesh=mesh,
-            rules=(*(rule for each in objectives for rule in each.sharding_rules), *ENCODER_RULES, *HEAD_RULES),
+            rules=(
+                *(rule for objective in objectives for rule in objective.sharding_rules),
+                *ENCODER_RULES,
+                *HEAD_RULES,
+            ),
             strategy=strategy,
             dtype=dtype,
             reduction=dtype if runtime.reduction == "auto" else runtime.reduction,

@@ -62,15 +62,15 @@ def test_both_arms_get_the_recipe_of_the_configuration(smoke, cells):
     assert (job["dropout"], job["attention_dropout"]) == (cell.config.model.dropout, 0.1)
     assert (job["seed"], job["classes"], len(job["train"]), len(job["heldout"])) == (3, 2, 64, 64)
     assert json.loads(json.dumps(job)) == job
-    for given, record in zip(job["train"], cell.train):
-        assert given == {"texts": [record["#1 String"], record["#2 String"]], "label": int(record["Quality"])}
+    for example, record in zip(job["train"], cell.train):
+        assert example == {"texts": [record["#1 String"], record["#2 String"]], "label": int(record["Quality"])}
 
 
 def test_of_a_regression_labels_are_numbers(smoke, cells):
     job = finetuning_cell.job_of(cells["STS-B"], smoke[0], seed=0, threads=2)
     assert job["classes"] == 0
-    assert [each["label"] for each in job["train"]] == [float(r["score"]) for r in cells["STS-B"].train]
-    assert all(set(each) == {"texts"} for each in job["heldout"])
+    assert [example["label"] for example in job["train"]] == [float(r["score"]) for r in cells["STS-B"].train]
+    assert all(set(example) == {"texts"} for example in job["heldout"])
 
 
 def test_the_limit_holds_for_training_alone(smoke):
@@ -127,14 +127,14 @@ def test_entities_are_scored_whole(cells):
     assert scores["f1"] == pytest.approx(2 * right / (guessed + there))
     assert finetuning_scores.majority(cell)["f1"] == 0.0
     with pytest.raises(RunFailed, match="not those of its 64 held-out records"):
-        finetuning_scores.scores_of(cell, [(tags, said[1:]) for tags, said in pairs])
+        finetuning_scores.scores_of(cell, [(tags, prediction[1:]) for tags, prediction in pairs])
 
 
 def test_answers_are_scored_as_squad_does(cells):
     cell = cells["QA"]
     golds = [record["answers"] for record in cell.heldout]
-    said = [gold[0]["text"] if number % 2 else f"The {gold[0]['text']}, x." for number, gold in enumerate(golds)]
-    scores = finetuning_scores.scores_of(cell, list(zip(golds, said))[::-1])
+    predictions = [gold[0]["text"] if number % 2 else f"The {gold[0]['text']}, x." for number, gold in enumerate(golds)]
+    scores = finetuning_scores.scores_of(cell, list(zip(golds, predictions))[::-1])
     assert scores == pytest.approx({"exact_match": 0.5, "f1": (1 + 2 / 3) / 2})
 
 
@@ -151,14 +151,14 @@ def test_both_arms_learn_the_same_windows(smoke, task, override):
     ours = cell.config.task.examples.encode(cell.train, tokenizer.load(smoke[2] / "tokenizer"), job["seq_len"], classes)
     bounds = ours.ragged.offsets
     assert len(theirs) == len(ours) > len(cell.train)
-    assert [each["input_ids"] for each in theirs] == [
+    assert [window["input_ids"] for window in theirs] == [
         ours.ragged.tokens[a:b].tolist() for a, b in zip(bounds, bounds[1:])
     ]
     if task == "QA":
-        given = [(each["start_positions"], each["end_positions"]) for each in theirs]
-        assert given == list(zip(ours.ragged.labels["start"].tolist(), ours.ragged.labels["end"].tolist()))
+        spans = [(window["start_positions"], window["end_positions"]) for window in theirs]
+        assert spans == list(zip(ours.ragged.labels["start"].tolist(), ours.ragged.labels["end"].tolist()))
     else:
-        tags = [tag for each in theirs for tag in each["labels"]]
+        tags = [tag for window in theirs for tag in window["labels"]]
         assert [max(tag, -1) for tag in tags] == ours.ragged.token_labels["tag"].tolist()
 
 
@@ -171,18 +171,18 @@ def test_the_other_arm_says_what_it_is_certain_of(smoke, cells):
         job["heldout"] = job["train"]
         task = TASKS[job["kind"]](job, transformers.AutoTokenizer.from_pretrained(job["model"]))
         windows, labels = task.heldout(), task.train()
-        longest = max(len(each["input_ids"]) for each in windows)
+        longest = max(len(example["input_ids"]) for example in windows)
         if name == "QA":
             outputs = tuple(np.full((len(windows), longest), -100.0, np.float32) for _ in range(2))
-            for window, each in enumerate(labels):
+            for window, example in enumerate(labels):
                 for logits, place in zip(outputs, ("start_positions", "end_positions")):
-                    logits[window, : len(each["input_ids"])] = 0.0
-                    logits[window, each[place]] = 9.0
+                    logits[window, : len(example["input_ids"])] = 0.0
+                    logits[window, example[place]] = 9.0
             assert task.predictions(outputs) == [record["answers"][0]["text"] for record in cell.train]
         else:
             outputs = np.full((len(windows), longest, len(cell.classes)), -100.0, np.float32)
-            for window, each in enumerate(labels):
-                for token, tag in enumerate(each["labels"]):
+            for window, example in enumerate(labels):
+                for token, tag in enumerate(example["labels"]):
                     outputs[window, token, max(tag, 0)] = 9.0
             assert [cell.named(tags) for tags in task.predictions(outputs)] == [r["tags"] for r in cell.train]
 
@@ -252,10 +252,10 @@ def test_our_arm_runs_and_a_second_call_has_nothing_to_do(tmp_path, capsys):
     flags = ["--smoke", "--arms=bertjax", f"--out={tmp_path / 'out.jsonl'}"]
     assert finetuning.main(flags) == 0
     lines = finetuning.finished(tmp_path / "out.jsonl")
-    assert [(each["task"], each["arm"]) for each in lines] == [(task, "bertjax") for task in finetuning_smoke.TASKS]
-    for each in lines:
-        assert each["score"] == each["scores"][each["metric"]] and each["updates"] > 0
-        assert 0.0 < each["train_seconds"] < each["wall_seconds"]
+    assert [(entry["task"], entry["arm"]) for entry in lines] == [(task, "bertjax") for task in finetuning_smoke.TASKS]
+    for entry in lines:
+        assert entry["score"] == entry["scores"][entry["metric"]] and entry["updates"] > 0
+        assert 0.0 < entry["train_seconds"] < entry["wall_seconds"]
     assert "| MRPC | 64 | bertjax |" in capsys.readouterr().out
     assert finetuning.main(flags) == 0
     assert finetuning.finished(tmp_path / "out.jsonl") == lines

@@ -51,10 +51,10 @@ def test_useful_operations_of_large_at_512():
 
 def test_figures_share_of_the_peak():
     setting = SETTINGS["base, 128 tokens"]
-    found = gpu_step.figures(setting, {"bertjax": [300.0, 100.0, 200.0], "transformers": [100.0] * 3}, peak=1e12)
-    assert found["bertjax"]["mfu"] == pytest.approx(200 * gpu_step.flops_per_token(setting, 64) / 1e12)
-    assert found["transformers"]["mfu"] == pytest.approx(100 * gpu_step.flops_per_token(setting, 128) / 1e12)
-    assert found["transformers"]["ratio"]["median"] == 2.0
+    figures = gpu_step.figures(setting, {"bertjax": [300.0, 100.0, 200.0], "transformers": [100.0] * 3}, peak=1e12)
+    assert figures["bertjax"]["mfu"] == pytest.approx(200 * gpu_step.flops_per_token(setting, 64) / 1e12)
+    assert figures["transformers"]["mfu"] == pytest.approx(100 * gpu_step.flops_per_token(setting, 128) / 1e12)
+    assert figures["transformers"]["ratio"]["median"] == 2.0
     assert gpu_step.figures(setting, {"bertjax": [1.0]}, peak=None)["bertjax"]["mfu"] is None
 
 

@@ -116,8 +116,8 @@ def test_a_resume_on_other_devices_gives_the_same_losses(flags, undisturbed, tmp
             assert re.search(
                 rf"the checkpoint was saved on \d cpu device.* the run continues on {devices} cpu device", done.stderr
             )
-    found, expected = np.array(runs.losses(tmp_path)), np.array(runs.losses(undisturbed))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    losses, expected = np.array(runs.losses(tmp_path)), np.array(runs.losses(undisturbed))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_a_corpus_that_was_replaced_between_two_starts_is_refused(flags, undisturbed, tmp_path, capsys):

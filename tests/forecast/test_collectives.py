@@ -18,7 +18,7 @@ def on_shards(function, on, in_specs, out_specs):
     return jax.shard_map(function, mesh=on, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def the_one(function, on, spec, out_spec, dtype="float32") -> Collective:
+def only_collective(function, on, spec, out_spec, dtype="float32") -> Collective:
     """The only collective of a function of one global array [ROWS, WIDTH]."""
     program = module(on_shards(function, on, spec, out_spec), ((ROWS, WIDTH), dtype, spec), on=on)
     [collective] = collectives(program, on.size)
@@ -26,34 +26,36 @@ def the_one(function, on, spec, out_spec, dtype="float32") -> Collective:
 
 
 def test_all_reduce():
-    collective = the_one(lambda x: jax.lax.psum(x, "data"), mesh(FOUR), P("data"), P())
+    collective = only_collective(lambda x: jax.lax.psum(x, "data"), mesh(FOUR), P("data"), P())
     assert (collective.kind, collective.dtype, collective.group, collective.runs) == ("all-reduce", "f32", 4, 1)
     assert collective.bytes == ROWS // 4 * WIDTH * 4
     assert collective.sent == collective.bytes * 2 * 3 / 4
 
 
 def test_all_gather():
-    collective = the_one(lambda x: jax.lax.all_gather(x, "data", tiled=True), mesh(FOUR), P("data"), P(), "bfloat16")
+    collective = only_collective(
+        lambda x: jax.lax.all_gather(x, "data", tiled=True), mesh(FOUR), P("data"), P(), "bfloat16"
+    )
     assert (collective.kind, collective.dtype, collective.bytes) == ("all-gather", "bf16", ROWS * WIDTH * 2)
     assert collective.sent == collective.bytes * 3 / 4
 
 
 def test_reduce_scatter():
     scatter = functools.partial(jax.lax.psum_scatter, axis_name="data", tiled=True)
-    collective = the_one(scatter, mesh(FOUR), P(), P("data"))
+    collective = only_collective(scatter, mesh(FOUR), P(), P("data"))
     assert (collective.kind, collective.bytes) == ("reduce-scatter", ROWS * WIDTH * 4)
     assert collective.sent == collective.bytes * 3 / 4
 
 
 def test_permute():
     ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
-    collective = the_one(lambda x: jax.lax.ppermute(x, "data", ring), mesh(FOUR), P("data"), P("data"))
+    collective = only_collective(lambda x: jax.lax.ppermute(x, "data", ring), mesh(FOUR), P("data"), P("data"))
     assert (collective.kind, collective.sent) == ("collective-permute", ROWS // 4 * WIDTH * 4)
 
 
 def test_a_group_is_an_axis_of_the_mesh():
     on = mesh(FOUR, ("data", "fsdp"), (2, 2))
-    collective = the_one(lambda x: jax.lax.psum(x, "fsdp"), on, P(("data", "fsdp")), P("data"))
+    collective = only_collective(lambda x: jax.lax.psum(x, "fsdp"), on, P(("data", "fsdp")), P("data"))
     assert collective.group == 2 and collective.sent == collective.bytes
 
 

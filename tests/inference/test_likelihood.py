@@ -15,8 +15,8 @@ def direct(model, text: str, hide: bool = True) -> float:
     tokens, total = model.tokenizer, 0.0
     ids = framed(model, tokens.encode([text])[0])
     for place in range(1, len(ids) - 1):
-        shown = [tokens.mask_id if hide and at == place else token for at, token in enumerate(ids)]
-        total += float(np.log(probabilities(model, shown)[place, ids[place]]))
+        masked = [tokens.mask_id if hide and at == place else token for at, token in enumerate(ids)]
+        total += float(np.log(probabilities(model, masked)[place, ids[place]]))
     return total
 
 

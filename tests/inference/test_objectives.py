@@ -40,6 +40,7 @@ def test_a_mixture_fills_with_the_head_that_its_tasks_share(model):
     tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
     config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
     alone, mixed = (
-        Predictor(of).fill(["ada [MASK] baf", "[MASK]"]) for of in (model, model._replace(settings=to_dict(config)))
+        Predictor(variant).fill(["ada [MASK] baf", "[MASK]"])
+        for variant in (model, model._replace(settings=to_dict(config)))
     )
     assert mixed == alone

@@ -84,6 +84,6 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})
     shapes = family.shapes(encoder)
     paths = (name.ours for name in family.names(encoder, parts) if name.ours in shapes)
-    wanted = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
-    params = vocabulary.pad(batches.filled(unflatten_dict(wanted, sep="/")), encoder)
+    structs = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
+    params = vocabulary.pad(batches.filled(unflatten_dict(structs, sep="/")), encoder)
     return Export(to_dict(config), encoder, params, tokens, {})

@@ -69,8 +69,10 @@ def folder(tokens, tmp_path):
 
 def change(folder, **tensors):
     """Writes a checkpoint again with other tensors; None leaves one out."""
-    found = {name: np.array(tensor) for name, tensor in weights.read(folder).items()} | tensors
-    weights.write(folder / "model.safetensors", {name: each for name, each in found.items() if each is not None})
+    changed = {name: np.array(tensor) for name, tensor in weights.read(folder).items()} | tensors
+    weights.write(
+        folder / "model.safetensors", {name: tensor for name, tensor in changed.items() if tensor is not None}
+    )
 
 
 def test_names_and_shapes_are_those_of_transformers(folder):
@@ -91,13 +93,17 @@ def test_the_table_covers_the_whole_of_bert():
 def test_what_was_written_comes_back(tokens, tmp_path, architecture, parts):
     original = models.make(parts, tokens)
     huggingface.write(tmp_path, original)
-    found, _ = huggingface.read(tmp_path)
-    assert (found.encoder, found.settings, found.tokenizer) == (original.encoder, original.settings, original.tokenizer)
-    assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
+    restored, _ = huggingface.read(tmp_path)
+    assert (restored.encoder, restored.settings, restored.tokenizer) == (
+        original.encoder,
+        original.settings,
+        original.tokenizer,
+    )
+    assert jax.tree.structure(restored.params) == jax.tree.structure(original.params)
     rows = original.encoder.vocab_size
-    for (path, leaf), other in zip(flatten_dict(original.params, sep="/").items(), jax.tree.leaves(found.params)):
+    for (path, leaf), other in zip(flatten_dict(original.params, sep="/").items(), jax.tree.leaves(restored.params)):
         real = slice(rows) if path.rpartition("/")[2].startswith("word") else slice(None)
-        np.testing.assert_array_equal(leaf[real], flatten_dict(found.params, sep="/")[path][real])
+        np.testing.assert_array_equal(leaf[real], flatten_dict(restored.params, sep="/")[path][real])
         assert other.dtype == np.float32
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [architecture]
 
@@ -106,8 +112,8 @@ def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path)
     notes = huggingface.write(tmp_path, models.make(frozenset({"mlm", "pooler"}), tokens))
     assert any("pooler not exported" in note for note in notes)
     assert not any("pooler" in name for name in weights.read(tmp_path))
-    found, notes = huggingface.read(tmp_path)
-    assert "pooler" not in found.params["encoder"] and "no pooler: pooled_BND is None" in notes
+    restored, notes = huggingface.read(tmp_path)
+    assert "pooler" not in restored.params["encoder"] and "no pooler: pooled_BND is None" in notes
 
 
 def test_a_head_without_a_name_there_is_an_error(tokens, tmp_path):
@@ -182,13 +188,13 @@ def test_another_architecture_is_refused(config, complaint):
 
 def test_what_config_json_leaves_out_is_as_in_transformers():
     assert encoder_config({"model_type": "bert"}) == EncoderConfig(vocab_size=30522)
-    found = encoder_config({"model_type": "bert", "hidden_dropout_prob": 0, "num_hidden_layers": 3})
-    assert (repr(found.dropout), found.layers) == ("0.0", 3)
+    config = encoder_config({"model_type": "bert", "hidden_dropout_prob": 0, "num_hidden_layers": 3})
+    assert (repr(config.dropout), config.layers) == ("0.0", 3)
 
 
 def test_half_precision_is_widened():
-    found = names.to_params({"a": np.ones(2, np.float16)}, [names.Name("a", "b")], {"b": (2,)})
-    assert found["b"].dtype == np.float32
+    params = names.to_params({"a": np.ones(2, np.float16)}, [names.Name("a", "b")], {"b": (2,)})
+    assert params["b"].dtype == np.float32
 
 
 def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
@@ -199,10 +205,10 @@ def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
         huggingface.read(folder)
 
 
-@pytest.mark.parametrize("setting, said", [("sharing", "attention"), ("segments", 0)])
-def test_what_no_family_computes_is_not_written(setting, said, tokens, tmp_path):
+@pytest.mark.parametrize("setting, value", [("sharing", "attention"), ("segments", 0)])
+def test_what_no_family_computes_is_not_written(setting, value, tokens, tmp_path):
     export = models.make(models.PARTS["BertModel"], tokens)
-    export = export._replace(encoder=dataclasses.replace(export.encoder, **{setting: said}))
-    with pytest.raises(UserError, match=f"^the model has model.{setting}={said!r}"):
+    export = export._replace(encoder=dataclasses.replace(export.encoder, **{setting: value}))
+    with pytest.raises(UserError, match=f"^the model has model.{setting}={value!r}"):
         huggingface.write(tmp_path / "out", export)
     assert not (tmp_path / "out").exists()

@@ -37,11 +37,15 @@ def test_what_was_written_comes_back(tokens, tmp_path, kind, architecture, parts
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["architectures"], config["model_type"]) == ([architecture], kind)
     assert notes[0].startswith(f"architecture {architecture}, ") and len(notes) == 1
-    found, _ = huggingface.read(tmp_path)
-    assert (found.encoder, found.settings, found.tokenizer) == (original.encoder, original.settings, original.tokenizer)
-    assert jax.tree.structure(found.params) == jax.tree.structure(original.params)
+    restored, _ = huggingface.read(tmp_path)
+    assert (restored.encoder, restored.settings, restored.tokenizer) == (
+        original.encoder,
+        original.settings,
+        original.tokenizer,
+    )
+    assert jax.tree.structure(restored.params) == jax.tree.structure(original.params)
     rows = original.encoder.vocab_size
-    back = flatten_dict(found.params, sep="/")
+    back = flatten_dict(restored.params, sep="/")
     for path, leaf in flatten_dict(original.params, sep="/").items():
         real = slice(rows) if path.rpartition("/")[2].startswith("word") else slice(None)
         np.testing.assert_array_equal(leaf[real], back[path][real])
@@ -84,13 +88,13 @@ def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path,
 
 @pytest.mark.parametrize("kind", models.CLASSES)
 @pytest.mark.parametrize(
-    "setting, said", [("hidden_size", "large"), ("pruned_heads", {"0": [1]}), ("is_decoder", True)]
+    "setting, value", [("hidden_size", "large"), ("pruned_heads", {"0": [1]}), ("is_decoder", True)]
 )
-def test_settings_that_are_not_computed_are_refused(kind, setting, said):
+def test_settings_that_are_not_computed_are_refused(kind, setting, value):
     family = families.of_config({"model_type": kind})
     setting = family.keys["width"] if setting == "hidden_size" else setting
     with pytest.raises(UserError, match=f"config.json has {setting}="):
-        family.encoder_config({"model_type": kind, setting: said})
+        family.encoder_config({"model_type": kind, setting: value})
 
 
 @pytest.mark.parametrize(
@@ -145,9 +149,9 @@ def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path,
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
     assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
-    found, _ = huggingface.read(tmp_path)
-    assert (found.encoder.position_offset, found.encoder.max_positions, found.encoder.segments) == (1, 20, 0)
-    np.testing.assert_array_equal(found.params["encoder"]["embeddings"]["position"][1:], position[offset:])
+    restored, _ = huggingface.read(tmp_path)
+    assert (restored.encoder.position_offset, restored.encoder.max_positions, restored.encoder.segments) == (1, 20, 0)
+    np.testing.assert_array_equal(restored.params["encoder"]["embeddings"]["position"][1:], position[offset:])
 
 
 def test_a_row_of_segments_that_is_not_zero_is_kept(tokens, tmp_path):

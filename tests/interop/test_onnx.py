@@ -52,32 +52,32 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
     assert summary.kind == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
     session = session_of(tmp_path / "new" / "model.onnx")
-    assert [(each.name, each.type) for each in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
-    assert [each.name for each in session.get_outputs()] == HEADS[kind]
+    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
+    assert [node.name for node in session.get_outputs()] == HEADS[kind]
     module, params, tokenizer = bertjax.load(tmp_path / "ours")
     for rows, seq_len in ((1, 1), (1, 20), (5, 3), (7, 20)):
         draw = np.random.default_rng(rows)
         tokens_BT = draw.integers(0, tokenizer.vocab_size, (rows, seq_len))
         segments_BT = draw.integers(0, 3, (rows, seq_len))
         mask_BT = (np.arange(seq_len) < draw.integers(1, seq_len + 1, (rows, 1))).astype(np.int64)
-        found = session.run(None, dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True)))
+        outputs = session.run(None, dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True)))
         expected = jax.jit(module.apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
-        assert found[0].shape == (rows, seq_len, 16)
-        np.testing.assert_allclose(found[0][mask_BT > 0], expected.hidden[mask_BT > 0], atol=1e-5)
+        assert outputs[0].shape == (rows, seq_len, 16)
+        np.testing.assert_allclose(outputs[0][mask_BT > 0], expected.hidden[mask_BT > 0], atol=1e-5)
         if "pooler_output" in HEADS[kind]:
-            np.testing.assert_allclose(found[1], expected.pooled_BND[:, 0], atol=1e-5)
+            np.testing.assert_allclose(outputs[1], expected.pooled_BND[:, 0], atol=1e-5)
 
 
 @slow
 def test_the_check_sees_every_output(tmp_path, monkeypatch):
-    found, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx._outputs
+    model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx._outputs
     path = tmp_path / "model.onnx"
-    onnx.write(path, found)
-    assert 0 < onnx._difference(path, found, outputs) < onnx.TOLERANCE
+    onnx.write(path, model)
+    assert 0 < onnx._difference(path, model, outputs) < onnx.TOLERANCE
     for name in outputs:
-        wrong = lambda *given, name=name: (said := real(*given)) | {name: said[name] + 1}  # noqa: E731
+        wrong = lambda *args, name=name: (computed := real(*args)) | {name: computed[name] + 1}  # noqa: E731
         monkeypatch.setattr(onnx, "_outputs", wrong)
-        assert onnx._difference(path, found, outputs) == pytest.approx(1, abs=1e-4), name
+        assert onnx._difference(path, model, outputs) == pytest.approx(1, abs=1e-4), name
 
 
 @slow
@@ -116,10 +116,10 @@ def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_
 
 @slow
 def test_a_run_in_bfloat16_is_checked_in_float32(tmp_path):
-    found = made("BertForMaskedLM")
-    execution = dataclasses.replace(found.encoder.execution, dtype="bfloat16")
-    found = found._replace(encoder=dataclasses.replace(found.encoder, execution=execution))
-    assert onnx.write(tmp_path / "model.onnx", found)
+    model = made("BertForMaskedLM")
+    execution = dataclasses.replace(model.encoder.execution, dtype="bfloat16")
+    model = model._replace(encoder=dataclasses.replace(model.encoder, execution=execution))
+    assert onnx.write(tmp_path / "model.onnx", model)
 
 
 @slow

@@ -50,7 +50,7 @@ SETTINGS = {
     "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "layer_norm_eps": 1e-7},
     "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
 }
-CASES = [(said, name) for said in SETTINGS for name in models.CLASSES[said.split(",")[0]]]
+CASES = [(case, name) for case in SETTINGS for name in models.CLASSES[case.split(",")[0]]]
 # Their heads, and what each is called in the output of a class that has others beside it.
 HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits", "rtd": "logits"}
 
@@ -65,8 +65,8 @@ def tokens_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("roberta")
     (folder / "vocab.json").write_text(json.dumps(ids))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
-    found = {kind: models.trained() for kind in models.CLASSES} | {"roberta": tokenizers.read(folder)}
-    return lambda said: found[said.split(",")[0]]
+    tokenizer_of = {kind: models.trained() for kind in models.CLASSES} | {"roberta": tokenizers.read(folder)}
+    return lambda case: tokenizer_of[case.split(",")[0]]
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +74,16 @@ def tokens():
     return models.trained()
 
 
-def published(said: str, architecture: str, tokens):
+def published(case: str, architecture: str, tokens):
     """A model of random weights, its biases and norms too, so that each of them matters."""
     torch.manual_seed(0)
-    sizes = SETTINGS[said] | {"vocab_size": tokens.vocab_size, "pad_token_id": tokens.pad_id}
-    config = transformers.AutoConfig.for_model(said.split(",")[0], **sizes)
+    sizes = SETTINGS[case] | {"vocab_size": tokens.vocab_size, "pad_token_id": tokens.pad_id}
+    config = transformers.AutoConfig.for_model(case.split(",")[0], **sizes)
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-        if said == "roberta, as published":
+        if case == "roberta, as published":
             model.base_model.embeddings.token_type_embeddings.weight.zero_()
     return model
 
@@ -111,9 +111,9 @@ def batch(tokens, segments: int, rows: int = 4, seq_len: int = 20) -> dict[str, 
 
 def ours(folder, inputs) -> dict[str, np.ndarray]:
     """Hidden states and the logits of every head, or the pooled states where there is none, of an export."""
-    found = export.read(folder)
-    config = dataclasses.replace(found.encoder, execution=Execution())
-    params, heads = found.params["encoder"], found.params.get("heads", {})
+    model = export.read(folder)
+    config = dataclasses.replace(model.encoder, execution=Execution())
+    params, heads = model.params["encoder"], model.params.get("heads", {})
     tokens_BT, mask_BT = inputs["input_ids"], inputs["attention_mask"]
     segments_BT = inputs.get("token_type_ids")
     encoded = jax.jit(Encoder(config).apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
@@ -135,56 +135,56 @@ def ours(folder, inputs) -> dict[str, np.ndarray]:
 def theirs(model, inputs) -> dict[str, np.ndarray]:
     """The same of a class of PyTorch."""
     with torch.no_grad():
-        said = model(
+        outputs = model(
             **{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()}, output_hidden_states=True
         )
-    return named(said)
+    return named(outputs)
 
 
-def named(said) -> dict[str, np.ndarray]:
+def named(outputs) -> dict[str, np.ndarray]:
     """What a class of transformers gave under the names of `ours`."""
-    found = {"hidden": said.hidden_states[-1]}
+    by_name = {"hidden": outputs.hidden_states[-1]}
     for name, theirs in (HEADS | {"pooled": "pooler_output"}).items():
-        if getattr(said, theirs, None) is not None:
-            found[name] = getattr(said, theirs)
-    if "rtd" in found and found["rtd"].ndim == 3:  # the logits of a class with the one head are called so
-        found["plm" if hasattr(said, "mems") else "mlm"] = found.pop("rtd")
-    return {name: np.asarray(output) for name, output in found.items()}
+        if getattr(outputs, theirs, None) is not None:
+            by_name[name] = getattr(outputs, theirs)
+    if "rtd" in by_name and by_name["rtd"].ndim == 3:  # the logits of a class with the one head are called so
+        by_name["plm" if hasattr(outputs, "mems") else "mlm"] = by_name.pop("rtd")
+    return {name: np.asarray(output) for name, output in by_name.items()}
 
 
-def largest_difference(found: dict, expected: dict, mask_BT) -> dict[str, float]:
+def largest_difference(actual: dict, expected: dict, mask_BT) -> dict[str, float]:
     """{output: largest absolute difference, where there is no padding}."""
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     differences = {}
-    for name, output in found.items():
+    for name, output in actual.items():
         of_tokens = output.shape[:2] == mask_BT.shape
         pair = (x[mask_BT > 0] if of_tokens else x for x in (output, expected[name]))
         differences[name] = float(np.abs(np.subtract(*pair)).max())
     return differences
 
 
-@pytest.mark.parametrize("said, architecture", CASES)
-def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_path, said, architecture):
-    tokens = tokens_of(said)
-    model = published(said, architecture, tokens)
+@pytest.mark.parametrize("case, architecture", CASES)
+def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_path, case, architecture):
+    tokens = tokens_of(case)
+    model = published(case, architecture, tokens)
     source = save(model, tokens, tmp_path / "theirs")
     convert.run(source, tmp_path / "ours")
-    inputs = batch(tokens, 2 if said == "xlnet" else SETTINGS[said].get("type_vocab_size", 1))
+    inputs = batch(tokens, 2 if case == "xlnet" else SETTINGS[case].get("type_vocab_size", 1))
     mask_BT = inputs["attention_mask"]
-    found = ours(tmp_path / "ours", inputs)
-    differences = largest_difference(found, theirs(model, inputs), mask_BT)
-    print(f"{said} {architecture}: {differences}")
+    actual = ours(tmp_path / "ours", inputs)
+    differences = largest_difference(actual, theirs(model, inputs), mask_BT)
+    print(f"{case} {architecture}: {differences}")
     assert max(differences.values()) < TOLERANCE
 
     convert.run(tmp_path / "ours", tmp_path / "again")
-    if said == "roberta, as published":
+    if case == "roberta, as published":
         assert export.read(tmp_path / "ours").encoder.segments == 0
     state, again = weights.read(source), weights.read(tmp_path / "again")
     assert again.keys() == state.keys()
     for name, tensor in state.items():
         assert (again[name].shape, again[name].tobytes()) == (tensor.shape, tensor.tobytes()), name
     before, after = (transformers.AutoConfig.from_pretrained(folder) for folder in (source, tmp_path / "again"))
-    if (said, architecture) == ("electra, embeddings as wide", "ElectraModel"):  # nothing of it is not BERT's
+    if (case, architecture) == ("electra, embeddings as wide", "ElectraModel"):  # nothing of it is not BERT's
         assert after.architectures == ["BertModel"]
         return
     ignored = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
@@ -200,16 +200,16 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architectu
     export.write(tmp_path / "ours", made)
     convert.run(tmp_path / "ours", tmp_path / "theirs")
     auto = families.of_config({"model_type": kind}).auto_of(models.CLASSES[kind][architecture])
-    model, said = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    model, loading_info = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
     assert type(model).__name__ == architecture
-    assert not any(said[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
+    assert not any(loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
     inputs = batch(tokens, made.encoder.segments)
-    mask_BT, found = inputs["attention_mask"], ours(tmp_path / "ours", inputs)
-    assert max(largest_difference(found, theirs(model.eval(), inputs), mask_BT).values()) < TOLERANCE
+    mask_BT, actual = inputs["attention_mask"], ours(tmp_path / "ours", inputs)
+    assert max(largest_difference(actual, theirs(model.eval(), inputs), mask_BT).values()) < TOLERANCE
     if kind != "xlnet":
         flax = getattr(transformers, f"Flax{auto}").from_pretrained(tmp_path / "theirs", from_pt=True)
-        said = named(flax(**inputs, output_hidden_states=True))
-        assert max(largest_difference(found, said, mask_BT).values()) < TOLERANCE
+        flax_outputs = named(flax(**inputs, output_hidden_states=True))
+        assert max(largest_difference(actual, flax_outputs, mask_BT).values()) < TOLERANCE
     of_texts = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     encoded = of_texts(["adabc bce", "cde"], ["ad", "bc ad"], padding=True, return_tensors="pt")
     assert torch.isfinite(model(**encoded)[0]).all()  # ids, mask and segments are those that the class takes
@@ -236,7 +236,9 @@ def real_albert(tmp_path_factory) -> tuple[dict, dict]:
     inputs = {name: array.astype(np.int32) for name, array in inputs.items()}
     assert 0 < inputs["attention_mask"].mean() < 1 and inputs["token_type_ids"].any()
     real_BT, outputs = inputs["attention_mask"] > 0, (ours(folder / "ours", inputs), theirs(model, inputs))
-    return tuple({name: values[real_BT] if name != "sop" else values for name, values in of.items()} for of in outputs)
+    return tuple(
+        {name: values[real_BT] if name != "sop" else values for name, values in result.items()} for result in outputs
+    )
 
 
 # Ours is 1.02e-4 from PyTorch in float64 at most, transformers' Flax 1.20e-4, PyTorch in float32 4.1e-5.
@@ -247,9 +249,9 @@ _ROUNDED = pytest.mark.xfail(
 
 @pytest.mark.parametrize("output", ["hidden", "sop", pytest.param("mlm", marks=_ROUNDED)])
 def test_a_real_albert(real_albert, output):
-    found, expected = real_albert
-    assert found.keys() == expected.keys() == {"hidden", "sop", "mlm"}
-    np.testing.assert_allclose(found[output], expected[output], rtol=0, atol=1e-4)
+    actual, expected = real_albert
+    assert actual.keys() == expected.keys() == {"hidden", "sop", "mlm"}
+    np.testing.assert_allclose(actual[output], expected[output], rtol=0, atol=1e-4)
 
 
 def test_predictions_in_an_order_are_those_of_transformers(tokens):
@@ -268,7 +270,7 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
     read_BK = np.tile(np.array([0, 2, 5], np.int32), (4, 1))
     rank_BT[:, [0, 2, 5]] = 2 + np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]])
     objective = PermutationLM()
-    found = objective.apply(
+    logits = objective.apply(
         objective.model(encoder),
         params,
         {
@@ -288,6 +290,6 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
             perm_mask=torch.tensor(1.0 - is_seen_BTT, dtype=torch.float32),
             target_mapping=torch.tensor(np.eye(20, dtype=np.float32)[read_BK]),
         ).logits
-    difference = np.abs(found["plm"][..., : encoder.vocab_size] - expected.numpy()).max()
+    difference = np.abs(logits["plm"][..., : encoder.vocab_size] - expected.numpy()).max()
     print(f"two streams: {difference}")
     assert difference < TOLERANCE

@@ -36,16 +36,16 @@ def losses_in_pytorch(folder, batch, pad_id: int) -> dict[str, float]:
     predicted = batch["mlm_weights_BK"] > 0
     labels[rows[predicted], batch["mlm_positions_BK"][predicted]] = batch["mlm_labels_BK"][predicted]
     with torch.no_grad():
-        found = model(
+        outputs = model(
             input_ids=torch.tensor(batch["tokens_BT"], dtype=torch.long),
             attention_mask=torch.tensor(batch["examples_BT"] > 0, dtype=torch.long),
             token_type_ids=torch.tensor(batch["segments_BT"], dtype=torch.long),
         )
     mlm = torch.nn.functional.cross_entropy(
-        found.prediction_logits.flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=-100
+        outputs.prediction_logits.flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=-100
     )
     nsp = torch.nn.functional.cross_entropy(
-        found.seq_relationship_logits, torch.tensor(batch["nsp_labels_BN"][:, 0], dtype=torch.long)
+        outputs.seq_relationship_logits, torch.tensor(batch["nsp_labels_BN"][:, 0], dtype=torch.long)
     )
     return {"mlm": float(mlm), "nsp": float(nsp)}
 
@@ -81,5 +81,5 @@ def get_config():
     assert runs.call(*command) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"]
-    said = bertjax.predictor(tmp_path / "run" / "export").predict(["abc good cab"])
-    assert said[0]["prediction"] in ("no", "yes")
+    answers = bertjax.predictor(tmp_path / "run" / "export").predict(["abc good cab"])
+    assert answers[0]["prediction"] in ("no", "yes")

@@ -39,13 +39,13 @@ def test_spearman_on_sts_b_is_that_of_transformers(tmp_path):
     expected = theirs(folder, [record[name] for record in records for name in ("sentence1", "sentence2")])
     cosines_of_theirs = np.sum(expected[::2] * expected[1::2], axis=1)
 
-    found = export.read(tmp_path / "ours")
+    model = export.read(tmp_path / "ours")
     objective, format = EmbeddingRegression(full_score=5.0), SiamesePairs(train=path, heldout=path, label="score")
     task = Task(objective, format)
-    feed = Feeds(Config(tasks={"task": task}), LabeledSource(format, found.tokenizer)).feed("heldout", T)
+    feed = Feeds(Config(tasks={"task": task}), LabeledSource(format, model.tokenizer)).feed("heldout", T)
     (plan,) = feed.plans
     assert plan.counts.rows * 3 < plan.counts.examples, "rows are packed"
-    module, params = objective.model(found.encoder), {"encoder": found.params["encoder"]}
+    module, params = objective.model(model.encoder), {"encoder": model.params["encoder"]}
     outputs = jax.jit(functools.partial(objective.outputs, module))
     ids, cosines = [], []
     for first in range(0, plan.counts.rows, BATCH):
@@ -72,7 +72,7 @@ def theirs(folder: str, texts: list[str]) -> np.ndarray:
         transformers.AutoTokenizer.from_pretrained(folder),
         transformers.AutoModel.from_pretrained(folder),
     )
-    found = []
+    vectors = []
     for first in range(0, len(texts), 64):
         inputs = tokenizer(
             texts[first : first + 64], padding=True, truncation=True, max_length=128, return_tensors="pt"
@@ -81,5 +81,5 @@ def theirs(folder: str, texts: list[str]) -> np.ndarray:
             hidden_BTD = model.eval()(**inputs).last_hidden_state
         mask_BT1 = inputs["attention_mask"][..., None]
         means_BD = (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1)
-        found.append(torch.nn.functional.normalize(means_BD).numpy())
-    return np.concatenate(found)
+        vectors.append(torch.nn.functional.normalize(means_BD).numpy())
+    return np.concatenate(vectors)

@@ -50,30 +50,33 @@ def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, 
     for corpus in CORPORA:
         lines = lines_of(corpus)
         expected = tokens.encode(lines)
-        assert [found.ids for found in theirs.encode_batch_fast(lines, add_special_tokens=False)] == expected
+        assert [encoding.ids for encoding in theirs.encode_batch_fast(lines, add_special_tokens=False)] == expected
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_so_have_they_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
     lines = lines_of(corpus)
     tokens = tokenizer.train([line for line in lines if line], TokenizerConfig())
-    found = opened(tokens, tmp_path / "hf").encode_batch_fast(lines, add_special_tokens=False)
-    assert [encoding.ids for encoding in found] == tokens.encode(lines)
+    encodings = opened(tokens, tmp_path / "hf").encode_batch_fast(lines, add_special_tokens=False)
+    assert [encoding.ids for encoding in encodings] == tokens.encode(lines)
 
 
 @pytest.fixture(scope="module")
 def described(trained):
     """Those of SentencePiece in the library, without symbols, whose spelling it would not read as text."""
-    found = {kind: sentencepiece_json.describe(trained[kind, "nfc"]) for kind in SENTENCEPIECE_KINDS}
-    return {kind: library.Tokenizer.from_str(json.dumps(each | {"added_tokens": []})) for kind, each in found.items()}
+    descriptions = {kind: sentencepiece_json.describe(trained[kind, "nfc"]) for kind in SENTENCEPIECE_KINDS}
+    return {
+        kind: library.Tokenizer.from_str(json.dumps(description | {"added_tokens": []}))
+        for kind, description in descriptions.items()
+    }
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
 def test_odd_spaces_and_spellings(trained, described, kind):
     draw = random.Random(0)
     texts = ["".join(draw.choices(ODD, k=draw.randrange(12))) for _ in range(5000)]
-    found = described[kind].encode_batch_fast(texts, add_special_tokens=False)
-    assert [encoding.ids for encoding in found] == trained[kind, "nfc"].encode(texts)
+    encodings = described[kind].encode_batch_fast(texts, add_special_tokens=False)
+    assert [encoding.ids for encoding in encodings] == trained[kind, "nfc"].encode(texts)
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
@@ -85,8 +88,8 @@ def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, 
     texts += [unicodedata.normalize("NFD", chr(c)) for c in range(0xAC00, 0xD7A4, 97)]
     tokens = trained[kind, "nfkc"]
     described = sentencepiece_json.describe(tokens)
-    found = library.Tokenizer.from_str(json.dumps(described)).encode_batch_fast(texts, add_special_tokens=False)
-    assert [encoding.ids for encoding in found] == tokens.encode(texts)
+    encodings = library.Tokenizer.from_str(json.dumps(described)).encode_batch_fast(texts, add_special_tokens=False)
+    assert [encoding.ids for encoding in encodings] == tokens.encode(texts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,11 +97,11 @@ def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, 
 def test_what_was_written_is_read_as_the_same_tokenizer(trained, tmp_path, kind, normalizer):
     tokens = trained[kind, normalizer]
     tokenizers.write(tmp_path, tokens, longest=64)
-    found = tokenizers.read(tmp_path)
+    restored = tokenizers.read(tmp_path)
     texts = ["the same", "e\u0301 \u2460 \uac00", "[MASK]"]
-    assert found.encode(texts) == tokens.encode(texts)
+    assert restored.encode(texts) == tokens.encode(texts)
     inside = kind in SENTENCEPIECE_KINDS and normalizer == "nfkc"  # the model brings it along
-    assert found == (SentencePieceTokenizer(tokens.model, "model") if inside else tokens)
+    assert restored == (SentencePieceTokenizer(tokens.model, "model") if inside else tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,7 +71,7 @@ def batch(vocab_size: int, rows: int = 4, seq_len: int = 24) -> dict[str, np.nda
 
 def ours(folder: Path, inputs: dict[str, np.ndarray], logits: bool) -> dict[str, np.ndarray]:
     """Hidden states, and the logits of both heads at every position, of an export."""
-    found = export.read(folder)
+    model = export.read(folder)
     tokens_BT, mask_BT, segments_BT = (inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
     module, params, _ = bertjax.load(folder)
     encoded = jax.jit(module.apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
@@ -86,8 +86,8 @@ def ours(folder: Path, inputs: dict[str, np.ndarray], logits: bool) -> dict[str,
             "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
             "mlm_positions_BK": columns_BT,
         }
-        said = jax.jit(functools.partial(BERT().apply, BERT().model(found.encoder)))(found.params, core)
-        outputs |= {"mlm": said["mlm"][..., : found.encoder.vocab_size], "nsp": said["nsp"][:, 0]}
+        head_logits = jax.jit(functools.partial(BERT().apply, BERT().model(model.encoder)))(model.params, core)
+        outputs |= {"mlm": head_logits["mlm"][..., : model.encoder.vocab_size], "nsp": head_logits["nsp"][:, 0]}
     return outputs
 
 
@@ -96,11 +96,11 @@ def run_torch(model, inputs):
         return model(**{name: torch.tensor(array) for name, array in inputs.items()}, output_hidden_states=True)
 
 
-def assert_close(found, expected, tolerance, mask_BT=None):
-    found, expected = np.asarray(found), np.asarray(expected)
+def assert_close(actual, expected, tolerance, mask_BT=None):
+    actual, expected = np.asarray(actual), np.asarray(expected)
     if mask_BT is not None:
-        found, expected = found[mask_BT > 0], expected[mask_BT > 0]
-    assert np.abs(found - expected).max() < tolerance
+        actual, expected = actual[mask_BT > 0], expected[mask_BT > 0]
+    assert np.abs(actual - expected).max() < tolerance
 
 
 @pytest.mark.parametrize("layers, width, tolerance", [(2, 16, 1e-5), (12, 64, 1e-4)])
@@ -109,12 +109,12 @@ def test_hidden_states_and_logits_are_those_of_torch_and_flax(tokens, tmp_path, 
     convert.run(save(model, tokens, tmp_path / "theirs"), tmp_path / "ours")
     inputs = batch(tokens.vocab_size)
     mask_BT = inputs["attention_mask"]
-    found = ours(tmp_path / "ours", inputs, logits=True)
+    actual = ours(tmp_path / "ours", inputs, logits=True)
     flax = transformers.FlaxBertForPreTraining.from_pretrained(tmp_path / "theirs", from_pt=True)
     for expected in (run_torch(model, inputs), flax(**inputs, output_hidden_states=True)):
-        assert_close(found["hidden"], expected.hidden_states[-1], tolerance, mask_BT)
-        assert_close(found["mlm"], expected.prediction_logits, tolerance, mask_BT)
-        assert_close(found["nsp"], expected.seq_relationship_logits, tolerance)
+        assert_close(actual["hidden"], expected.hidden_states[-1], tolerance, mask_BT)
+        assert_close(actual["mlm"], expected.prediction_logits, tolerance, mask_BT)
+        assert_close(actual["nsp"], expected.seq_relationship_logits, tolerance)
 
 
 @pytest.mark.parametrize("architecture", models.PARTS)
@@ -151,17 +151,21 @@ def test_the_way_there_and_back_gives_the_same_bytes(tokens, tmp_path, architect
 def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, architecture, auto):
     export.write(tmp_path / "ours", models.make(models.PARTS[architecture], tokens))
     convert.run(tmp_path / "ours", tmp_path / "theirs")
-    model, said = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
-    assert not said["missing_keys"] and not said["mismatched_keys"] and not said["error_msgs"]
+    model, loading_info = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert not loading_info["missing_keys"] and not loading_info["mismatched_keys"] and not loading_info["error_msgs"]
     unread = {"BertForPreTraining": ("bert.pooler.", "cls.")}.get(architecture, ())
-    assert all(name.startswith(unread) for name in said["unexpected_keys"]) if unread else not said["unexpected_keys"]
+    assert (
+        all(name.startswith(unread) for name in loading_info["unexpected_keys"])
+        if unread
+        else not loading_info["unexpected_keys"]
+    )
     inputs = batch(tokens.vocab_size, seq_len=20)
-    found = ours(tmp_path / "ours", inputs, logits=architecture == "BertForPreTraining")
+    actual = ours(tmp_path / "ours", inputs, logits=architecture == "BertForPreTraining")
     expected = run_torch(model.eval(), inputs)
-    assert_close(found["hidden"], expected.hidden_states[-1], 1e-5, inputs["attention_mask"])
+    assert_close(actual["hidden"], expected.hidden_states[-1], 1e-5, inputs["attention_mask"])
     flax = getattr(transformers, f"Flax{auto}").from_pretrained(tmp_path / "theirs", from_pt=True)
-    said_by_flax = flax(**inputs, output_hidden_states=True)
-    assert_close(found["hidden"], said_by_flax.hidden_states[-1], 1e-5, inputs["attention_mask"])
+    flax_outputs = flax(**inputs, output_hidden_states=True)
+    assert_close(actual["hidden"], flax_outputs.hidden_states[-1], 1e-5, inputs["attention_mask"])
 
 
 def test_embeddings_are_transformers_hidden_states_under_mean_pooling(tokens, tmp_path):
@@ -208,7 +212,9 @@ def test_half_precision_is_widened(tokens, tmp_path):
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS)
 def test_auto_tokenizer_gives_the_same_ids(tmp_path, kind):
     documents_of = (itertools.islice(documents(corpus, "text"), 5) for corpus in ("embedded:en", "embedded:ko"))
-    texts = [line for found in documents_of for document in found for line in document.text.split("\n")]
+    texts = [
+        line for first_documents in documents_of for document in first_documents for line in document.text.split("\n")
+    ]
     tokens = tokenizer.train([text for text in texts if text], TokenizerConfig(kind=kind, vocab_size=2000))
     tokenizers.write(tmp_path, tokens, longest=64)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -226,11 +232,11 @@ def test_a_real_checkpoint(tmp_path):
     texts = ["The quick brown fox.", "A naïve café, 한국어 and #hashtags — unaffable.", "Yes"]
     inputs = transformers.AutoTokenizer.from_pretrained(source)(texts, padding=True, return_tensors="np")
     inputs["token_type_ids"] = np.where(np.arange(inputs["input_ids"].shape[1]) > 3, 1, 0) * inputs["attention_mask"]
-    found = ours(tmp_path / "ours", dict(inputs), logits=False)
+    actual = ours(tmp_path / "ours", dict(inputs), logits=False)
     flax = transformers.FlaxAutoModel.from_pretrained(source, from_pt=True)
     for expected in (run_torch(model, inputs), flax(**inputs)):
-        assert_close(found["hidden"], expected.last_hidden_state, 1e-4, inputs["attention_mask"])
-        assert_close(found["pooled"][:, 0], expected.pooler_output, 1e-4)
+        assert_close(actual["hidden"], expected.last_hidden_state, 1e-4, inputs["attention_mask"])
+        assert_close(actual["pooled"][:, 0], expected.pooler_output, 1e-4)
     convert.run(tmp_path / "ours", tmp_path / "again")
     before, after = weights.read(source), weights.read(tmp_path / "again")
     assert before.keys() - after.keys() <= {"embeddings.position_ids"} and after.keys() <= before.keys()

@@ -39,9 +39,9 @@ def sequence(path, pickled: bytes):
     return path
 
 
-def value(of) -> bytes:
+def value(obj) -> bytes:
     """The pickle of a value between its header and its stop."""
-    return pickle.dumps(of, protocol=2)[2:-1]
+    return pickle.dumps(obj, protocol=2)[2:-1]
 
 
 def tensor(storage: str, length: int, offset: int, shape: tuple, strides: tuple) -> bytes:
@@ -59,9 +59,9 @@ NUMBERS = np.arange(12, dtype=np.float32)
 def test_a_view_of_a_storage(tmp_path):
     pickled = tensor("FloatStorage", 12, 1, (2, 3), (1, 4))
     archive(tmp_path / "pytorch_model.bin", pickled, **{"0": NUMBERS.tobytes()})
-    found = weights.read(tmp_path)
-    assert found.keys() == {"a"}
-    np.testing.assert_array_equal(found["a"], [[1, 5, 9], [2, 6, 10]])
+    tensors = weights.read(tmp_path)
+    assert tensors.keys() == {"a"}
+    np.testing.assert_array_equal(tensors["a"], [[1, 5, 9], [2, 6, 10]])
 
 
 def test_bfloat16_is_the_upper_half_of_float32(tmp_path):

@@ -144,8 +144,8 @@ def test_two_encoders_share_embeddings_and_their_gradients_are_summed():
 
     @jax.jit
     def gradient(wide, narrow):
-        of = jax.grad(lambda params: module.apply({"params": params}, tokens_BT, wide, narrow))(params)
-        return of["encoder"]["embeddings"]["word"]
+        grads = jax.grad(lambda params: module.apply({"params": params}, tokens_BT, wide, narrow))(params)
+        return grads["encoder"]["embeddings"]["word"]
 
     one, other, both = gradient(1.0, 0.0), gradient(0.0, 1.0), gradient(1.0, 1.0)
     assert np.abs(one).max() > 1e-3 and np.abs(other).max() > 1e-3

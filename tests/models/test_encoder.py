@@ -44,8 +44,8 @@ def value_and_gradient(config, params, batch, **taps):
 
     def number(params):
         encoded = encode(params, batch, config, **taps)
-        shown = encoded.hidden * (batch["examples_BT"][..., None] if "read_BK" not in taps else 1.0)
-        return jnp.sum(jnp.sin(3 * shown)) + jnp.sum(encoded.pooled_BND**2)
+        visible = encoded.hidden * (batch["examples_BT"][..., None] if "read_BK" not in taps else 1.0)
+        return jnp.sum(jnp.sin(3 * visible)) + jnp.sum(encoded.pooled_BND**2)
 
     return jax.jit(jax.value_and_grad(number))(params)
 

@@ -67,15 +67,15 @@ def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK
 def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path, reads, remat, params, batch):
     read_BK = None if reads == "all positions" else np.array([[3, 95, 131, 249], [0, 1, 2, 3]])
     by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path, remat=remat))
-    found = value_and_gradient(by_kernel, params, batch, read_BK)
+    actual = value_and_gradient(by_kernel, params, batch, read_BK)
     expected = value_and_gradient(CONFIG, params, batch, read_BK)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
 
-    def compare(found, expected):
-        assert np.all(np.isfinite(found))
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6 * largest)
+    def compare(actual, expected):
+        assert np.all(np.isfinite(actual))
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6 * largest)
 
-    jax.tree.map(compare, found, expected)
+    jax.tree.map(compare, actual, expected)
 
 
 @pytest.mark.parametrize("path", INTERPRETED)

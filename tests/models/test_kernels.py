@@ -45,12 +45,12 @@ def plain(query, key, value, visibility):
 def test_values_and_gradients_are_those_of_the_plain_implementation(name, packed, states):
     weights = jnp.sin(jnp.arange(B * T * H * WIDTH)).reshape(B, T, H, WIDTH)
 
-    def of(function):
+    def value_and_gradients(function):
         loss = jax.jit(jax.value_and_grad(lambda states: jnp.sum(weights * function(*states, packed))))
         return jax.jit(lambda: function(*states, packed))(), loss(states)[1]
 
-    for found, expected in zip(of(IMPLEMENTATIONS[name]), of(plain), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    for actual, expected in zip(value_and_gradients(IMPLEMENTATIONS[name]), value_and_gradients(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -104,7 +104,7 @@ def test_dropout_of_attention_needs_the_plain_implementation():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "backend", "kind", "dropout", "path"),
+    ("requested", "backend", "kind", "dropout", "path"),
     [
         ("auto", "tpu", "TPU v5 lite", 0.0, "splash"),
         ("auto", "tpu", "TPU v4", 0.1, "plain"),
@@ -116,21 +116,21 @@ def test_dropout_of_attention_needs_the_plain_implementation():
         ("cudnn", "gpu", "NVIDIA H200", 0.0, "cudnn"),
     ],
 )
-def test_the_table_of_implementations(wanted, backend, kind, dropout, path):
-    assert choose_attention(wanted, backend, kind, dropout, "bfloat16", tensor=1) == path
+def test_the_table_of_implementations(requested, backend, kind, dropout, path):
+    assert choose_attention(requested, backend, kind, dropout, "bfloat16", tensor=1) == path
 
 
 @pytest.mark.parametrize(
-    ("wanted", "backend", "kind", "dropout", "reason"),
+    ("requested", "backend", "kind", "dropout", "reason"),
     [
         ("splash", "tpu", "TPU v2", 0.0, "splash runs on TPU v4 and later, and this is TPU v2"),
         ("splash", "tpu", "TPU v4", 0.1, "splash has no dropout, and model.attention_dropout=0.1"),
         ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
     ],
 )
-def test_an_unusable_implementation_is_refused(wanted, backend, kind, dropout, reason):
+def test_an_unusable_implementation_is_refused(requested, backend, kind, dropout, reason):
     with pytest.raises(UserError) as error:
-        choose_attention(wanted, backend, kind, dropout, "bfloat16", tensor=1)
+        choose_attention(requested, backend, kind, dropout, "bfloat16", tensor=1)
     assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
 
 

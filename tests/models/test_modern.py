@@ -182,8 +182,8 @@ def test_modern_encoders_have_the_published_number_of_parameters(preset, million
         hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
         return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
 
-    found = vocabulary.count_parameters(jax.eval_shape(init), config)
-    assert abs(found / 1e6 - millions) < 1
+    parameters = vocabulary.count_parameters(jax.eval_shape(init), config)
+    assert abs(parameters / 1e6 - millions) < 1
 
 
 def test_local_layers_use_the_plain_implementation_instead_of_splash():

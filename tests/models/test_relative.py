@@ -106,8 +106,8 @@ def test_order_and_segments_matter_but_not_the_numbers_of_segments():
     params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
     segments_BT = np.array([[0] * 5 + [1] * 7])
     plain, swapped, one = (
-        np.asarray(encode(CONFIG, params, TOKENS_BT, each, examples_BT).hidden)
-        for each in (segments_BT, 1 - segments_BT, 0 * segments_BT)
+        np.asarray(encode(CONFIG, params, TOKENS_BT, ids_BT, examples_BT).hidden)
+        for ids_BT in (segments_BT, 1 - segments_BT, 0 * segments_BT)
     )
     np.testing.assert_allclose(swapped, plain, rtol=1e-5, atol=1e-5)
     assert np.abs(one - plain).max() > 1e-3
@@ -141,18 +141,18 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
 
 
 def test_two_queries_that_see_the_same_tokens_differ_by_position():
-    given = dataclasses.replace(CONFIG, layers=1)
+    config = dataclasses.replace(CONFIG, layers=1)
     rank_BT = np.array([[0] * 10 + [1, 1]])
     read_BK, examples_BT = np.array([[10, 11]]), np.ones((1, 12), int)
-    hidden = encode(given, params_of(given), TOKENS_BT, None, examples_BT, read_BK=read_BK, rank_BT=rank_BT).hidden
+    hidden = encode(config, params_of(config), TOKENS_BT, None, examples_BT, read_BK=read_BK, rank_BT=rank_BT).hidden
     assert np.abs(hidden[0, 0] - hidden[0, 1]).max() > 1e-4
 
 
 def test_memory_is_seen_and_passes_no_gradient_on():
     memory_BT = np.array([[1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]], bool)
     without, with_memory = (
-        reached(lambda params, memory_BT=each: predict(CONFIG, params, memory_BT=memory_BT))
-        for each in (np.zeros_like(memory_BT), memory_BT)
+        reached(lambda params, memory_BT=seen_BT: predict(CONFIG, params, memory_BT=memory_BT))
+        for seen_BT in (np.zeros_like(memory_BT), memory_BT)
     )
     np.testing.assert_array_equal(with_memory, without & ~memory_BT)
     params, changed_BT = params_of(CONFIG), TOKENS_BT + 20 * memory_BT

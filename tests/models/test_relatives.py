@@ -36,13 +36,13 @@ def randomized(model):
 
 def params_of(model, names: list[Name], config: EncoderConfig, groups: int = 1) -> dict:
     """Params by a table, `{layer}` in it a row of the stack."""
-    tensors, found = {name: tensor.numpy() for name, tensor in model.state_dict().items()}, {}
+    tensors, flat = {name: tensor.numpy() for name, tensor in model.state_dict().items()}, {}
     for name in names:
         rows = groups if "{layer}" in name.theirs else 1
-        each = [tensors[name.theirs.replace("{layer}", str(row))] for row in range(rows)]
-        each = [tensor.T if name.transposed else tensor for tensor in each]
-        found[name.ours] = np.stack(each) if "{layer}" in name.theirs else each[0]
-    return vocabulary.pad(unflatten_dict(found, sep="/"), config)
+        layers = [tensors[name.theirs.replace("{layer}", str(row))] for row in range(rows)]
+        layers = [tensor.T if name.transposed else tensor for tensor in layers]
+        flat[name.ours] = np.stack(layers) if "{layer}" in name.theirs else layers[0]
+    return vocabulary.pad(unflatten_dict(flat, sep="/"), config)
 
 
 _ROW = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0"

@@ -13,12 +13,12 @@ def test_classes_are_drawn_with_the_probabilities_of_their_softmax(classes):
     draw = np.random.default_rng(0)
     logits = 3.0 * draw.normal(size=classes).astype(np.float32)
     logits[draw.permutation(classes)[: classes // 2]] = np.finfo(np.float32).min
-    wanted = np.exp(np.float64(logits) - logits.max())
-    wanted /= wanted.sum()
+    probabilities = np.exp(np.float64(logits) - logits.max())
+    probabilities /= probabilities.sum()
     drawn = jax.jit(sample)(jnp.broadcast_to(logits, (DRAWS, classes)), jax.random.key(1))
     counts = np.bincount(drawn, minlength=classes)
-    assert counts[wanted == 0].sum() == 0
-    expected = DRAWS * wanted
+    assert counts[probabilities == 0].sum() == 0
+    expected = DRAWS * probabilities
     likely = expected >= 5
     # Pearson's statistic: its mean is its degrees of freedom, its variance twice that.
     statistic = ((counts[likely] - expected[likely]) ** 2 / expected[likely]).sum()

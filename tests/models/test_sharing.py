@@ -55,10 +55,10 @@ def value_and_gradient(config, params, batch, **arguments):
     return jax.value_and_grad(lambda params: number(config, params, batch, **arguments))(params)
 
 
-def close(found, expected, tolerance=2e-5):
+def close(actual, expected, tolerance=2e-5):
     largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * largest), found, expected
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * largest), actual, expected
     )
 
 
@@ -121,10 +121,10 @@ def test_taps_reach_shared_layers_one_by_one(kind, groups):
         core = (batch[name] for name in CORE)
         return Encoder(config).apply({"params": params}, *core, mutable=["captured"])[1]["captured"]
 
-    found = captured(config, params)
-    assert found["hidden"].shape == (5, 3, 16, 24) and found["attention"].shape == (4, 3, 2, 16, 16)
-    assert found["context"].shape == (4, 3, 16, 2, 12) and found["feedforward"].shape == (4, 3, 16, 40)
-    close(found, captured(CONFIG, unshared(params)))
+    values = captured(config, params)
+    assert values["hidden"].shape == (5, 3, 16, 24) and values["attention"].shape == (4, 3, 2, 16, 16)
+    assert values["context"].shape == (4, 3, 16, 2, 12) and values["feedforward"].shape == (4, 3, 16, 40)
+    close(values, captured(CONFIG, unshared(params)))
 
 
 @pytest.mark.parametrize("read", [False, True])

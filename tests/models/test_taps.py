@@ -152,8 +152,8 @@ def test_a_mask_per_example_acts_on_its_example_only():
 def test_a_mask_per_example_is_that_of_all_examples_where_they_agree():
     mask_LH = jnp.linspace(0.2, 1.5, LAYERS * HEADS).reshape(LAYERS, HEADS)
     mask_LHBN = jnp.broadcast_to(mask_LH[..., None, None], (LAYERS, HEADS, 2, 2))
-    one, each = (logits(masked_lm, {"head_mask": mask}, batch=PACKED) for mask in (mask_LH, mask_LHBN))
-    np.testing.assert_array_equal(one, each)
+    one, per_example = (logits(masked_lm, {"head_mask": mask}, batch=PACKED) for mask in (mask_LH, mask_LHBN))
+    np.testing.assert_array_equal(one, per_example)
 
 
 def test_captured_layers():

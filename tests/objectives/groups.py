@@ -23,9 +23,9 @@ def examples(lengths: list[int], labels: dict[str, np.ndarray]) -> Ragged:
     return dataclasses.replace(made, labels=labels)
 
 
-def batch_of(objective: Objective, of: Ragged, rows_BN) -> dict[str, np.ndarray]:
-    placed = place(of, np.array(rows_BN), T, ragged.VOCABULARY)
-    return core(placed) | objective.features(placed, ragged.first_epoch(of))
+def batch_of(objective: Objective, inputs: Ragged, rows_BN) -> dict[str, np.ndarray]:
+    placed = place(inputs, np.array(rows_BN), T, ragged.VOCABULARY)
+    return core(placed) | objective.features(placed, ragged.first_epoch(inputs))
 
 
 def module_and_params(objective: Objective, batch: dict) -> tuple:

@@ -63,7 +63,7 @@ def assert_packing_changes_nothing(
         np.testing.assert_array_equal(objective.weights(packed.batch)[term], objective.weights(alone.batch)[term])
     for name, pair in metrics.items():
         np.testing.assert_allclose(metrics_packed[name], pair, rtol=1e-5)
-    outputs, outputs_packed = (outputs_of(objective, module, params, each) for each in (alone, packed))
+    outputs, outputs_packed = (outputs_of(objective, module, params, labeled) for labeled in (alone, packed))
     for name in outputs:
         np.testing.assert_allclose(outputs_packed[name], outputs[name], rtol=2e-4, atol=1e-5)
 
@@ -71,7 +71,7 @@ def assert_packing_changes_nothing(
 def outputs_of(objective: Objective, module, params, labeled: Labeled) -> dict[str, np.ndarray]:
     """What a model says of every token of the examples, in the order of the examples."""
     batch, ragged = labeled.batch, labeled.examples.ragged
-    found = {}
+    outputs = {}
     for name, values in jax.jit(lambda batch: objective.outputs(module, params, batch))(batch).items():
         values = np.asarray(values.array)
         of_tokens = np.zeros((len(ragged.tokens), *values.shape[2:]), values.dtype)
@@ -80,5 +80,5 @@ def outputs_of(objective: Objective, module, params, labeled: Labeled) -> dict[s
                 if example >= 0:
                     own = batch["examples_BT"][row] == slot + 1
                     of_tokens[ragged.offsets[example] : ragged.offsets[example + 1]] = values[row, own]
-        found[name] = of_tokens
-    return found
+        outputs[name] = of_tokens
+    return outputs

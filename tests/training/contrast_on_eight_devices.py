@@ -28,23 +28,25 @@ LAYOUTS = {
 ROWS = [[0, 1, 2, 3], [4, 5, -1, -1], [6, 7, 8, 9], [-1] * 4, [10, 11, 12, 13], [14, 15, -1, -1], [16, 17, 18, 19]]
 
 
-def measure(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+def measure(step_context, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The loss and the accuracy in a step of training, the loss in an evaluation, the gradient."""
     objective = EmbeddingContrastive()
-    of = dataclasses.replace(of, objective=objective, model=objective.model(of.model.config))
-    gradient, losses, metrics, _ = jax.jit(functools.partial(gradients, of))(params, None, batch, 0)
-    total, weight = jax.jit(functools.partial(eval_step, of))(params, None, batch)["embedding_loss"]
+    step_context = dataclasses.replace(
+        step_context, objective=objective, model=objective.model(step_context.model.config)
+    )
+    gradient, losses, metrics, _ = jax.jit(functools.partial(gradients, step_context))(params, None, batch, 0)
+    total, weight = jax.jit(functools.partial(eval_step, step_context))(params, None, batch)["embedding_loss"]
     right, _ = metrics["accuracy"]
     return float(losses["embedding"]), float(right), float(total / weight), jax.device_get(jax.tree.leaves(gradient))
 
 
-def plain(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+def plain(step_context, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The same from the terms of the whole batch at once."""
     objective = EmbeddingContrastive()
-    module, weights = objective.model(of.model.config), objective.weights(batch)["embedding"]
+    module, weights = objective.model(step_context.model.config), objective.weights(batch)["embedding"]
 
     def loss(params, train):
-        keys = shard_keys(of, 0, len(batch["tokens_BT"]))
+        keys = shard_keys(step_context, 0, len(batch["tokens_BT"]))
         sums, metrics = objective.terms(module, params, None, batch, keys, train)
         return sums["embedding"] / weights, metrics["accuracy"][0]
 
@@ -55,23 +57,23 @@ def plain(of, params: dict, batch: dict) -> tuple[float, float, float, list[np.n
 
 def main() -> None:
     objective = EmbeddingContrastive()
-    of = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
-    batch = batch_of(objective, of, [*ROWS, [-1] * 4])
+    ragged = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
+    batch = batch_of(objective, ragged, [*ROWS, [-1] * 4])
     encoder = context(dropout=0.1).model.config
     shapes = batches.param_shapes(objective, encoder, batch)
     params = batches.filled(shapes)
     loss, right, evaluated, gradient = plain(context(dropout=0.1), params, batch)
-    found = {"plain": {"loss": loss, "evaluated": evaluated, "right": right}}
+    results = {"plain": {"loss": loss, "evaluated": evaluated, "right": right}}
     for name, choices in LAYOUTS.items():
         loss_8, right_8, evaluated_8, gradient_8 = measure(context(dropout=0.1, **choices), params, batch)
         norm = np.sqrt(sum(np.sum(leaf**2) for leaf in gradient))
-        found[name] = {
+        results[name] = {
             "loss": abs(loss_8 - loss),
             "evaluated": abs(evaluated_8 - evaluated),
             "right": abs(right_8 - right),
             "gradient": float(np.sqrt(sum(np.sum((a - b) ** 2) for a, b in zip(gradient, gradient_8))) / norm),
         }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

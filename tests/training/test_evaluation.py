@@ -47,8 +47,8 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
 
 
 def evaluate(store, **choices) -> Evaluator:
-    asked = program(store, **choices)
-    return Evaluator(asked, Feeds(asked.config, store))
+    small_program = program(store, **choices)
+    return Evaluator(small_program, Feeds(small_program.config, store))
 
 
 @pytest.fixture(scope="module")

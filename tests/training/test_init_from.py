@@ -55,8 +55,8 @@ def test_heads_that_the_source_lacks_are_initialized_with_a_warning(flags, undis
     caplog.clear()
     command = [*flags, *SHORT, f"--config.init_from={tmp_path}/mlm@5", f"--workdir={tmp_path}/run"]
     assert runs.call(*command) == 0
-    [said] = [r.getMessage() for r in caplog.records if "initialized from scratch" in r.getMessage()]
-    assert "heads/nsp/classifier/kernel" in said and "mlm/transform" not in said
+    [message] = [r.getMessage() for r in caplog.records if "initialized from scratch" in r.getMessage()]
+    assert "heads/nsp/classifier/kernel" in message and "mlm/transform" not in message
 
 
 @pytest.mark.parametrize(
@@ -93,20 +93,20 @@ def test_params_that_a_hugging_face_checkpoint_lacks_are_initialized(tmp_path, c
     tokens = export.read(tmp_path / "bert").tokenizer
     program = Program(loaded, tokens.vocab_size)
     source = init_from.read(program, tokens)
-    wanted = {path for path, _ in init_from._leaves(program.abstract_state["params"])}
-    assert wanted - source.params.keys() == new
-    said = [record.getMessage() for record in caplog.records if "initialized from scratch" in record.getMessage()]
-    assert bool(said) == bool(new) and all(path in said[0] for path in new)
+    expected = {path for path, _ in init_from._leaves(program.abstract_state["params"])}
+    assert expected - source.params.keys() == new
+    messages = [record.getMessage() for record in caplog.records if "initialized from scratch" in record.getMessage()]
+    assert bool(messages) == bool(new) and all(path in messages[0] for path in new)
 
 
 @pytest.mark.parametrize(
-    "change, wanted", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
+    "change, setting", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
 )
-def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, tmp_path, capsys, change, wanted):
+def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, tmp_path, capsys, change, setting):
     source = f"--config.init_from={undisturbed / 'export'}"
     assert runs.call(*flags, source, f"--config.model.{change}", f"--workdir={tmp_path}/run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"computes another function with these weights; set model.{wanted}" in error
+    assert f"computes another function with these weights; set model.{setting}" in error
     assert not (tmp_path / "run" / "config.json").exists()
 
 

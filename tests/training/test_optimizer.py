@@ -55,12 +55,12 @@ def train(optimizer: optax.GradientTransformation, params: dict, rate: float = 0
     return seen
 
 
-def close(found, expected, rtol=1e-5, atol=1e-6):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), found, expected)
+def close(actual, expected, rtol=1e-5, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), actual, expected)
 
 
-def equal(found, expected):
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+def equal(actual, expected):
+    jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 def test_weight_decay_excludes_biases_and_layer_norms():
@@ -97,7 +97,7 @@ def test_steps_follow_the_papers(kind, clip_norm):
     expected = {name: leaf.astype(np.float64) for name, leaf in unstacked(params).items()}
     first, second = ({name: np.zeros_like(leaf) for name, leaf in expected.items()} for _ in range(2))
     steps = zip(train(make_optimizer(config), params), gradients_of(params), strict=True)
-    for step, (found, gradient) in enumerate(steps, start=1):
+    for step, (actual, gradient) in enumerate(steps, start=1):
         gradient = {name: leaf.astype(np.float64) for name, leaf in unstacked(gradient).items()}
         norm = np.sqrt(sum((leaf**2).sum() for leaf in gradient.values()))
         for name, leaf in gradient.items():
@@ -111,7 +111,7 @@ def test_steps_follow_the_papers(kind, clip_norm):
                 if kind == "lamb" and expected[name].any():
                     updates *= np.linalg.norm(expected[name]) / np.linalg.norm(updates)
             expected[name] = expected[name] - 0.1 * updates
-        close(unstacked(found), expected, rtol=1e-4, atol=1e-6)
+        close(unstacked(actual), expected, rtol=1e-4, atol=1e-6)
 
 
 def unstacked(params: dict) -> dict[str, np.ndarray]:
@@ -135,11 +135,11 @@ def test_lamb_equals_optax_on_unstacked_layers():
     theirs = optax.lamb(0.1, b1=LAMB.b1, b2=LAMB.b2, eps=LAMB.epsilon, weight_decay=LAMB.weight_decay)
     layers = [params["kernel"][index] for index in range(LAYERS)]
     state = theirs.init(layers)
-    for found, gradient in zip(train(ours, stacked), gradients_of(stacked), strict=True):
+    for actual, gradient in zip(train(ours, stacked), gradients_of(stacked), strict=True):
         kernel = gradient["encoder"]["layers"]["kernel"]
         updates, state = theirs.update([kernel[index] for index in range(LAYERS)], state, layers)
         layers = optax.apply_updates(layers, updates)
-        close([*found["encoder"]["layers"]["kernel"]], layers)
+        close([*actual["encoder"]["layers"]["kernel"]], layers)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
@@ -152,8 +152,8 @@ def test_the_first_matching_multiplier_scales_the_step(kind):
     )
     params = stacked_params()
     plain = train(make_optimizer(config), params)[0]
-    found = train(make_optimizer(dataclasses.replace(config, multipliers=multipliers)), params)[0]
-    plain, found = (jax.tree.map(lambda after, before: after - before, tree, params) for tree in (plain, found))
+    scaled = train(make_optimizer(dataclasses.replace(config, multipliers=multipliers)), params)[0]
+    plain, scaled = (jax.tree.map(lambda after, before: after - before, tree, params) for tree in (plain, scaled))
     by_layer = jnp.array([2.0, 1.0, 0.0])
     plain["encoder"]["embeddings"]["word"] *= 0.1
     plain["encoder"]["layers"]["norm"] = jax.tree.map(lambda leaf: 0.1 * leaf, plain["encoder"]["layers"]["norm"])
@@ -162,7 +162,7 @@ def test_the_first_matching_multiplier_scales_the_step(kind):
         "kernel": dense["kernel"] * by_layer[:, None, None],
         "bias": dense["bias"] * by_layer[:, None],
     }
-    close(found, plain)
+    close(scaled, plain)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
@@ -184,10 +184,10 @@ def test_frozen_parameters_have_no_moments_and_stay_bit_for_bit(kind):
 def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
     params = stacked_params()
     config = dataclasses.replace(CONFIG, kind=kind)
-    found = train(make_optimizer(dataclasses.replace(config, frozen=("^heads/",))), params)
+    steps = train(make_optimizer(dataclasses.replace(config, frozen=("^heads/",))), params)
     optimizer, alone = make_optimizer(config), {"encoder": params["encoder"]}
     state = optimizer.init(alone)
-    for after, gradient in zip(found, gradients_of(params), strict=True):
+    for after, gradient in zip(steps, gradients_of(params), strict=True):
         updates, state = optimizer.update({"encoder": gradient["encoder"]}, state, alone)
         alone, _ = apply_updates(alone, updates, jnp.float32(0.1))
         equal({"encoder": after["encoder"]}, alone)

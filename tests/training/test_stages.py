@@ -118,7 +118,7 @@ def test_each_segment_is_longer_than_its_warm_up():
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 4000))
 def test_micro_batches_are_the_fewest_that_are_small_enough(rows, seq_len, micro_tokens):
     count = micro_batches(rows, seq_len, micro_tokens)
-    possible = [each for each in range(1, rows + 1) if rows % each == 0 and rows // each * seq_len <= micro_tokens]
+    possible = [parts for parts in range(1, rows + 1) if rows % parts == 0 and rows // parts * seq_len <= micro_tokens]
     assert count == (min(possible) if possible else rows)
 
 
@@ -185,6 +185,6 @@ def test_frozen_parameters_are_saved_and_restored_without_moments(flags, tmp_pat
     assert runs.call(*flags, *TWO, *frozen, f"--workdir={parted}") == 0
     assert runs.weights(parted) == runs.weights(whole)
     begun, ended = (read_checkpoint(whole, step).params["encoder"] for step in ("10", "40"))
-    for found, before in zip(jax.tree.leaves(ended["embeddings"]), jax.tree.leaves(begun["embeddings"]), strict=True):
-        np.testing.assert_array_equal(found, before)
+    for after, before in zip(jax.tree.leaves(ended["embeddings"]), jax.tree.leaves(begun["embeddings"]), strict=True):
+        np.testing.assert_array_equal(after, before)
     assert not np.array_equal(ended["pooler"]["kernel"], begun["pooler"]["kernel"])

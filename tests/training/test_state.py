@@ -59,7 +59,7 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()
     deep = grow(shallow, program.at(1).abstract_state)["params"]["encoder"]
-    found = Encoder(program.at(1).encoder).apply(
+    encoded = Encoder(program.at(1).encoder).apply(
         {"params": deep}, batch["tokens_BT"], batch["segments_BT"], batch["positions_BT"], batch["examples_BT"]
     )
 
@@ -71,7 +71,7 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(jnp.asarray(batch["examples_BT"]))
             hidden_BTD = Layer(config).apply({"params": layer}, hidden_BTD, visibility)
-    np.testing.assert_allclose(found.hidden, hidden_BTD, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(encoded.hidden, hidden_BTD, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -44,11 +44,11 @@ def test_micro_batches_do_not_change_the_gradient(micro_tokens):
     params = batches.param_shapes(context().objective, context().model.config, batch)
     params = batches.filled(params)
 
-    def of(micro_tokens):
+    def gradients_with(micro_tokens):
         split = context(micro_tokens=micro_tokens)
         return jax.jit(lambda: gradients(split, params, None, batch, jnp.int32(0)))()
 
-    (gradient, *rest), (expected, *expected_rest) = of(micro_tokens), of(0)
+    (gradient, *rest), (expected, *expected_rest) = gradients_with(micro_tokens), gradients_with(0)
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * largest), gradient, expected)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), rest, expected_rest)

@@ -58,25 +58,25 @@ def context(
 
 
 @functools.cache
-def _compiled(of: StepContext):
+def _compiled(parts: StepContext):
     """(the state at step 0, a function that trains a chunk), compiled once for all tests."""
-    create = new_state(lambda key: of.objective.init(of.model, key, batches.make(1)), of.optimizer)
-    abstract = abstract_state(create, of.layout.mesh, of.layout.rules)
+    create = new_state(lambda key: parts.objective.init(parts.model, key, batches.make(1)), parts.optimizer)
+    abstract = abstract_state(create, parts.layout.mesh, parts.layout.rules)
     layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    run = jax.jit(functools.partial(train_chunk, of), out_shardings=(layout, replicated(of.layout.mesh)))
-    return init_state(create, abstract, of.seed), run
+    run = jax.jit(functools.partial(train_chunk, parts), out_shardings=(layout, replicated(parts.layout.mesh)))
+    return init_state(create, abstract, parts.seed), run
 
 
 class Trainer:
     """A state, and steps that move it on.
 
     Args:
-      of: what is trained.
+      parts: the static arguments of a step.
     """
 
-    def __init__(self, of: StepContext):
-        self._mesh = of.layout.mesh
-        state, self._run = _compiled(of)
+    def __init__(self, parts: StepContext):
+        self._mesh = parts.layout.mesh
+        state, self._run = _compiled(parts)
         self.state = dict(state)
 
     def train(self, *steps: dict, steps_per_call: int = 1) -> dict[str, np.ndarray]:

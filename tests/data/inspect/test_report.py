@@ -25,8 +25,8 @@ def test_equally_frequent_pieces_suggest_no_more_than_there_are():
     assert suggested_types(np.full(300, 1000)) == 300
 
 
-def counts(**given):
-    return {"documents": 3, "sentences": 9, "words": 100, "tokens": 130, "unk": 0, "bytes": 600} | given
+def counts(**changes):
+    return {"documents": 3, "sentences": 9, "words": 100, "tokens": 130, "unk": 0, "bytes": 600} | changes
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def reported(tmp_path):
         writer.append(np.array([7, 8], np.uint16), np.array([2]), np.array([1]))
         writer.close()
 
-    def of(train):
+    def report_of(train):
         contents = {
             "counts": {"train": train, "heldout": dict.fromkeys(train, counts())},
             "duplicates": dict.fromkeys(train, 2),
@@ -50,7 +50,7 @@ def reported(tmp_path):
         write_manifest(tmp_path, {}, trained, contents)
         return report(TokenStore.open(tmp_path))
 
-    return of
+    return report_of
 
 
 def test_the_report_counts_what_a_store_has(reported):

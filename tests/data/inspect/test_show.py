@@ -21,14 +21,14 @@ def feed(store) -> Feed:
 
 
 def test_every_example_segment_and_prediction_is_shown(store, feed):
-    shown, batch = show(feed, store.tokenizer, ROWS), feed.batch(np.arange(ROWS))
-    assert len(re.findall(r"^row ", shown, re.M)) == ROWS
+    output, batch = show(feed, store.tokenizer, ROWS), feed.batch(np.arange(ROWS))
+    assert len(re.findall(r"^row ", output, re.M)) == ROWS
     examples = batch["example_ids_BN"][batch["example_ids_BN"] >= 0]
-    assert [int(number) for number in re.findall(r"^  example (\d+)", shown, re.M)] == examples.tolist()
+    assert [int(number) for number in re.findall(r"^  example (\d+)", output, re.M)] == examples.tolist()
     labels = batch["nsp_labels_BN"][batch["example_ids_BN"] >= 0]
-    assert [int(label) for label in re.findall(r"nsp=(\d)", shown)] == labels.tolist()
-    assert len(re.findall(r"^    [AB]  ", shown, re.M)) == 2 * len(examples)
-    rows = shown.split("\nrow ")[1:]
+    assert [int(label) for label in re.findall(r"nsp=(\d)", output)] == labels.tolist()
+    assert len(re.findall(r"^    [AB]  ", output, re.M)) == 2 * len(examples)
+    rows = output.split("\nrow ")[1:]
     for row, text in enumerate(rows):
         assert text.count("‹") == (batch["mlm_weights_BK"][row] > 0).sum()
         assert f"{(batch['examples_BT'][row] > 0).sum()} of 48 positions" in text
@@ -38,8 +38,8 @@ def test_every_example_segment_and_prediction_is_shown(store, feed):
 
 def test_with_the_labels_filled_in_the_text_equals_the_corpus(store, feed):
     """The words of the first row, with the originals in place of the masked tokens, are in the store in this order."""
-    shown = show(feed, store.tokenizer, 1)
-    line = re.search(r"^    A  (.*)$", shown, re.M)[1]
+    output = show(feed, store.tokenizer, 1)
+    line = re.search(r"^    A  (.*)$", output, re.M)[1]
     filled = re.sub(r"(\[MASK\]|[^\s‹›]*)‹([^›]+)›", lambda match: match[1] if match[2] == "=" else match[2], line)
     words = filled.replace("[CLS]", "").replace("[SEP]", "").split()
     text = store.tokenizer.decode(store.split("train").tokens.tolist()).split()

@@ -28,9 +28,9 @@ def folder(tmp_path):
 
 
 def test_a_local_folder(folder):
-    found = read(f"hf:{folder}", "body")
-    assert found[0] == Document("train-00000-of-00001.arrow", 1, "train 0 é")
-    assert [document.text for document in found] == [f"train {number} é" for number in range(2500)]
+    documents = read(f"hf:{folder}", "body")
+    assert documents[0] == Document("train-00000-of-00001.arrow", 1, "train 0 é")
+    assert [document.text for document in documents] == [f"train {number} é" for number in range(2500)]
     assert texts(f"hf:{folder}:test", "body") == ["test 0 é", "test 1 é"]
 
 

@@ -28,8 +28,8 @@ class BertjaxLetters(tfds.core.GeneratorBasedBuilder):
             "test": self._generate_examples([b"Test."] * 3),
         }
 
-    def _generate_examples(self, found):
-        yield from ((number, {"body": text, "id": str(number)}) for number, text in enumerate(found))
+    def _generate_examples(self, contents):
+        yield from ((number, {"body": text, "id": str(number)}) for number, text in enumerate(contents))
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_each_shard_of_a_split_is_a_part(folder):
     parts = sources.parts("tfds:bertjax_letters/good", "body")
     names = [f"bertjax_letters-train.array_record-0000{shard}-of-00003" for shard in range(3)]
     assert [part.name for part in parts] == names
-    found = read("tfds:bertjax_letters/good", "body")
-    assert sorted(document.text for document in found) == sorted(f"Text {number} é." for number in range(150))
-    assert found[0].id == f"{names[0]}:1" and found[-1].id.startswith(f"{names[2]}:")
+    documents = read("tfds:bertjax_letters/good", "body")
+    assert sorted(document.text for document in documents) == sorted(f"Text {number} é." for number in range(150))
+    assert documents[0].id == f"{names[0]}:1" and documents[-1].id.startswith(f"{names[2]}:")
     assert read("tfds:bertjax_letters/good:test", "body") == [
         Document(f"bertjax_letters-test.array_record-0000{shard}-of-00003", 1, "Test.") for shard in range(3)
     ]

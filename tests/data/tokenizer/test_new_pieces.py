@@ -14,7 +14,7 @@ from tests.interop import models
 SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]
 
 
-def of(tmp_path, *pieces: str, lowercase: bool = True):
+def with_pieces(tmp_path, *pieces: str, lowercase: bool = True):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in [*SYMBOLS, *pieces]))
     return wordpiece.from_vocab(path, lowercase)
@@ -25,20 +25,22 @@ def read(tokens, text: str) -> list[str]:
 
 
 def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
-    old = of(tmp_path, "ab", "c", "##c", "##ab")
-    found = new_pieces.extend(old, ["cab", "##cab", "abc", "cab", "ab"])
-    assert [found.tokenizer.piece(i) for i in range(old.vocab_size)] == [old.piece(i) for i in range(old.vocab_size)]
-    assert [found.tokenizer.piece(i) for i in range(9, 12)] == ["cab", "##cab", "abc"] == list(found.pieces)
-    assert found.tokenizer.vocab_size == 12 and found.known == 2
-    names = [[old.piece(i) for i in parts] for parts in found.parts]
+    old = with_pieces(tmp_path, "ab", "c", "##c", "##ab")
+    extension = new_pieces.extend(old, ["cab", "##cab", "abc", "cab", "ab"])
+    assert [extension.tokenizer.piece(i) for i in range(old.vocab_size)] == [
+        old.piece(i) for i in range(old.vocab_size)
+    ]
+    assert [extension.tokenizer.piece(i) for i in range(9, 12)] == ["cab", "##cab", "abc"] == list(extension.pieces)
+    assert extension.tokenizer.vocab_size == 12 and extension.known == 2
+    names = [[old.piece(i) for i in parts] for parts in extension.parts]
     assert names == [["c", "##ab"], ["##c", "##ab"], ["ab", "##c"]]
-    assert found.tokenizer.special_ids == old.special_ids
-    assert found.tokenizer.continuation_ids == old.continuation_ids | {10}
+    assert extension.tokenizer.special_ids == old.special_ids
+    assert extension.tokenizer.continuation_ids == old.continuation_ids | {10}
 
 
 def test_only_words_that_hold_a_new_piece_change(tmp_path):
     letters = "abcde"
-    old = of(tmp_path, *letters, *(f"##{c}" for c in letters), "de", "##bc")
+    old = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "de", "##bc")
     new = new_pieces.extend(old, ["abd", "##ce"]).tokenizer
     words = ["".join(word) for word in itertools.product(letters, repeat=4)]
     changed = {word for word in words if read(old, word) != read(new, word)}
@@ -49,17 +51,17 @@ def test_only_words_that_hold_a_new_piece_change(tmp_path):
 
 def test_a_character_without_a_continuation_is_named(tmp_path):
     """A longer word may be lost then: there is no going back to a shorter piece."""
-    old = of(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
+    old = with_pieces(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
     assert read(old, "covidx") == ["cov", "##idx"]
-    found = new_pieces.extend(old, ["covid"])
-    assert read(found.tokenizer, "covidx") == ["[UNK]"] and found.no_continuation == ("x",)
-    assert new_pieces.extend(of(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
+    extension = new_pieces.extend(old, ["covid"])
+    assert read(extension.tokenizer, "covidx") == ["[UNK]"] and extension.no_continuation == ("x",)
+    assert new_pieces.extend(with_pieces(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
 
 
 def test_a_word_that_was_unknown_begins_as_unk(tmp_path):
-    old = of(tmp_path, "a", "##b", "#")
-    found = new_pieces.extend(old, ["zab", "##zab", "ab"])
-    assert found.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
+    old = with_pieces(tmp_path, "a", "##b", "#")
+    extension = new_pieces.extend(old, ["zab", "##zab", "ab"])
+    assert extension.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
 
 
 @pytest.mark.parametrize(
@@ -76,12 +78,12 @@ def test_a_word_that_was_unknown_begins_as_unk(tmp_path):
 )
 def test_pieces_that_no_text_could_become_are_refused(tmp_path, pieces, complaint):
     with pytest.raises(UserError, match=complaint):
-        new_pieces.extend(of(tmp_path, "a", "##a", "##b"), pieces)
+        new_pieces.extend(with_pieces(tmp_path, "a", "##a", "##b"), pieces)
 
 
 def test_mining_takes_what_saves_the_most_tokens(tmp_path):
     letters = "abcde"
-    tokens = of(tmp_path, *letters, *(f"##{c}" for c in letters), "1", "##1", "bad")
+    tokens = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "1", "##1", "bad")
     counts = collections.Counter(abc=6, abcde=5, ab=9, bad=99, zz=7, a=50, eeeeeee=4)
     counts["11"], counts["b" * 101] = 80, 80
     # Saved: abcde 4 * 5, abc 2 * 6, ab 1 * 9, zz (one [UNK]) 7; eeeeeee is too rare, 11 no word, the last too long.
@@ -91,7 +93,7 @@ def test_mining_takes_what_saves_the_most_tokens(tmp_path):
 
 
 def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path):
-    tokens = of(tmp_path, "a", "##b")
+    tokens = with_pieces(tmp_path, "a", "##b")
     assert new_pieces.count_words(["Ab, ab\nAB-a"], tokens) == {"ab": 3, "a": 1, ",": 1, "-": 1}
     assert new_pieces.tokens(collections.Counter(ab=3, a=1), tokens) == 7
 

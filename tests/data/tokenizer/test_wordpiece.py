@@ -42,10 +42,10 @@ def test_ideographs_stand_apart_and_hangul_does_not(vocab):
     assert pieces(tokens, "\uc81c1\uc870(\u4eba\u4eba)") == ["\uc81c1", "##\uc870", "(", "\u4eba", "\u4eba", ")"]
 
 
-@pytest.mark.parametrize("lowercase, found", [(False, ["[UNK]", "caf\u00e9"]), (True, ["the", "cafe"])])
-def test_lower_case_and_accents(vocab, lowercase, found):
+@pytest.mark.parametrize("lowercase, expected", [(False, ["[UNK]", "caf\u00e9"]), (True, ["the", "cafe"])])
+def test_lower_case_and_accents(vocab, lowercase, expected):
     tokens = tokenizer.from_model(vocab, lowercase)
-    assert pieces(tokens, "The cafe\u0301") == found
+    assert pieces(tokens, "The cafe\u0301") == expected
     assert tokens.fingerprint != tokenizer.from_model(vocab, not lowercase).fingerprint
 
 

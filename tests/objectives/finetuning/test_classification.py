@@ -39,15 +39,15 @@ def case(request, store):
 
 def test_packed_rows_give_the_terms_of_single_ones(case, store):
     objective, module, params, ragged = case
-    found = []
+    results = []
     for rows_BN in ([[0], [1], [2], [3]], [[2, 0, -1], [3, -1, -1], [-1, -1, 1]], [[0, 1], [2, 3], [-1, -1]]):
         batch = batch_of(objective, ragged, rows_BN, store)
         assert float(objective.weights(batch)[objective.term]) == 4.0
-        found.append(objective.terms(module, params, None, batch, jax.random.key(1), False))
-    for terms, metrics in found[1:]:
-        np.testing.assert_allclose(terms[objective.term], found[0][0][objective.term], rtol=1e-5)
+        results.append(objective.terms(module, params, None, batch, jax.random.key(1), False))
+    for terms, metrics in results[1:]:
+        np.testing.assert_allclose(terms[objective.term], results[0][0][objective.term], rtol=1e-5)
         for name, (total, weight) in metrics.items():
-            np.testing.assert_allclose((total, weight), found[0][1][name], rtol=1e-6)
+            np.testing.assert_allclose((total, weight), results[0][1][name], rtol=1e-6)
 
 
 def test_the_last_layer_is_computed_at_the_summary_positions_only(case, store):

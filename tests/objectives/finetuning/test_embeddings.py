@@ -14,7 +14,7 @@ from tests.objectives.groups import ENCODER, batch_of, examples, module_and_para
 
 CLASSES = ("contradiction", "entailment", "neutral")
 SCORES, NUMBERS = np.array([5.0, 0.5, 2.5], np.float32), np.array([1, 0, 2], np.int32)
-APART = [[0, 1], [2, 3], [4, 5]]
+SEPARATE_ROWS = [[0, 1], [2, 3], [4, 5]]
 OBJECTIVES = [EmbeddingRegression(full_score=5.0), EmbeddingClassification(CLASSES), EmbeddingContrastive()]
 
 
@@ -28,21 +28,21 @@ def pairs(objective):
 @pytest.fixture(scope="module", params=OBJECTIVES, ids=lambda objective: type(objective).__name__)
 def case(request):
     """(objective, module, params, examples)."""
-    objective, of = request.param, pairs(request.param)
-    module, params = module_and_params(objective, batch_of(objective, of, APART))
-    return objective, module, params, of
+    objective, ragged = request.param, pairs(request.param)
+    module, params = module_and_params(objective, batch_of(objective, ragged, SEPARATE_ROWS))
+    return objective, module, params, ragged
 
 
-def embeddings(params, of) -> np.ndarray:
+def embeddings(params, ragged) -> np.ndarray:
     """float64, from the encoder on each example alone: the mean of its last hidden states."""
-    tokens_BT = np.zeros((len(of.ids), max(of.lengths)), np.int32)
-    is_token_BT = np.arange(max(of.lengths)) < of.lengths[:, None]
-    tokens_BT[is_token_BT] = of.tokens
+    tokens_BT = np.zeros((len(ragged.ids), max(ragged.lengths)), np.int32)
+    is_token_BT = np.arange(max(ragged.lengths)) < ragged.lengths[:, None]
+    tokens_BT[is_token_BT] = ragged.tokens
     encode = jax.jit(
         lambda params, *inputs: Encoder(ENCODER).apply({"params": params}, inputs[0], examples_BT=inputs[1])
     )
     hidden_BTD = np.asarray(encode(params["encoder"], tokens_BT, is_token_BT).hidden, np.float64)
-    return np.stack([hidden_TD[:length].mean(axis=0) for hidden_TD, length in zip(hidden_BTD, of.lengths)])
+    return np.stack([hidden_TD[:length].mean(axis=0) for hidden_TD, length in zip(hidden_BTD, ragged.lengths)])
 
 
 def cross_entropy(logits, labels) -> float:
@@ -50,9 +50,9 @@ def cross_entropy(logits, labels) -> float:
 
 
 def test_terms_are_those_of_the_definition(case):
-    objective, module, params, of = case
-    terms, metrics = terms_of(objective, module, params, batch_of(objective, of, APART))
-    u, v = embeddings(params, of)[::2], embeddings(params, of)[1::2]
+    objective, module, params, ragged = case
+    terms, metrics = terms_of(objective, module, params, batch_of(objective, ragged, SEPARATE_ROWS))
+    u, v = embeddings(params, ragged)[::2], embeddings(params, ragged)[1::2]
     cosines = u @ v.T / np.linalg.norm(u, axis=1)[:, None] / np.linalg.norm(v, axis=1)
     if isinstance(objective, EmbeddingRegression):
         logits, expected = None, np.sum((np.diag(cosines) - SCORES / 5.0) ** 2)
@@ -70,18 +70,18 @@ def test_terms_are_those_of_the_definition(case):
 
 @pytest.mark.parametrize("rows_BN", [[[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]], [[4, 5, 0, 1, 2, 3]]])
 def test_packed_rows_give_the_terms_of_single_pairs(case, rows_BN):
-    objective, module, params, of = case
-    found = []
-    for rows in (APART, rows_BN):
-        batch = batch_of(objective, of, rows)
+    objective, module, params, ragged = case
+    results = []
+    for rows in (SEPARATE_ROWS, rows_BN):
+        batch = batch_of(objective, ragged, rows)
         assert float(objective.weights(batch)["embedding"]) == 3.0
-        found.append(terms_of(objective, module, params, batch))
-    np.testing.assert_allclose(found[1][0]["embedding"], found[0][0]["embedding"], rtol=1e-4)
-    assert found[1][1] == found[0][1]
+        results.append(terms_of(objective, module, params, batch))
+    np.testing.assert_allclose(results[1][0]["embedding"], results[0][0]["embedding"], rtol=1e-4)
+    assert results[1][1] == results[0][1]
 
 
 def test_gradients_pass_empty_slots(case):
-    objective, module, params, of = case
+    objective, module, params, ragged = case
 
     @jax.jit
     @jax.grad
@@ -89,25 +89,25 @@ def test_gradients_pass_empty_slots(case):
         return terms_of(objective, module, params, batch)[0]["embedding"]
 
     layouts = [[0, 1, -1, -1], [2, 3, -1, -1], [4, 5, -1, -1]], [[2, 3, 0, 1], [-1] * 4, [4, 5, -1, -1]]
-    alone, packed = (gradient(params, batch_of(objective, of, rows)) for rows in layouts)
+    alone, packed = (gradient(params, batch_of(objective, ragged, rows)) for rows in layouts)
     for one, other in zip(jax.tree.leaves(alone), jax.tree.leaves(packed), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
 
 
 def test_predictions_and_scores_of_pairs(case):
-    objective, module, params, of = case
-    batch = batch_of(objective, of, [[2, 3, 0, 1], [4, 5, -1, -1]])
+    objective, module, params, ragged = case
+    batch = batch_of(objective, ragged, [[2, 3, 0, 1], [4, 5, -1, -1]])
     chosen = batch["example_ids_BN"] >= 0
     outputs = outputs_of(objective, module, params, batch)
     order = batch["example_ids_BN"][chosen]
-    of, whole = of.take(order), embeddings(params, of)[order]
+    ragged, whole = ragged.take(order), embeddings(params, ragged)[order]
     u, v = whole[::2], whole[1::2]
     cosines = np.sum(u * v, axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     records = [{"id": int(number) // 2, "_where": "here"} for number in order]
-    predicted = objective.predictions(outputs, of, records)
+    predicted = objective.predictions(outputs, ragged, records)
     assert [record["id"] for record in predicted] == [1, 0, 2] and "_where" not in predicted[0]
     np.testing.assert_allclose([record["cosine"] for record in predicted], cosines, atol=2e-6)
-    scores = objective.score(outputs, of, records)
+    scores = objective.score(outputs, ragged, records)
     if isinstance(objective, EmbeddingRegression):
         expected = SCORES[[1, 0, 2]]
         assert scores["spearman"] == pytest.approx(stats.spearmanr(cosines, expected).statistic)
@@ -129,11 +129,11 @@ def test_contrastive_cosines_are_correlated_where_there_are_numbers():
 def test_a_mean_covers_one_example_only():
     hidden_BTD = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
     examples_BT = np.array([[1, 1, 2, 2, 2, 0], [2, 0, 0, 0, 0, 0]])
-    found = mean_of_examples(hidden_BTD, examples_BT, slots=3)
+    means = mean_of_examples(hidden_BTD, examples_BT, slots=3)
     expected = np.zeros((2, 3, 3))
     expected[0, 0], expected[0, 1] = hidden_BTD[0, :2].mean(axis=0), hidden_BTD[0, 2:5].mean(axis=0)
     expected[1, 1] = hidden_BTD[1, 0]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(means, expected, atol=1e-6)
 
 
 def test_a_unit_vector_of_nothing_is_nothing():

@@ -11,29 +11,29 @@ from tests.objectives.groups import ENCODER, batch_of, examples, module_and_para
 
 OBJECTIVE = MultipleChoice(("0", "1", "2"))
 RIGHT = np.array([2, 0, 1], np.int32)
-APART = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+SEPARATE_ROWS = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
 @pytest.fixture(scope="module")
 def case():
     """(module, params, nine examples of three records)."""
-    of = examples([4, 5, 3, 6, 4, 7, 3, 5, 4], {"choice": np.repeat(RIGHT, 3)})
-    return *module_and_params(OBJECTIVE, batch_of(OBJECTIVE, of, APART)), of
+    ragged = examples([4, 5, 3, 6, 4, 7, 3, 5, 4], {"choice": np.repeat(RIGHT, 3)})
+    return *module_and_params(OBJECTIVE, batch_of(OBJECTIVE, ragged, SEPARATE_ROWS)), ragged
 
 
-def scores(params, of) -> np.ndarray:
+def scores(params, ragged) -> np.ndarray:
     """float64 [3, 3], of each example in a row of its own."""
-    batch = batch_of(OBJECTIVE, of, np.arange(9)[:, None])
+    batch = batch_of(OBJECTIVE, ragged, np.arange(9)[:, None])
     single = MultipleChoice(("0",))
     logits_BG1 = jax.jit(functools.partial(single.apply, single.model(ENCODER)))(params, batch)
     return np.asarray(logits_BG1, np.float64).reshape(3, 3)
 
 
 def test_terms_are_those_of_the_definition(case):
-    module, params, of = case
-    batch = batch_of(OBJECTIVE, of, APART)
+    module, params, ragged = case
+    batch = batch_of(OBJECTIVE, ragged, SEPARATE_ROWS)
     terms, metrics = terms_of(OBJECTIVE, module, params, batch)
-    of_each = scores(params, of)
+    of_each = scores(params, ragged)
     expected = np.sum(np.log(np.exp(of_each).sum(axis=1)) - of_each[np.arange(3), RIGHT])
     np.testing.assert_allclose(terms["multiple_choice"], expected, rtol=1e-5)
     assert tuple(map(float, metrics["accuracy"])) == (np.sum(of_each.argmax(axis=1) == RIGHT), 3.0)
@@ -44,24 +44,24 @@ def test_terms_are_those_of_the_definition(case):
     "rows_BN", [[[3, 4, 5, 0, 1, 2], [-1] * 6, [6, 7, 8, -1, -1, -1]], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]]]
 )
 def test_packed_rows_give_the_terms_of_single_records(case, rows_BN):
-    module, params, of = case
-    found = []
-    for rows in (APART, rows_BN):
-        batch = batch_of(OBJECTIVE, of, rows)
+    module, params, ragged = case
+    results = []
+    for rows in (SEPARATE_ROWS, rows_BN):
+        batch = batch_of(OBJECTIVE, ragged, rows)
         assert float(OBJECTIVE.weights(batch)["multiple_choice"]) == 3.0
-        found.append(terms_of(OBJECTIVE, module, params, batch))
-    np.testing.assert_allclose(found[1][0]["multiple_choice"], found[0][0]["multiple_choice"], rtol=1e-5)
-    assert found[1][1] == found[0][1]
+        results.append(terms_of(OBJECTIVE, module, params, batch))
+    np.testing.assert_allclose(results[1][0]["multiple_choice"], results[0][0]["multiple_choice"], rtol=1e-5)
+    assert results[1][1] == results[0][1]
 
 
 def test_the_prediction_for_a_record(case):
-    module, params, of = case
-    batch = batch_of(OBJECTIVE, of, [[3, 4, 5, 0, 1, 2], [6, 7, 8, -1, -1, -1]])
+    module, params, ragged = case
+    batch = batch_of(OBJECTIVE, ragged, [[3, 4, 5, 0, 1, 2], [6, 7, 8, -1, -1, -1]])
     chosen = batch["example_ids_BN"] >= 0
     outputs = outputs_of(OBJECTIVE, module, params, batch)
     records = [{"id": int(number) // 3, "_where": "here"} for number in batch["example_ids_BN"][chosen]]
-    predicted = OBJECTIVE.predictions(outputs, of, records)
-    of_each = scores(params, of)[[1, 0, 2]]
+    predicted = OBJECTIVE.predictions(outputs, ragged, records)
+    of_each = scores(params, ragged)[[1, 0, 2]]
     expected = np.exp(of_each) / np.exp(of_each).sum(axis=1, keepdims=True)
     assert [record["id"] for record in predicted] == [1, 0, 2] and "_where" not in predicted[0]
     np.testing.assert_allclose([record["probabilities"] for record in predicted], expected, atol=1e-5)
@@ -73,6 +73,9 @@ def test_the_most_frequent_number_is_the_baseline(case):
     assert OBJECTIVE.baselines(batch, np.array([9, 1, 5])) == {"majority_accuracy": (1.0, 3)}
     assert OBJECTIVE.baselines(batch, np.array([1, 1, 0])) == {"majority_accuracy": (1.0, 3)}
     twelve = MultipleChoice(tuple(sorted(map(str, range(12)))))  # "10" stands before "2"
-    of = examples([3] * 12, {"choice": np.full(12, 2, np.int32)})
+    ragged = examples([3] * 12, {"choice": np.full(12, 2, np.int32)})
     counts = np.array([5 if name == "2" else 1 for name in twelve.classes])
-    assert twelve.baselines(batch_of(twelve, of, [list(range(10)) + [10, 11]]), counts)["majority_accuracy"] == (1.0, 1)
+    assert twelve.baselines(batch_of(twelve, ragged, [list(range(10)) + [10, 11]]), counts)["majority_accuracy"] == (
+        1.0,
+        1,
+    )

@@ -103,15 +103,19 @@ def test_gold_answers_have_100(loaded):
         "f1_without_answer": 100.0,
     }
     predictions = objective.predictions(gold_logits(shuffled), ragged, records)
-    assert [each["id"] for each in predictions] == [record["id"] for record in examples.records]
-    for each, record in zip(predictions, examples.records):
-        assert "context" not in each
+    assert [prediction["id"] for prediction in predictions] == [record["id"] for record in examples.records]
+    for prediction, record in zip(predictions, examples.records):
+        assert "context" not in prediction
         if record["answers"]:
-            assert each["prediction"] == record["answers"][0]["text"]
-            assert record["context"][each["begin"] : each["stop"]] == each["prediction"] == each["nbest"][0]["text"]
-            assert each["score"] == 18.0
+            assert prediction["prediction"] == record["answers"][0]["text"]
+            assert (
+                record["context"][prediction["begin"] : prediction["stop"]]
+                == prediction["prediction"]
+                == prediction["nbest"][0]["text"]
+            )
+            assert prediction["score"] == 18.0
         else:
-            assert (each["prediction"], each["begin"], each["stop"]) == ("", -1, -1)
+            assert (prediction["prediction"], prediction["begin"], prediction["stop"]) == ("", -1, -1)
 
 
 def predict(spelling, logits, context="ab cd", question="w", **choices):
@@ -130,12 +134,18 @@ def test_spans_neither_run_backwards_nor_leave_the_context_nor_are_too_long(spel
     # [CLS] w [SEP] a ##b c ##d [SEP]
     logits = {0: (99, 99), 1: (99, 99), 2: (99, 99), 7: (99, 99), 6: (5, -9), 3: (-1, 4), 4: (2, 1), 5: (0, 0)}
     prediction = predict(spelling, logits)
-    assert [(each["text"], each["score"]) for each in prediction["nbest"][:3]] == [("a", 3.0), ("b", 3.0), ("b c", 2.0)]
+    assert [(candidate["text"], candidate["score"]) for candidate in prediction["nbest"][:3]] == [
+        ("a", 3.0),
+        ("b", 3.0),
+        ("b c", 2.0),
+    ]
     assert (prediction["begin"], prediction["stop"]) == (0, 1)
     assert "no_answer" not in prediction
-    assert all(len(each["text"].replace(" ", "")) <= 2 for each in predict(spelling, logits, longest=2)["nbest"])
+    assert all(
+        len(candidate["text"].replace(" ", "")) <= 2 for candidate in predict(spelling, logits, longest=2)["nbest"]
+    )
     assert len(predict(spelling, logits, nbest=3)["nbest"]) == 3
-    assert {each["text"] for each in predict(spelling, logits, nbest=99)["nbest"]} == {
+    assert {candidate["text"] for candidate in predict(spelling, logits, nbest=99)["nbest"]} == {
         *("a", "ab", "ab c", "ab cd", "b", "b c", "b cd", "c", "cd", "d")
     }
 
@@ -154,13 +164,13 @@ def test_the_best_spans_are_those_of_all_spans(spelling, seed, context, longest)
             scores[text] = max(scores.get(text, -np.inf), logits_T2[first, 0] + logits_T2[last, 1])
     objective = QuestionAnswering(longest=longest, nbest=100)
     (prediction,) = objective.predictions({"logits": logits_T2}, examples.ragged, examples.records)
-    found = {each["text"]: each["score"] for each in prediction["nbest"]}
-    assert found == pytest.approx(scores, abs=1e-4) and list(found.values()) == sorted(found.values(), reverse=True)
+    best = {candidate["text"]: candidate["score"] for candidate in prediction["nbest"]}
+    assert best == pytest.approx(scores, abs=1e-4) and list(best.values()) == sorted(best.values(), reverse=True)
 
 
 def test_no_answer_text_is_repeated(spelling):
     prediction = predict(spelling, {}, context="a a")
-    assert [each["text"] for each in prediction["nbest"]] == ["a", "a a"]
+    assert [candidate["text"] for candidate in prediction["nbest"]] == ["a", "a a"]
 
 
 @pytest.mark.parametrize("threshold, answer", [(0.0, ""), (0.9, ""), (1.0, "ab"), (2.0, "ab")])

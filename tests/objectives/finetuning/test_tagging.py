@@ -39,12 +39,12 @@ def test_packing_changes_nothing(format, spelling):
 
 
 def test_only_first_pieces_weigh_and_each_word_once(format, spelling):
-    found = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
-    assert max(np.bincount(found.examples.record_of)) > 1
-    words = sum(len(record["words"]) for record in found.examples.records)
-    assert Tagging(CLASSES).weights(found.batch)["tagging"] == words
-    first = found.batch["tags_BT"] >= 0
-    pieces = [spelling.piece(token) for token in found.batch["tokens_BT"][first]]
+    labeled = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
+    assert max(np.bincount(labeled.examples.record_of)) > 1
+    words = sum(len(record["words"]) for record in labeled.examples.records)
+    assert Tagging(CLASSES).weights(labeled.batch)["tagging"] == words
+    first = labeled.batch["tags_BT"] >= 0
+    pieces = [spelling.piece(token) for token in labeled.batch["tokens_BT"][first]]
     assert not any(piece.startswith(("##", "[")) for piece in pieces)
 
 
@@ -64,7 +64,7 @@ def test_the_order_of_the_examples_does_not_matter(format, spelling):
     ragged = examples.take(order)
     records = [examples.records[number] for number in examples.record_of[order]]
     predicted = Tagging(CLASSES).predictions({"guesses": ragged.token_labels["tag"]}, ragged, records)
-    assert [each["prediction"] for each in predicted] == [record["tags"] for record in examples.records]
+    assert [prediction["prediction"] for prediction in predicted] == [record["tags"] for record in examples.records]
 
 
 def test_a_record_with_a_missing_window_is_not_scored(format, spelling):
@@ -105,9 +105,9 @@ def test_tags_that_are_not_entities_have_an_accuracy_only(spelling):
 
 
 def test_the_baseline_predicts_the_most_frequent_tag(format, spelling):
-    found = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
-    counts = format.class_counts(found.examples.records)
-    right, total = Tagging(CLASSES).baselines(found.batch, np.array([counts[name] for name in CLASSES]))[
+    labeled = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
+    counts = format.class_counts(labeled.examples.records)
+    right, total = Tagging(CLASSES).baselines(labeled.batch, np.array([counts[name] for name in CLASSES]))[
         "majority_accuracy"
     ]
     assert (right, total) == (max(counts.values()), sum(counts.values()))

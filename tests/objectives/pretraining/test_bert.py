@@ -24,35 +24,35 @@ def fixed():
 
 
 def losses(module, params, batch, train=False):
-    def of(params, batch):
+    def compute(params, batch):
         sums, metrics = OBJECTIVE.terms(module, params, None, batch, jax.random.key(0), train)
         return normalized(sums, OBJECTIVE.weights(batch)), metrics
 
-    return jax.jit(of)(params, batch)
+    return jax.jit(compute)(params, batch)
 
 
 def test_golden_losses(fixed):
-    found, metrics = losses(*fixed)
-    np.testing.assert_allclose(found["mlm"], GOLDEN_MLM, rtol=1e-5)
-    np.testing.assert_allclose(found["nsp"], GOLDEN_NSP, rtol=1e-5)
-    np.testing.assert_allclose(total_loss(OBJECTIVE, found), GOLDEN_MLM + GOLDEN_NSP, rtol=1e-5)
+    actual, metrics = losses(*fixed)
+    np.testing.assert_allclose(actual["mlm"], GOLDEN_MLM, rtol=1e-5)
+    np.testing.assert_allclose(actual["nsp"], GOLDEN_NSP, rtol=1e-5)
+    np.testing.assert_allclose(total_loss(OBJECTIVE, actual), GOLDEN_MLM + GOLDEN_NSP, rtol=1e-5)
     assert metrics["nsp_accuracy"][1] == 8
 
 
 def test_losses_are_means_of_the_log_probabilities(fixed):
     module, params, batch = fixed
     mlm_BKV, nsp_B2 = reference.bert(params, batches.ENCODER, batch)
-    found, metrics = losses(*fixed)
+    actual, metrics = losses(*fixed)
 
     def mean(logits, labels, weights):
         true = np.take_along_axis(np.log(reference.softmax(logits)), labels[..., None], axis=-1)[..., 0]
         return -(true * weights).sum() / weights.sum(), ((logits.argmax(-1) == labels) * weights).sum()
 
     loss, right = mean(mlm_BKV, batch["mlm_labels_BK"], batch["mlm_weights_BK"])
-    np.testing.assert_allclose(found["mlm"], loss, rtol=1e-5)
+    np.testing.assert_allclose(actual["mlm"], loss, rtol=1e-5)
     assert metrics["mlm_accuracy"][0] == right
     loss, right = mean(nsp_B2[:, None], batch["nsp_labels_BN"], batch["nsp_weights_BN"])
-    np.testing.assert_allclose(found["nsp"], loss, rtol=1e-5)
+    np.testing.assert_allclose(actual["nsp"], loss, rtol=1e-5)
     assert metrics["nsp_accuracy"][0] == right
 
 
@@ -60,9 +60,9 @@ def test_an_untrained_model_has_the_loss_of_chance():
     config = EncoderConfig(vocab_size=100, layers=2, width=16, heads=2, feedforward=32, max_positions=16)
     module, batch = OBJECTIVE.model(config), batches.make()
     params = jax.jit(lambda key: OBJECTIVE.init(module, key, batch))(jax.random.key(0))
-    found, _ = losses(module, params, batch)
-    np.testing.assert_allclose(found["mlm"], np.log(100), atol=0.1)
-    np.testing.assert_allclose(found["nsp"], np.log(2), atol=0.1)
+    actual, _ = losses(module, params, batch)
+    np.testing.assert_allclose(actual["mlm"], np.log(100), atol=0.1)
+    np.testing.assert_allclose(actual["nsp"], np.log(2), atol=0.1)
 
 
 def test_padding_does_not_change_the_losses(fixed):
@@ -76,8 +76,8 @@ def test_an_empty_row_changes_nothing(fixed):
     module, params, batch = fixed
     empty = jax.tree.map(np.zeros_like, batches.make(1)) | {"example_ids_BN": np.array([[-1]], np.int32)}
     longer = {name: np.concatenate([batch[name], empty[name]]) for name in batch}
-    expected, found = losses(*fixed), losses(module, params, longer)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+    expected, actual = losses(*fixed), losses(module, params, longer)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), actual, expected)
 
 
 def test_dropout_is_for_training_only(fixed):

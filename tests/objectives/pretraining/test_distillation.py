@@ -47,18 +47,18 @@ def losses(
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher):
-    found = losses(teacher, params_of(batches.ENCODER))
-    assert found["soft"] == 0.0 and found["agreement"] == 1.0
-    assert abs(found["cosine"]) < 1e-6
-    assert found["mlm"] > 1.0
+    result = losses(teacher, params_of(batches.ENCODER))
+    assert result["soft"] == 0.0 and result["agreement"] == 1.0
+    assert abs(result["cosine"]) < 1e-6
+    assert result["mlm"] > 1.0
 
 
 def test_another_student_has_a_loss(teacher):
     other = jax.tree.map(
         lambda leaf: leaf + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), params_of(batches.ENCODER)
     )
-    found = losses(teacher, other)
-    assert found["soft"] > 0.01 and found["cosine"] > 0.01
+    result = losses(teacher, other)
+    assert result["soft"] > 0.01 and result["cosine"] > 0.01
 
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):
@@ -68,8 +68,8 @@ def test_a_teacher_adds_its_own_first_task_embedding(teacher):
 
 def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
     student = dataclasses.replace(batches.ENCODER, layers=1, segments=0)
-    found = losses(teacher, params_of(student), student=student)
-    assert found["soft"] > 0.0 and np.isfinite(list(found.values())).all()
+    result = losses(teacher, params_of(student), student=student)
+    assert result["soft"] > 0.0 and np.isfinite(list(result.values())).all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
@@ -80,8 +80,8 @@ def test_the_divergence_is_that_of_the_softened_distributions(temperature):
         logits[..., 100:] = np.finfo(np.float32).min  # as the padding of the vocabulary
     p, q = (reference.softmax(logits[..., :100] / temperature) for logits in (teacher, student))
     expected = temperature**2 * (p * np.log(p / q)).sum(axis=-1)
-    found = kl_divergence(jnp.array(teacher, jnp.float32), jnp.array(student, jnp.float32), temperature)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    actual = kl_divergence(jnp.array(teacher, jnp.float32), jnp.array(student, jnp.float32), temperature)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
 def test_the_published_coefficients():
@@ -93,8 +93,8 @@ def test_students_and_teachers_that_do_not_fit(teacher):
     encoder = batches.ENCODER
     with pytest.raises(UserError, match="has no teacher; set objective.teacher"):
         Distillation().flops_parts(encoder)
-    taught = Distillation().bind_teacher(teacher)
-    for check in (taught.flops_parts, taught.frozen_params):
+    objective = Distillation().bind_teacher(teacher)
+    for check in (objective.flops_parts, objective.frozen_params):
         with pytest.raises(UserError, match="^objective.teacher=a/teacher has width=16 and the .* set model.width=16"):
             check(dataclasses.replace(encoder, width=32))
         with pytest.raises(UserError, match="has max_positions=16 and the student 64; set model.max_positions=16"):
@@ -163,7 +163,7 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(folder, store):
-    taught = Distillation().bind_teacher(Teacher.read(folder))
-    assert taught.bind(store).bound_teacher is None, "data workers need not receive its weights"
+    objective = Distillation().bind_teacher(Teacher.read(folder))
+    assert objective.bind(store).bound_teacher is None, "data workers need not receive its weights"
     with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model="):
         Distillation().bind_teacher(dataclasses.replace(Teacher.read(folder), tokenizer_fingerprint="")).bind(store)

@@ -32,30 +32,30 @@ def features(objective: PermutationLM, seed: int = 0, epoch: int = 0) -> dict[st
     return objective.features(placed, draw) | {"originals_BT": tokens_BT, "examples_BT": examples_BT}
 
 
-def predicted(found: dict[str, np.ndarray]) -> np.ndarray:
-    predicted_BT = np.zeros(found["tokens_BT"].shape, bool)
-    rows, places = np.nonzero(found["plm_weights_BK"])
-    predicted_BT[rows, found["plm_positions_BK"][rows, places]] = True
+def predicted(batch: dict[str, np.ndarray]) -> np.ndarray:
+    predicted_BT = np.zeros(batch["tokens_BT"].shape, bool)
+    rows, places = np.nonzero(batch["plm_weights_BK"])
+    predicted_BT[rows, batch["plm_positions_BK"][rows, places]] = True
     return predicted_BT
 
 
 def test_no_token_is_hidden_and_a_sixth_is_predicted():
-    found = features(PermutationLM())
-    np.testing.assert_array_equal(found["tokens_BT"], found["originals_BT"])
-    counts_B = predicted(found).sum(axis=1)
+    batch = features(PermutationLM())
+    np.testing.assert_array_equal(batch["tokens_BT"], batch["originals_BT"])
+    counts_B = predicted(batch).sum(axis=1)
     np.testing.assert_array_equal(counts_B, np.floor((LENGTHS - 2) / 6 + 0.5))
-    rows, places = np.nonzero(found["plm_weights_BK"])
-    columns = found["plm_positions_BK"][rows, places]
-    np.testing.assert_array_equal(found["plm_labels_BK"][rows, places], found["originals_BT"][rows, columns])
+    rows, places = np.nonzero(batch["plm_weights_BK"])
+    columns = batch["plm_positions_BK"][rows, places]
+    np.testing.assert_array_equal(batch["plm_labels_BK"][rows, places], batch["originals_BT"][rows, columns])
 
 
 def test_given_tokens_come_first_and_the_rest_one_by_one():
-    found = features(PermutationLM())
-    is_last_BT = predicted(found) | np.isin(found["originals_BT"], [ragged.CLS, ragged.SEP])
-    real_BT = found["examples_BT"] > 0
-    assert (found["rank_BT"][real_BT & ~is_last_BT] == 1).all()
+    batch = features(PermutationLM())
+    is_last_BT = predicted(batch) | np.isin(batch["originals_BT"], [ragged.CLS, ragged.SEP])
+    real_BT = batch["examples_BT"] > 0
+    assert (batch["rank_BT"][real_BT & ~is_last_BT] == 1).all()
     for row in range(4):
-        ordered = found["rank_BT"][row, is_last_BT[row]]
+        ordered = batch["rank_BT"][row, is_last_BT[row]]
         assert sorted(ordered) == list(range(2, 2 + len(ordered))) and list(ordered) != sorted(ordered)
 
 
@@ -66,34 +66,34 @@ def test_orders_change_with_the_epoch_and_depend_on_seed_and_example_only():
     np.testing.assert_array_equal(first, again)
     assert (later != first).any(axis=1).all() and (other != first).any(axis=1).all()
     alone = ragged.random(LENGTHS[2:3], IDS[2:3])
-    found = PermutationLM().features(ragged.one_a_row(alone), ragged.first_epoch(alone))
-    np.testing.assert_array_equal(found["rank_BT"][0], first[2])
+    batch = PermutationLM().features(ragged.one_a_row(alone), ragged.first_epoch(alone))
+    np.testing.assert_array_equal(batch["rank_BT"][0], first[2])
 
 
 def test_every_order_of_few_tokens_is_as_likely():
     text = np.array([ragged.CLS, 10, 11, 12, ragged.SEP])
     examples = ragged.of([text] * 6000, np.arange(6000))
     chosen = np.tile([False, True, True, True, False], 6000)
-    found = ranks(examples, ragged.first_epoch(examples), chosen, np.zeros(30000, bool)).reshape(6000, 5)
-    orders, counts = np.unique(np.argsort(found[:, 1:4], axis=1), axis=0, return_counts=True)
+    ranks_of_tokens = ranks(examples, ragged.first_epoch(examples), chosen, np.zeros(30000, bool)).reshape(6000, 5)
+    orders, counts = np.unique(np.argsort(ranks_of_tokens[:, 1:4], axis=1), axis=0, return_counts=True)
     assert len(orders) == 6 and (np.abs(counts - 1000) < 5 * 29).all()  # deviation sqrt(6000 * 1/6 * 5/6) = 29
 
 
 def test_packing_changes_no_order():
     examples = ragged.random(LENGTHS, IDS)
     packed = place(examples, np.array([[1, 0], [3, 2]]), 100, ragged.VOCABULARY)
-    found, alone = PermutationLM().features(packed, ragged.first_epoch(examples)), features(PermutationLM())
-    np.testing.assert_array_equal(found["rank_BT"][0, :60], alone["rank_BT"][1, :60])
-    np.testing.assert_array_equal(found["rank_BT"][0, 60:100], alone["rank_BT"][0, :40])
+    batch, alone = PermutationLM().features(packed, ragged.first_epoch(examples)), features(PermutationLM())
+    np.testing.assert_array_equal(batch["rank_BT"][0, :60], alone["rank_BT"][1, :60])
+    np.testing.assert_array_equal(batch["rank_BT"][0, 60:100], alone["rank_BT"][0, :40])
 
 
 def test_with_a_memory_the_first_half_is_given_and_unpredicted():
     """It precedes the second half in the order: the second half sees it, but not the other way around."""
-    found, without = features(PermutationLM(memory=True)), features(PermutationLM())
-    half = found["tokens_BT"].shape[1] // 2
-    assert not predicted(found)[:, :half].any()
-    np.testing.assert_array_equal(predicted(found)[:, half:], predicted(without)[:, half:])
-    assert (found["rank_BT"][:, :half] == 0).all() and (found["rank_BT"][2, half:] > 0).all()
+    batch, without = features(PermutationLM(memory=True)), features(PermutationLM())
+    half = batch["tokens_BT"].shape[1] // 2
+    assert not predicted(batch)[:, :half].any()
+    np.testing.assert_array_equal(predicted(batch)[:, half:], predicted(without)[:, half:])
+    assert (batch["rank_BT"][:, :half] == 0).all() and (batch["rank_BT"][2, half:] > 0).all()
 
 
 def test_the_memory_changes_gradients_and_no_loss():

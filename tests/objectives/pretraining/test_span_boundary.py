@@ -18,10 +18,10 @@ def features(objective: SpanBoundary) -> dict[str, np.ndarray]:
 
 
 def test_boundaries_are_the_nearest_tokens_that_are_not_predicted():
-    found = features(SpanBoundary(longest=64))
-    predicted_BT = np.zeros(found["tokens_BT"].shape, bool)
-    rows, spots = np.nonzero(found["mlm_weights_BK"])
-    columns = found["mlm_positions_BK"][rows, spots]
+    batch = features(SpanBoundary(longest=64))
+    predicted_BT = np.zeros(batch["tokens_BT"].shape, bool)
+    rows, spots = np.nonzero(batch["mlm_weights_BK"])
+    columns = batch["mlm_positions_BK"][rows, spots]
     predicted_BT[rows, columns] = True
     assert predicted_BT.sum() > 20
     for row, spot, column in zip(rows, spots, columns):
@@ -30,19 +30,19 @@ def test_boundaries_are_the_nearest_tokens_that_are_not_predicted():
             left -= 1
         while predicted_BT[row, right]:
             right += 1
-        assert found["sbo_left_positions_BK"][row, spot] == left
-        assert found["sbo_right_positions_BK"][row, spot] == right
-        assert found["sbo_places_BK"][row, spot] == column - left - 1
-        assert found["sbo_weights_BK"][row, spot] == 1.0
-    assert found["sbo_places_BK"].max() >= 3  # there are spans
+        assert batch["sbo_left_positions_BK"][row, spot] == left
+        assert batch["sbo_right_positions_BK"][row, spot] == right
+        assert batch["sbo_places_BK"][row, spot] == column - left - 1
+        assert batch["sbo_weights_BK"][row, spot] == 1.0
+    assert batch["sbo_places_BK"].max() >= 3  # there are spans
 
 
 def test_tokens_too_deep_in_a_span_are_not_predicted_from_its_boundaries():
-    found, all_of_it = features(SpanBoundary(longest=2)), features(SpanBoundary(longest=64))
+    batch, all_of_it = features(SpanBoundary(longest=2)), features(SpanBoundary(longest=64))
     expected = (all_of_it["sbo_places_BK"] < 2) & (all_of_it["mlm_weights_BK"] > 0)
-    np.testing.assert_array_equal(found["sbo_weights_BK"] > 0, expected)
+    np.testing.assert_array_equal(batch["sbo_weights_BK"] > 0, expected)
     assert 0 < expected.sum() < (all_of_it["mlm_weights_BK"] > 0).sum()
-    assert found["sbo_places_BK"].max() == 1
+    assert batch["sbo_places_BK"].max() == 1
 
 
 def test_places_count_adjoining_tokens_on_both_sides():
@@ -94,12 +94,12 @@ def test_logits_read_the_boundaries_and_the_places():
 
 
 def test_both_losses_are_summed_over_their_weights():
-    objective, found = SpanBoundary(longest=3), features(SpanBoundary(longest=3))
-    weights = objective.weights(found)
+    objective, batch = SpanBoundary(longest=3), features(SpanBoundary(longest=3))
+    weights = objective.weights(batch)
     assert set(weights) == {"mlm", "sbo"} and objective.coefficients == {}
-    assert weights["sbo"] == found["sbo_weights_BK"].sum() < weights["mlm"]
-    logits = {name: jnp.zeros((*found["mlm_labels_BK"].shape, 8)) for name in ("mlm", "sbo")}
-    labels = found | {"mlm_labels_BK": np.zeros_like(found["mlm_labels_BK"])}
+    assert weights["sbo"] == batch["sbo_weights_BK"].sum() < weights["mlm"]
+    logits = {name: jnp.zeros((*batch["mlm_labels_BK"].shape, 8)) for name in ("mlm", "sbo")}
+    labels = batch | {"mlm_labels_BK": np.zeros_like(batch["mlm_labels_BK"])}
     sums, metrics = objective.terms_of(logits, labels)
     np.testing.assert_allclose(sums["sbo"], weights["sbo"] * np.log(8), rtol=1e-6)
     assert metrics["sbo_accuracy"][1] == weights["sbo"]

@@ -14,7 +14,7 @@ from tests import batches, ragged
 LENGTHS = np.array([40, 60, 64, 30] * 8)
 
 
-def of(objective: StructBERT, epoch: int = 0) -> dict[str, np.ndarray]:
+def features_of(objective: StructBERT, epoch: int = 0) -> dict[str, np.ndarray]:
     examples = ragged.random(LENGTHS, np.arange(len(LENGTHS)))
     examples = dataclasses.replace(examples, labels={"order": np.zeros(len(LENGTHS), np.int32)})
     return objective.features(ragged.one_a_row(examples), Draw(0, np.full(len(LENGTHS), epoch)))
@@ -32,38 +32,38 @@ def test_runs_of_three_are_cut_from_eligible_tokens():
 
 
 def test_shuffled_runs_keep_their_tokens_and_are_all_predicted():
-    found, tokens_BT = of(StructBERT(shuffle_rate=0.5)), originals()
+    batch, tokens_BT = features_of(StructBERT(shuffle_rate=0.5)), originals()
     changed = orders = 0
     for row in range(len(LENGTHS)):
-        columns = found["order_positions_BK"][row][found["order_weights_BK"][row] > 0]
-        labels = found["order_labels_BK"][row][found["order_weights_BK"][row] > 0]
+        columns = batch["order_positions_BK"][row][batch["order_weights_BK"][row] > 0]
+        labels = batch["order_labels_BK"][row][batch["order_weights_BK"][row] > 0]
         np.testing.assert_array_equal(labels, tokens_BT[row, columns])
         for run in columns.reshape(-1, 3):
             assert run.tolist() == [run[0], run[0] + 1, run[0] + 2]
-            assert sorted(found["tokens_BT"][row, run]) == sorted(tokens_BT[row, run])
-            changed += (found["tokens_BT"][row, run] != tokens_BT[row, run]).any()
+            assert sorted(batch["tokens_BT"][row, run]) == sorted(tokens_BT[row, run])
+            changed += (batch["tokens_BT"][row, run] != tokens_BT[row, run]).any()
             orders += 1
     assert orders > 50 and 0.7 < changed / orders < 0.95  # one order of six is the original
 
 
 def test_nothing_else_is_moved_and_no_mask_is_shuffled():
-    found, tokens_BT = of(StructBERT(shuffle_rate=0.5)), originals()
+    batch, tokens_BT = features_of(StructBERT(shuffle_rate=0.5)), originals()
     touched = np.zeros(tokens_BT.shape, bool)
     for name in ("mlm", "order"):
-        rows, spots = np.nonzero(found[f"{name}_weights_BK"])
-        columns = found[f"{name}_positions_BK"][rows, spots]
+        rows, spots = np.nonzero(batch[f"{name}_weights_BK"])
+        columns = batch[f"{name}_positions_BK"][rows, spots]
         assert not touched[rows, columns].any()  # the two never meet
         touched[rows, columns] = True
-    assert found["order_dropped_B"].sum() == 0
-    np.testing.assert_array_equal(found["tokens_BT"][~touched], tokens_BT[~touched])
+    assert batch["order_dropped_B"].sum() == 0
+    np.testing.assert_array_equal(batch["tokens_BT"][~touched], tokens_BT[~touched])
 
 
 def test_the_share_of_runs_that_are_shuffled_is_the_rate():
-    found = [of(StructBERT(shuffle_rate=0.2), epoch) for epoch in range(8)]
-    eligible = of(StructBERT(shuffle_rate=1.0))
-    share = sum(each["order_weights_BK"].sum() for each in found) / 8 / eligible["order_weights_BK"].sum()
+    epochs = [features_of(StructBERT(shuffle_rate=0.2), epoch) for epoch in range(8)]
+    eligible = features_of(StructBERT(shuffle_rate=1.0))
+    share = sum(batch["order_weights_BK"].sum() for batch in epochs) / 8 / eligible["order_weights_BK"].sum()
     assert abs(share - 0.2) < 0.03
-    assert (found[0]["tokens_BT"] != found[1]["tokens_BT"]).any()
+    assert (epochs[0]["tokens_BT"] != epochs[1]["tokens_BT"]).any()
 
 
 def test_the_order_is_restored_by_the_head_of_masked_tokens():

@@ -60,22 +60,22 @@ def capital_features(epoch: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]
 
 
 def test_the_encoder_reads_lower_case_and_capitals_are_labeled():
-    found, tokens_BT = capital_features()
-    assert found["capital_labels_BT"].tolist() == [
+    batch, tokens_BT = capital_features()
+    assert batch["capital_labels_BT"].tolist() == [
         [-1, 1, 1, 0, 1, 0, -1, -1, -1, 0, -1],
         [-1, 1, -1, -1, 1, 0, -1, 0, -1, -1, -1],  # not of words of two pieces, whose cut would tell
     ]
     for epoch in range(8):  # random replacements are in lower case, too
-        found, _ = capital_features(epoch)
-        assert not np.isin(found["tokens_BT"], [7, 9, 11]).any()
+        batch, _ = capital_features(epoch)
+        assert not np.isin(batch["tokens_BT"], [7, 9, 11]).any()
     masked_BT = np.zeros(tokens_BT.shape, bool)
-    rows, places = np.nonzero(found["mlm_weights_BK"])
-    masked_BT[rows, found["mlm_positions_BK"][rows, places]] = True
+    rows, places = np.nonzero(batch["mlm_weights_BK"])
+    masked_BT[rows, batch["mlm_positions_BK"][rows, places]] = True
     lower_BT = np.where(np.isin(tokens_BT, [7, 9, 11]), tokens_BT + 1, tokens_BT)
-    np.testing.assert_array_equal(found["tokens_BT"][~masked_BT], lower_BT[~masked_BT])
+    np.testing.assert_array_equal(batch["tokens_BT"][~masked_BT], lower_BT[~masked_BT])
     # What is predicted is the piece as it was written.
-    columns = found["mlm_positions_BK"][rows, places]
-    np.testing.assert_array_equal(found["mlm_labels_BK"][rows, places], tokens_BT[rows, columns])
+    columns = batch["mlm_positions_BK"][rows, places]
+    np.testing.assert_array_equal(batch["mlm_labels_BK"][rows, places], tokens_BT[rows, columns])
 
 
 def test_a_tokenizer_without_capitals_is_refused(tmp_path):
@@ -139,7 +139,7 @@ def test_the_head_predicts_every_labeled_token(court, objective, examples, term)
     assert metrics[f"{term}_accuracy"] == (right_BT[asked_BT].sum(), asked_BT.sum())
     assert metrics[f"{term}_precision"] == ((yes_BT & (logits_BT > 0)).sum(), (asked_BT & (logits_BT > 0)).sum())
     assert metrics[f"{term}_recall"] == (right_BT[yes_BT].sum(), yes_BT.sum())
-    found = objective.baselines(batch, np.ones(court.tokenizer.vocab_size))
-    right, weight = found[f"{term}_majority"]
+    baselines = objective.baselines(batch, np.ones(court.tokenizer.vocab_size))
+    right, weight = baselines[f"{term}_majority"]
     assert right.tolist() == [(asked_BT & ~yes_BT).sum(), yes_BT.sum()] and weight == asked_BT.sum()
-    assert "unigram_loss" in found
+    assert "unigram_loss" in baselines

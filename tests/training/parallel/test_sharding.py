@@ -29,11 +29,11 @@ def test_eight_devices_train_like_one():
     command = [sys.executable, "-m", "tests.training.on_eight_devices"]
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    for layout, difference in found.items():
+    differences = json.loads(ended.stdout)
+    for layout, difference in differences.items():
         assert difference["losses"] < 1e-5, layout
         assert difference["params"] < 1e-4, layout
-    shares = {layout: difference["kernels"] for layout, difference in found.items()}
+    shares = {layout: difference["kernels"] for layout, difference in differences.items()}
     assert shares == {
         "replicated": 1.0,
         "gathered": 1 / 8,

@@ -27,10 +27,10 @@ def test_a_table_of_some_tasks(tmp_path):
     table = as_dict(GLUE, scores)
     assert table["MRPC"] == {"mean": pytest.approx(85.0), "deviation": pytest.approx(50**0.5), "seeds": 2}
     assert "average" not in table
-    shown = io.StringIO()
-    print_suite(GLUE, scores, Console(file=shown, width=140))
-    assert "85.0" in shown.getvalue() and "± 7.1" in shown.getvalue()
-    assert "no average: no run of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in shown.getvalue()
+    output = io.StringIO()
+    print_suite(GLUE, scores, Console(file=output, width=140))
+    assert "85.0" in output.getvalue() and "± 7.1" in output.getvalue()
+    assert "no average: no run of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in output.getvalue()
 
 
 def test_the_average_is_over_all_columns(tmp_path):

@@ -34,8 +34,8 @@ def test_one_seed_and_no_classes():
 
 
 def test_the_table():
-    shown = io.StringIO()
-    print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=shown, width=100))
-    text = shown.getvalue()
+    output = io.StringIO()
+    print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=output, width=100))
+    text = output.getvalue()
     assert "held out, 2 seeds" in text and "1 of 2 did not beat the most frequent class" in text
     assert "0.7000" in text and "0.3500" in text
