@@ -20,7 +20,7 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | objective | masked tokens, 30%, no sentence pairs | 2.2 | the same |
 | sequence length | 1,024 in the first phase | 2.2 | the same |
 | learning rate | warm-up, stable, decay | 2.2 | the same; steps, rate and batch are our choice |
-| packing | no padding | 2.1 | several examples per row, kept apart |
+| packing | no padding | 2.1 | several examples per row, kept separate |
 
 Deviations: AdamW instead of StableAdamW, a linear decay, byte-level BPE trained on your corpus, text without code, and
 no second phase with longer rows.

@@ -97,7 +97,7 @@ def test_a_workdir_that_cannot_be_written(flags, tmp_path, capsys):
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
-def test_a_workdir_of_another_run_is_left_alone(flags, undisturbed, tmp_path, capsys):
+def test_a_workdir_of_another_run_is_not_changed(flags, undisturbed, tmp_path, capsys):
     shutil.copytree(undisturbed, tmp_path / "run")
     changed = ["--config.seed=5", "--config.optimizer.learning_rate=0.5"]
     before = runs.content(tmp_path / "run")

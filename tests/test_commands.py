@@ -1,4 +1,4 @@
-"""The commands that bertjax tells its users to type are real ones."""
+"""The commands in bertjax's messages exist."""
 
 import os
 import subprocess

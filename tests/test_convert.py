@@ -77,7 +77,7 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
     assert code == 0 and f"next          module, params, tokenizer = bertjax.load('{tmp_path / 'alone'}')\n" in output
 
 
-def test_an_encoder_alone_has_nothing_to_score(encoder_alone, tmp_path):
+def test_an_encoder_without_head_cannot_be_scored(encoder_alone, tmp_path):
     convert.run(encoder_alone, tmp_path / "alone")
     with pytest.raises(errors.UserError, match="has no head mlm to score; fine-tune it, or name a model with heads"):
         evaluate.run(str(tmp_path / "alone"))

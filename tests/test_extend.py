@@ -13,7 +13,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import runs
 from tests.interop import models
 
-# None begins as one of the words of its texts does.
+# No piece starts like one of the words of the texts.
 NEW = ["fedcab", "bbbb", "##eee"]
 TEXTS = ["ab ad ce afe cafe", "decade faced", "a"]
 
@@ -99,7 +99,7 @@ def test_positions_need_no_wordpiece_and_what_was_measured_is_from_before(undist
 
 
 def corpus(path):
-    """Text of letters that the tokenizer knows, with words that it takes apart."""
+    """Text of letters that the tokenizer knows, with words that it splits."""
     draw = np.random.default_rng(0)
     words = ["".join(draw.choice(list("abcdef"), draw.integers(2, 9))) for _ in range(60)]
     sentences = (" ".join(draw.choice(words, draw.integers(3, 9))).capitalize() + "." for _ in itertools.count())

@@ -66,7 +66,7 @@ def test_settings_that_depend_on_the_data_are_resolved(finished):
     assert len(evaluated) == 6 and evaluated[-1] == stage["steps"]
     rows = metrics[-1]["rows"]
     assert abs(160 * 6 / stage["steps"] - 16) < 3 and rows == stage["steps"] * stage["batch"]
-    assert config["model"]["width"] == 32, "that of the model it begins with"
+    assert config["model"]["width"] == 32, "the width of the initial model"
 
 
 def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):

@@ -113,7 +113,7 @@ def test_there_are_no_circles_between_modules():
 
 
 @pytest.mark.parametrize("package", sorted(name for name, path in MODULES.items() if path.name == "__init__.py"))
-def test_a_package_says_what_lives_in_it(package):
+def test_a_package_describes_its_contents(package):
     assert (ast.get_docstring(ast.parse(MODULES[package].read_text())) or "").strip()
 
 

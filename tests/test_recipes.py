@@ -97,7 +97,7 @@ def test_the_small_variant_is_the_recipe_made_small(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_docstring_says_how_to_start_and_to_check_it(name):
+def test_the_docstring_has_the_commands_that_train_and_check_it(name):
     text = (CONFIGS / f"{name}.py").read_text()
     assert f"python -m bertjax.train --distributed --config=configs/{name}.py " in text
     assert re.search(rf"python -m bertjax.compile --config=configs/{name}.py --topology=v5e:\d+x\d+\n", text)
@@ -128,7 +128,7 @@ def test_roberta_large_has_its_own_rate():
     assert large.tasks == base.tasks and large.stages == base.stages
 
 
-def test_the_sizes_of_albert_differ_in_the_encoder_alone():
+def test_the_sizes_of_albert_differ_only_in_the_encoder():
     base = load(f"{CONFIGS / 'albert_base.py'}")
     assert (base.model.layers, base.model.embedding_width, base.model.sharing) == (12, 128, "all")
     assert base.stages[0].batch * base.stages[0].steps == 512_000_000

@@ -265,7 +265,7 @@ class Encoder(nn.Module):
         return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
 
     def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
-        """Run one layer, recomputed in the backward pass as the policy says; return its output and captured values."""
+        """Run one layer, recomputed in the backward pass per the policy; return its output and captured values."""
         layer, execution = Layer(self.config, parent=None), self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = _REMAT_POLICIES[execution.remat]

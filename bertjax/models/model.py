@@ -95,7 +95,7 @@ class Model(nn.Module):
         Args:
           batch: core arrays.
           key: for dropout; None for no dropout.
-          read: int [B, K], the positions whose hidden states are returned, besides the pooled [CLS]; None for all.
+          read: int [B, K], the positions whose hidden states are returned, with the pooled [CLS]; None for all.
           rank_BT, memory_BT: order of prediction and memory of XLNet, see `Encoder`.
         """
         return _encode(self.encoder, batch, key, read, rank_BT=rank_BT, memory_BT=memory_BT)

@@ -1,4 +1,4 @@
-"""The table of forecasts: it goes on where it was stopped, and shows what was predicted."""
+"""The table of forecasts: a stopped command continues, and the table shows the forecasts."""
 
 import json
 

@@ -1,3 +1,5 @@
+"""The benchmark of the BERT family: its rows, the order of its runs, and its tables."""
+
 import json
 from pathlib import Path
 
@@ -16,14 +18,14 @@ def line(run: Run, pairs: float, probe: float, loss: float = 4.0) -> dict:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_row_trains_for_the_steps_it_is_told(row):
+def test_a_row_trains_for_the_given_steps(row):
     config = load(f"{CONFIG}:{row},31")
     assert sum(stage.steps for stage in config.stages) == 31
     assert {(stage.seq_len, stage.batch) for stage in config.stages} == {(16, 48)}
     assert config.model.layers == 2 and config.data == load(f"{CONFIG}:mlm,31").data
 
 
-def test_what_a_run_needs_comes_before_it():
+def test_runs_come_after_their_inputs():
     order = runs(seeds=3)
     assert len(order) == len(set(order)) == 2 * (len(ROWS) + 1) - 1 + 2 + 2
     for run in order:
@@ -34,7 +36,7 @@ def test_what_a_run_needs_comes_before_it():
             assert {Run("mlm", "steps", run.seed), Run(run.row, "steps", run.seed)} <= set(before)
 
 
-def test_the_table_has_means_ranges_and_who_is_worse_than_bert(tmp_path):
+def test_the_table_has_means_ranges_and_differences_from_bert(tmp_path):
     lines = [
         line(Run("bert", "steps", 0), 0.70, 0.30),
         line(Run("mlm", "steps", 0), 0.70, 0.20, loss=4.0),

@@ -1,4 +1,4 @@
-"""The benchmark of fine-tuning, as far as it goes without PyTorch: both arms get one recipe, and are scored alike."""
+"""The fine-tuning benchmark without PyTorch: both arms get the same recipe, and their scores the same code."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def line(task: str, arm: str, seed: int, score: float = 0.5, seconds: float = 1.
     }
 
 
-def test_heads_of_both_arms_begin_with_one_deviation(cells):
+def test_heads_of_both_arms_have_the_same_initial_deviation(cells):
     """transformers draws them from a normal distribution of `initializer_range`, 0.02."""
     for cell in cells.values():
         drawn = jax.nn.initializers.truncated_normal(cell.config.model.init_stddev)(jax.random.key(0), (400, 400))
@@ -66,14 +66,14 @@ def test_both_arms_get_the_recipe_of_the_configuration(smoke, cells):
         assert example == {"texts": [record["#1 String"], record["#2 String"]], "label": int(record["Quality"])}
 
 
-def test_of_a_regression_labels_are_numbers(smoke, cells):
+def test_labels_of_a_regression_are_numbers(smoke, cells):
     job = finetuning_cell.job_of(cells["STS-B"], smoke[0], seed=0, threads=2)
     assert job["classes"] == 0
     assert [example["label"] for example in job["train"]] == [float(r["score"]) for r in cells["STS-B"].train]
     assert all(set(example) == {"texts"} for example in job["heldout"])
 
 
-def test_the_limit_holds_for_training_alone(smoke):
+def test_the_limit_is_for_training_only(smoke):
     cell = open_cell("MRPC", smoke[1], smoke[2], 10, [])
     assert (len(cell.train), len(cell.heldout), cell.recipe["limit"]) == (10, 64, 10)
 
@@ -98,7 +98,7 @@ def test_questions_without_an_answer_are_refused(smoke, tmp_path):
         open_cell("QA", smoke[1], smoke[2], 0, ["tasks.qa.examples.on_bad_answer=skip"])
 
 
-def test_what_one_arm_does_not_know_is_refused(smoke):
+def test_settings_that_one_arm_lacks_are_refused(smoke):
     for override in ("optimizer.kind=lamb", "optimizer.schedule.kind=cosine"):
         with pytest.raises(UserError, match="both arms use AdamW with a linear schedule"):
             _ = open_cell("MRPC", smoke[1], smoke[2], 0, [override]).recipe
@@ -117,7 +117,7 @@ def test_scores_do_not_depend_on_the_order(cells):
 
 
 def test_entities_are_scored_whole(cells):
-    """Of each sentence with an entity the first word alone is guessed to be one."""
+    """The guess is one entity per sentence, its first word."""
     cell = cells["CoNLL-2003"]
     pairs = [(record["tags"], ["B-PER"] + ["O"] * (len(record["tags"]) - 1)) for record in cell.heldout]
     right = sum(tags[0] == "B-PER" for tags, _ in pairs)
@@ -141,7 +141,7 @@ def test_answers_are_scored_as_squad_does(cells):
 @pytest.mark.parametrize("task", ["CoNLL-2003", "QA"])
 @pytest.mark.parametrize("override", ["seed=0", "tasks.{}.examples.stride=1000"])
 def test_both_arms_learn_the_same_windows(smoke, task, override):
-    """Token ids and labels, of rows that hold a whole text and of windows of a longer one."""
+    """Token ids and labels are equal, for rows with a whole text and for windows of a longer one."""
     transformers = pytest.importorskip("transformers", reason="the other arm's tokenizer needs the extra [interop]")
     name = finetuning_cell.SOURCES[task].name
     cell = open_cell(task, smoke[1], smoke[2], 0, [override.format(name)])
@@ -162,8 +162,8 @@ def test_both_arms_learn_the_same_windows(smoke, task, override):
         assert [max(tag, -1) for tag in tags] == ours.ragged.token_labels["tag"].tolist()
 
 
-def test_the_other_arm_says_what_it_is_certain_of(smoke, cells):
-    """Outputs that are certain of the true answers are read as those, from padded windows."""
+def test_the_other_arm_predicts_the_answers_of_certain_logits(smoke, cells):
+    """Logits that are certain of the true answers give those answers, from padded windows."""
     transformers = pytest.importorskip("transformers", reason="the other arm's tokenizer needs the extra [interop]")
     for name in ("CoNLL-2003", "QA"):
         cell = cells[name]
@@ -193,7 +193,7 @@ def test_predictions_of_other_records_are_refused(cells):
         finetuning_scores.scores_of(cell, [(record["Quality"], "1") for record in cell.heldout[1:]])
 
 
-def test_a_restarted_call_goes_on_and_arms_take_turns(cells):
+def test_a_restarted_command_continues_and_arms_take_turns(cells):
     cell = cells["MRPC"]
     assert finetuning.missing(cell, finetuning.ARMS, 2, []) == [
         (0, "bertjax"),

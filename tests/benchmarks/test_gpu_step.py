@@ -1,4 +1,4 @@
-"""The GPU benchmark, as far as it goes without one: what it measures, and a very small run on CPU."""
+"""The GPU benchmark without a GPU: its settings and figures, and a very small run on CPU."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: every arm of ours does the same work."""
+"""The benchmark of training steps: every arm of bertjax computes the same step."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def test_setting_is_preset_tiny():
     assert ours.encoder(Setting(), unroll=preset.execution.unroll) == preset
 
 
-def test_labels_stand_at_the_predicted_positions_alone():
+def test_labels_are_at_the_predicted_positions_only():
     inputs, labels_BT = SMALL.inputs(), SMALL.labels_BT(absent=-100)
     np.testing.assert_array_equal(np.take_along_axis(labels_BT, inputs["predicted_BK"], 1), inputs["labels_BK"])
     assert np.sum(labels_BT >= 0) == SMALL.batch * SMALL.predicted

@@ -1,3 +1,5 @@
+"""Placement of examples in rows: packing, padding and dtypes."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Masking of single tokens: statistics, determinism, and independence from packing."""
+
 import hashlib
 
 import numpy as np

@@ -225,7 +225,7 @@ def test_with_words_of_one_token_every_example_has_exactly_its_share(million):
     ],
     ids=["empty", "one token", "one continuation", "all special", "a giant word", "no word starts"],
 )
-def test_unusual_examples_alone_and_in_a_batch(kind, text, most):
+def test_unusual_examples_separately_and_in_a_batch(kind, text, most):
     odd, plain = np.array(text), np.array([CLS, 10, 11, 12, 13, SEP])
     for texts in ([odd], [plain, odd, plain]):
         ragged = of(texts, np.arange(len(texts)))

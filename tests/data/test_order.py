@@ -1,3 +1,5 @@
+"""Order of rows and sources: permutations, shares, and random access."""
+
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Histogram packing: capacity, the number of rows, and padding."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Batches: slices of hosts, worker processes, epochs, and sources."""
+
 import dataclasses
 import multiprocessing
 import pickle

@@ -1,3 +1,5 @@
+"""Plans: fingerprints, damaged files, concurrent processes, and counts."""
+
 import dataclasses
 import pickle
 import shutil

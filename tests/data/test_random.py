@@ -1,3 +1,5 @@
+"""Counter-based random numbers: golden values, statistics, and permutations."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,3 +1,5 @@
+"""Choice and setup of the platform: accelerators, CPU flags, and the compilation cache."""
+
 import jax
 import pytest
 

@@ -20,7 +20,7 @@ def direct(model, text: str, hide: bool = True) -> float:
     return total
 
 
-def test_the_score_is_the_sum_over_tokens_each_masked_alone(model, predictor):
+def test_the_score_is_the_sum_over_tokens_masked_one_at_a_time(model, predictor):
     texts = sentences(8, most_words=12, seed=3)
     scores = predictor.pseudo_log_likelihoods(texts)
     np.testing.assert_allclose(scores, [direct(model, text) for text in texts], atol=1e-4)

@@ -1,4 +1,4 @@
-"""The table of BERT: names, shapes and keys, and what they refuse."""
+"""The table of BERT: names, shapes and keys, and the errors for checkpoints that do not fit."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 from tests.interop import models
 
-# Spelled out from transformers' modeling_bert.py, one layer of them.
+# From transformers' modeling_bert.py, with one layer.
 THEIRS = """
 bert.embeddings.word_embeddings.weight 60 16
 bert.embeddings.position_embeddings.weight 20 16
@@ -68,7 +68,7 @@ def folder(tokens, tmp_path):
 
 
 def change(folder, **tensors):
-    """Writes a checkpoint again with other tensors; None leaves one out."""
+    """Write a checkpoint again with other tensors; None removes a tensor."""
     changed = {name: np.array(tensor) for name, tensor in weights.read(folder).items()} | tensors
     weights.write(
         folder / "model.safetensors", {name: tensor for name, tensor in changed.items() if tensor is not None}
@@ -90,7 +90,7 @@ def test_the_table_covers_the_whole_of_bert():
 
 
 @pytest.mark.parametrize("architecture, parts", models.PARTS.items())
-def test_what_was_written_comes_back(tokens, tmp_path, architecture, parts):
+def test_a_round_trip_restores_the_export(tokens, tmp_path, architecture, parts):
     original = models.make(parts, tokens)
     huggingface.write(tmp_path, original)
     restored, _ = huggingface.read(tmp_path)
@@ -108,7 +108,7 @@ def test_what_was_written_comes_back(tokens, tmp_path, architecture, parts):
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [architecture]
 
 
-def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path):
+def test_an_unused_pooler_is_not_exported_and_a_note_reports_it(tokens, tmp_path):
     notes = huggingface.write(tmp_path, models.make(frozenset({"mlm", "pooler"}), tokens))
     assert any("pooler not exported" in note for note in notes)
     assert not any("pooler" in name for name in weights.read(tmp_path))
@@ -186,7 +186,7 @@ def test_another_architecture_is_refused(config, complaint):
         encoder_config({"model_type": "bert"} | config)
 
 
-def test_what_config_json_leaves_out_is_as_in_transformers():
+def test_defaults_of_config_json_are_those_of_transformers():
     assert encoder_config({"model_type": "bert"}) == EncoderConfig(vocab_size=30522)
     config = encoder_config({"model_type": "bert", "hidden_dropout_prob": 0, "num_hidden_layers": 3})
     assert (repr(config.dropout), config.layers) == ("0.0", 3)
@@ -206,7 +206,7 @@ def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
 
 
 @pytest.mark.parametrize("setting, value", [("sharing", "attention"), ("segments", 0)])
-def test_what_no_family_computes_is_not_written(setting, value, tokens, tmp_path):
+def test_models_that_no_family_computes_are_not_written(setting, value, tokens, tmp_path):
     export = models.make(models.PARTS["BertModel"], tokens)
     export = export._replace(encoder=dataclasses.replace(export.encoder, **{setting: value}))
     with pytest.raises(UserError, match=f"^the model has model.{setting}={value!r}"):

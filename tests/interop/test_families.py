@@ -1,4 +1,4 @@
-"""Every family of transformers, without transformers: there and back, which of them a model is, what is refused."""
+"""Every family of transformers, without transformers: round trips, the choice of the family, and errors."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ def test_every_family_is_tested():
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
-def test_what_was_written_comes_back(tokens, tmp_path, kind, architecture, parts):
+def test_a_round_trip_restores_the_export(tokens, tmp_path, kind, architecture, parts):
     original = models.make(parts, tokens, kind)
     notes = huggingface.write(tmp_path, original)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -74,7 +74,7 @@ def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
-def test_the_pooler_that_no_head_reads_is_left_out_and_said_so(tokens, tmp_path, kind):
+def test_an_unused_pooler_is_not_exported_and_a_note_reports_it(tokens, tmp_path, kind):
     export = models.make(frozenset({"mlm"}), tokens, kind)
     width = export.encoder.width
     export.params["encoder"]["pooler"] = {"kernel": np.ones((width, width)), "bias": np.ones(width)}
@@ -111,14 +111,14 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
     ],
 )
-def test_what_no_family_computes_is_one_line_that_names_the_setting(tokens, tmp_path, kind, settings, complaint):
+def test_the_error_for_a_model_of_no_family_names_the_setting(tokens, tmp_path, kind, settings, complaint):
     export = encoder_with(models.make(models.CLASSES[kind][f"{models.STEMS[kind]}Model"], tokens, kind), **settings)
     with pytest.raises(UserError, match=f"^the model has {complaint}") as caught:
         huggingface.write(tmp_path / "out", export)
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_the_generator_of_electra_stays_behind_and_the_card_says_so(tokens, tmp_path):
+def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, tmp_path):
     export = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], tokens, "electra")
     export.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
     export.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}

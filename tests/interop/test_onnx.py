@@ -1,4 +1,4 @@
-"""ONNX files: what onnxruntime computes from them is what bertjax computes."""
+"""ONNX files: onnxruntime computes the same outputs as bertjax."""
 
 import dataclasses
 import importlib.util
@@ -22,7 +22,7 @@ installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: n
 
 
 def slow(test):
-    """Each export takes PyTorch some ten seconds."""
+    """Mark a test as slow: each export takes PyTorch about ten seconds."""
     return pytest.mark.slow(installed(test))
 
 
@@ -81,7 +81,7 @@ def test_the_check_sees_every_output(tmp_path, monkeypatch):
 
 
 @slow
-def test_what_onnxruntime_computes_otherwise_is_not_written(tmp_path, monkeypatch):
+def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
     with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by .*e-0[67] in .*model.onnx; it was not"):
         onnx.write(tmp_path / "model.onnx", made("BertModel"))
@@ -89,7 +89,7 @@ def test_what_onnxruntime_computes_otherwise_is_not_written(tmp_path, monkeypatc
 
 
 @slow
-def test_weights_too_large_for_one_file_lie_beside_it(tmp_path, monkeypatch):
+def test_weights_too_large_for_one_file_are_written_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "LARGEST_FILE", 0)
     onnx.write(tmp_path / "model.onnx", made("BertModel"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
@@ -123,7 +123,7 @@ def test_a_run_in_bfloat16_is_checked_in_float32(tmp_path):
 
 
 @slow
-def test_a_folder_of_transformers_needs_no_export_between(tmp_path, capsys):
+def test_a_folder_of_transformers_is_converted_directly(tmp_path, capsys):
     export.write(tmp_path / "ours", made("BertModel"))
     convert.run(tmp_path / "ours", tmp_path / "theirs")
     target = tmp_path / "model.onnx"

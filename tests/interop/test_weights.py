@@ -34,18 +34,18 @@ def archive(path, pickled: bytes, **data: bytes):
 
 
 def sequence(path, pickled: bytes):
-    """The container before PyTorch 1.6."""
+    """Write the container format from before PyTorch 1.6."""
     path.write_bytes(b"".join(map(pickle.dumps, (MAGIC, PROTOCOL, SYSTEM))) + pickled + pickle.dumps([]))
     return path
 
 
 def value(obj) -> bytes:
-    """The pickle of a value between its header and its stop."""
+    """Return the pickle of an object without its header and stop."""
     return pickle.dumps(obj, protocol=2)[2:-1]
 
 
 def tensor(storage: str, length: int, offset: int, shape: tuple, strides: tuple) -> bytes:
-    """The pickle of {"a": a view of the storage "0"}, in the opcodes that torch.save writes."""
+    """Return the pickle of {"a": a view of the storage "0"}, in the opcodes that torch.save writes."""
     named = (
         b"(" + value("storage") + f"ctorch\n{storage}\n".encode() + b"".join(map(value, ("0", "cpu", length))) + b"tQ"
     )
@@ -109,7 +109,7 @@ def test_a_damaged_pickle_is_one_line(tmp_path, pickled):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", pickle.dumps(MAGIC), pickle.dumps(MAGIC + 1)])
-def test_what_is_neither_container(tmp_path, content):
+def test_files_of_neither_format_are_refused(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     with pytest.raises(UserError, match="is not a readable PyTorch state dict"):
         pickles.read(tmp_path / "pytorch_model.bin")

@@ -152,7 +152,7 @@ def test_the_backoff_doubles_up_to_a_limit(pod):
     assert [pause for pause in slept if pause != "0.05"] == ["30", "50", "50"]
 
 
-def test_failures_far_apart_are_not_in_a_row(pod):
+def test_distant_failures_are_not_consecutive(pod):
     pod.script(trainings=[1, 1, 0])
     assert pod("babysit", MAX_FAILURES="2", STEADY="-1").returncode == 0
 

@@ -1,3 +1,5 @@
+"""Attention: literal masks, the softmax over visible tokens, and dropout."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

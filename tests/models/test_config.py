@@ -1,3 +1,5 @@
+"""The encoder configuration: errors, the padded vocabulary, and presets."""
+
 import pytest
 
 from bertjax.errors import UserError

@@ -1,3 +1,5 @@
+"""The encoder: execution settings, padding, packed rows, and read positions."""
+
 import dataclasses
 import functools
 

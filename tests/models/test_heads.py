@@ -1,3 +1,5 @@
+"""Heads: logits of padded tokens, dtypes, and the number of classes."""
+
 import dataclasses
 
 import jax

@@ -1,3 +1,5 @@
+"""Layers: dropout, GELU, layer norm, and dense."""
+
 import math
 
 import jax

@@ -80,7 +80,7 @@ def test_paths_of_parameters():
 
 
 def test_initial_values_are_those_of_the_paths():
-    """A part begins alike in every objective that has it: Flax derives its key from its path."""
+    """A part has the same initial values in every objective: Flax derives its key from its path."""
     objectives = MaskedLMAndNextSentence(), ReplacedTokens()
     first, second = (
         flatten_dict(

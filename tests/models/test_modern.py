@@ -173,7 +173,7 @@ def test_flops_by_hand():
 
 @pytest.mark.parametrize("preset, millions", [("modern_base", 149), ("modern_large", 395)])
 def test_modern_encoders_have_the_published_number_of_parameters(preset, millions):
-    """With the MLM head and without pooler, of 50,368 pieces; the paper says 149 and 395 millions (section 2.1.3)."""
+    """With the MLM head and without pooler, of 50,368 pieces; the paper reports 149 and 395 million (section 2.1.3)."""
     config = dataclasses.replace(PRESETS[preset], vocab_size=50_368)
 
     def init():

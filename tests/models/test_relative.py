@@ -72,7 +72,7 @@ def test_relative_shift_selects_the_distances_of_query_and_key():
     np.testing.assert_array_equal(relative_shift(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
 
 
-def test_reading_is_exact_even_where_more_is_read_than_there_are_tokens():
+def test_reading_is_exact_even_for_more_positions_than_tokens():
     """[CLS] is read in addition to `read_BK`, so more states can be read than a short row has tokens."""
     params, tokens_BT, read_BK = params_of(CONFIG), np.arange(10, 14)[None], np.array([[3, 0, 2, 1, 3, 2]])
     whole, few = (

@@ -1,3 +1,5 @@
+"""Sampling of classes: probabilities, and independence from the batch."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

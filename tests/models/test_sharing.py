@@ -15,7 +15,7 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from tests import batches
 
-# Every width is another number, so that an array's shape says what it is.
+# All widths differ, so that an array's shape identifies it.
 CONFIG = dataclasses.replace(batches.ENCODER, layers=4, width=24, heads=2, feedforward=40, max_positions=16)
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 SHARED = {"attention": {"attention", "attention_norm"}, "feedforward": {"intermediate", "output", "output_norm"}}

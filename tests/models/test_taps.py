@@ -93,7 +93,7 @@ def test_a_mask_of_ones_changes_nothing(function, name):
 
 @pytest.mark.parametrize("layer, head", [(0, 1), (LAYERS - 1, 0)])
 @pytest.mark.parametrize("function", [masked_lm, tags, classes])
-def test_a_head_mask_of_zero_kills_that_head_alone(function, layer, head):
+def test_a_head_mask_of_zero_removes_only_that_head(function, layer, head):
     """As an output projection that reads nothing from that head does."""
     width = CONFIG.width // HEADS
     params = jax.tree.map(np.array, params_of())
@@ -103,7 +103,7 @@ def test_a_head_mask_of_zero_kills_that_head_alone(function, layer, head):
     assert np.abs(masked - logits(function)).max() > 1e-3
 
 
-def test_a_feedforward_mask_of_zero_kills_that_channel_alone():
+def test_a_feedforward_mask_of_zero_removes_only_that_channel():
     params = jax.tree.map(np.array, params_of())
     params["encoder"]["layers"]["output"]["kernel"][1, 5] = 0.0
     masked = logits(tags, {"feedforward_mask": ONES["feedforward_mask"].at[1, 5].set(0.0)})
@@ -149,7 +149,7 @@ def test_a_mask_per_example_acts_on_its_example_only():
         assert not changed[1].any()
 
 
-def test_a_mask_per_example_is_that_of_all_examples_where_they_agree():
+def test_equal_masks_per_example_equal_one_mask_for_all():
     mask_LH = jnp.linspace(0.2, 1.5, LAYERS * HEADS).reshape(LAYERS, HEADS)
     mask_LHBN = jnp.broadcast_to(mask_LH[..., None, None], (LAYERS, HEADS, 2, 2))
     one, per_example = (logits(masked_lm, {"head_mask": mask}, batch=PACKED) for mask in (mask_LH, mask_LHBN))
@@ -195,7 +195,7 @@ def test_captured_context_and_feedforward_are_masked():
     np.testing.assert_array_equal(doubled, 2.0 * plain["feedforward"][0])
 
 
-def test_a_reading_encoder_captures_all_layers_but_the_last_and_what_is_read_of_that():
+def test_an_encoder_that_reads_positions_captures_the_last_layer_only_there():
     whole, values = captured(tags), captured(masked_lm)
     last, columns_BK = values.pop("last"), BATCH["mlm_positions_BK"]
     read_BQ = np.concatenate([BATCH["summary_positions_BN"], columns_BK], axis=1)

@@ -1,3 +1,5 @@
+"""Padding of the vocabulary, and the parameter counts of the published models."""
+
 import dataclasses
 import functools
 

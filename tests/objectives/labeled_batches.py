@@ -69,7 +69,7 @@ def assert_packing_changes_nothing(
 
 
 def outputs_of(objective: Objective, module, params, labeled: Labeled) -> dict[str, np.ndarray]:
-    """What a model says of every token of the examples, in the order of the examples."""
+    """Return a model's outputs for every token of the examples, in the order of the examples."""
     batch, ragged = labeled.batch, labeled.examples.ragged
     outputs = {}
     for name, values in jax.jit(lambda batch: objective.outputs(module, params, batch))(batch).items():

@@ -1,3 +1,5 @@
+"""Evaluation: metrics over all rows, baselines, samples, and scores."""
+
 import dataclasses
 
 import jax

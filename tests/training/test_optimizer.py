@@ -1,3 +1,5 @@
+"""Optimizers: weight decay, published updates, multipliers, and frozen parameters."""
+
 import dataclasses
 
 import jax

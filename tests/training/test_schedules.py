@@ -1,3 +1,5 @@
+"""Learning rate schedules: values, bounds, and segments of stages."""
+
 import dataclasses
 
 import jax

@@ -1,3 +1,5 @@
+"""Stages: steps, turns of tasks, dispatches, and micro-batches."""
+
 import shutil
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The training step: golden values, micro-batches, dispatches, and steps that are not finite."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

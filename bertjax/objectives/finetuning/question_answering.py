@@ -177,7 +177,7 @@ def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -
 
 def _best_spans(logits_T2, begin, stop, most_context, longest: int, count: int) -> list[tuple[float, int, int]]:
     """Return (score, begin, stop) of the best spans of one window."""
-    context = np.flatnonzero(stop > begin)  # an answer neither begins nor ends with a token of spaces only
+    context = np.flatnonzero(stop > begin)  # an answer neither starts nor ends with a token of spaces only
     starts = context[most_context[context]]
     lengths = np.arange(longest)
     ends = np.minimum(starts[:, None] + lengths, len(logits_T2) - 1)

@@ -28,8 +28,8 @@ def choose_attention(
     | a name    | as below        | 0                 | 1 (splash)  | none (splash) | that name |
 
     Splash runs on TPU v4 and later. It does not run with an axis `tensor`, which the compiler shards: the compiler
-    cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to keep packed
-    examples apart, and whether that pays has not been measured. Only `plain` has relative positions.
+    cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to separate
+    packed examples, and whether it is faster has not been measured. Only `plain` has relative positions.
 
     Raises:
       UserError: the requested implementation cannot compute this encoder here.

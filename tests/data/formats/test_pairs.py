@@ -1,3 +1,5 @@
+"""Examples of pairs: labels and their shares, coverage of the corpus, and partners of random pairs."""
+
 import pickle
 from types import SimpleNamespace
 

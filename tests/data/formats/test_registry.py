@@ -1,3 +1,5 @@
+"""The registry of example formats: kinds, labels, and errors of classes that do not fit."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""Examples of consecutive text: every token once per epoch, full rows, and sentence bounds."""
+
 import pickle
 
 import numpy as np

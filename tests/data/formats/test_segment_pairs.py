@@ -1,3 +1,5 @@
+"""Segment pairs: trimming, labels, random partners and short pairs."""
+
 import hashlib
 
 import numpy as np

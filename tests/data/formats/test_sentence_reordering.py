@@ -1,3 +1,5 @@
+"""Sentence reordering: segments, their orders as labels, and separators."""
+
 import itertools
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Token-document examples: the label of each token and its reach."""
+
 import dataclasses
 
 import numpy as np

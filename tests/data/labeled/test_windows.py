@@ -1,3 +1,5 @@
+"""Windows of long texts: bounds, coverage, and the window that each token belongs to."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings

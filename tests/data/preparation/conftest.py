@@ -1,3 +1,5 @@
+"""Fixtures for the preparation of a corpus."""
+
 import pytest
 
 from bertjax.data.config import DataConfig, TokenizerConfig

@@ -95,7 +95,7 @@ def test_a_bad_record_is_named_or_left_out():
     assert sum("is not UTF-8: its byte 1 is 0xff" in error for error in errors) == 1
 
 
-@pytest.mark.parametrize("kept", [1 / 2, 3 / 4, 0.999])  # a half is whole blocks, of which the reader says nothing
+@pytest.mark.parametrize("kept", [1 / 2, 3 / 4, 0.999])  # 1/2 keeps whole blocks, so the reader raises no error
 def test_a_file_that_is_cut_short(kept):
     part, *_ = sources.parts("tfds:bertjax_letters/good", "body")
     whole = part.path.read_bytes()

@@ -1,3 +1,5 @@
+"""Collocations: phrases, their scores, sentence bounds, and sampling of large corpora."""
+
 import numpy as np
 import pytest
 

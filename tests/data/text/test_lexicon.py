@@ -1,3 +1,5 @@
+"""Phrase lexicons: matching, mining, files, and masking of phrases."""
+
 import pickle
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Words of token sequences: bounds, stretches, and hashes."""
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

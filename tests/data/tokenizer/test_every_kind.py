@@ -105,7 +105,7 @@ def test_normalizers(korean, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_first_piece_of_a_word_begins_one(trained, kind):
+def test_only_the_first_piece_of_a_word_starts_it(trained, kind):
     tokens = trained[kind]
     words = ["the", "extraordinarily", "same", "misunderstanding"]
     [ids] = tokens.encode([" ".join(words)])

@@ -1,4 +1,4 @@
-"""[MASK] spelled in a text: the symbol, and around it what stands there where its piece was masked in training."""
+"""[MASK] in a text becomes the symbol, and its neighbors have the ids that they have around a masked piece."""
 
 import json
 import random
@@ -12,9 +12,9 @@ KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_around_a_mask_is_as_if_a_piece_there_was_masked(trained, sentences, korean, kind):
-    """A word, or its beginning up to the end of a piece, is replaced by [MASK]; no other token may change."""
-    tokens, draw, seen = trained[kind], random.Random(0), {"goes on": 0, "ends": 0}
+def test_tokens_around_a_mask_are_those_around_a_masked_piece(trained, sentences, korean, kind):
+    """A word, or its start up to the end of a piece, is replaced by [MASK]; no other token changes."""
+    tokens, draw, seen = trained[kind], random.Random(0), {"continues": 0, "ends": 0}
     for text in (" ".join(line.split()) for line in sentences[:60] + korean[:20]):
         [ids] = tokens.encode([text])
         for cut in draw.sample(range(1, len(text)), min(20, len(text) - 1)):
@@ -23,7 +23,7 @@ def test_what_stands_around_a_mask_is_as_if_a_piece_there_was_masked(trained, se
             if " " in text[cut - 1 : cut + 1] or ids[: len(head)] != head or tokens.unk_id in ids:
                 continue
             [before] = tokens.encode([text[:word].rstrip()])
-            seen["goes on" if text[cut].isalnum() else "ends"] += 1
+            seen["continues" if text[cut].isalnum() else "ends"] += 1
             masked = f"{text[:word]}[MASK]{text[cut:]}"
             assert tokens.encode_masked([masked]) == [[*before, tokens.mask_id, *ids[len(head) :]]], masked
     assert min(seen.values()) > 5, seen

@@ -58,7 +58,7 @@ def test_a_character_without_a_continuation_is_named(tmp_path):
     assert new_pieces.extend(with_pieces(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
 
 
-def test_a_word_that_was_unknown_begins_as_unk(tmp_path):
+def test_a_word_that_was_unknown_starts_as_unk(tmp_path):
     old = with_pieces(tmp_path, "a", "##b", "#")
     extension = new_pieces.extend(old, ["zab", "##zab", "ab"])
     assert extension.parts == ((old.unk_id,), (old.unk_id,), (5, 6))

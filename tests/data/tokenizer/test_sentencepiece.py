@@ -49,7 +49,7 @@ def test_existing_model_without_special_symbols(tmp_path, sentences):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no model"])
-def test_what_is_no_model(tmp_path, content, capfd):
+def test_files_that_are_not_models_are_refused(tmp_path, content, capfd):
     path = tmp_path / "m.model"
     if content is not None:
         path.write_bytes(content)

@@ -88,7 +88,7 @@ def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
         ),
     ],
 )
-def test_what_is_no_tokenizer(tmp_path, content, refused):
+def test_files_that_are_not_tokenizers_are_refused(tmp_path, content, refused):
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)

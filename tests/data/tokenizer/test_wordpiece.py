@@ -1,4 +1,4 @@
-"""WordPiece: how words come apart, what a vocab.txt of others gives, and what is refused."""
+"""WordPiece: how words are split, vocab.txt files from elsewhere, and errors."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_a_repeated_piece_shifts_no_id(vocab):
     assert tokens.encode(["the a"]) == [[len(VOCAB), len(VOCAB) + 1]]
 
 
-def test_ideographs_stand_apart_and_hangul_does_not(vocab):
+def test_ideographs_are_separated_and_hangul_is_not(vocab):
     tokens = tokenizer.from_model(vocab)
     assert pieces(tokens, "\uc81c1\uc870(\u4eba\u4eba)") == ["\uc81c1", "##\uc870", "(", "\u4eba", "\u4eba", ")"]
 
@@ -93,7 +93,7 @@ def test_coverage_leaves_rare_characters_out(sentences):
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"has no symbols \[MASK\]; add them"),
     ],
 )
-def test_what_is_no_vocabulary(tmp_path, content, refused):
+def test_files_that_are_not_vocabularies_are_refused(tmp_path, content, refused):
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)

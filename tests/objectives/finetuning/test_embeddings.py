@@ -120,7 +120,7 @@ def test_predictions_and_scores_of_pairs(case):
         assert objective.baselines(batch, np.array([1, 5, 3])) == {"majority_accuracy": (1.0, 3)}
 
 
-def test_contrastive_cosines_are_correlated_where_there_are_numbers():
+def test_contrastive_cosines_are_correlated_with_numeric_labels():
     regression, contrastive = EmbeddingRegression(full_score=5.0), EmbeddingContrastive()
     outputs = {"cosine": np.array([0.9, 0.1, 0.8])}
     assert contrastive.score(outputs, pairs(regression), []) == regression.score(outputs, pairs(regression), [])
@@ -136,7 +136,7 @@ def test_a_mean_covers_one_example_only():
     np.testing.assert_allclose(means, expected, atol=1e-6)
 
 
-def test_a_unit_vector_of_nothing_is_nothing():
+def test_a_zero_vector_normalizes_to_zero():
     vectors = np.array([[3.0, 4.0], [0.0, 0.0], [3e-12, 4e-12], [3e-15, 4e-15]], np.float32)
     np.testing.assert_allclose(l2_normalize(vectors), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
     assert np.all(np.isfinite(jax.grad(lambda x: l2_normalize(x).sum())(vectors)))

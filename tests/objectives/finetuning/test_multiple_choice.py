@@ -75,7 +75,5 @@ def test_the_most_frequent_number_is_the_baseline(case):
     twelve = MultipleChoice(tuple(sorted(map(str, range(12)))))  # "10" stands before "2"
     ragged = examples([3] * 12, {"choice": np.full(12, 2, np.int32)})
     counts = np.array([5 if name == "2" else 1 for name in twelve.classes])
-    assert twelve.baselines(batch_of(twelve, ragged, [list(range(10)) + [10, 11]]), counts)["majority_accuracy"] == (
-        1.0,
-        1,
-    )
+    baselines = twelve.baselines(batch_of(twelve, ragged, [list(range(12))]), counts)
+    assert baselines["majority_accuracy"] == (1.0, 1)

@@ -45,7 +45,7 @@ def loaded(format, spelling):
 
 
 def gold_logits(examples):
-    """High where an answer begins and ends; at [CLS] lower than any answer, higher than what is none."""
+    """Return logits that are high at the ends of an answer, and at [CLS] between answers and other spans."""
     ragged = examples.ragged
     logits_T2 = np.zeros((len(ragged.tokens), 2), np.float32)
     for column, name in enumerate(("start", "end")):

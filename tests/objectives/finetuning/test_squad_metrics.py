@@ -34,7 +34,7 @@ def test_scores_as_literals(answer, gold, exact, f1):
 
 @settings(deadline=None)
 @given(st.text(), st.lists(st.text(), max_size=3))
-def test_scores_lie_between_0_and_1_and_a_gold_answer_has_1(answer, gold):
+def test_scores_are_between_0_and_1_and_a_gold_answer_has_1(answer, gold):
     assert 0.0 <= squad_metrics.exact_match(answer, gold) <= squad_metrics.f1(answer, gold) <= 1.0
     assert squad_metrics.exact_match(answer, [*gold, answer]) == squad_metrics.f1(answer, [*gold, answer]) == 1.0
 

@@ -88,7 +88,7 @@ def test_logits_read_the_boundaries_and_the_places():
     params = batches.filled(batches.param_shapes(SpanBoundary(), module.config, batch))
     logits = SpanBoundary().apply(module, params, batch)
     assert logits["sbo"].shape == logits["mlm"].shape
-    assert len({row.tobytes() for row in np.asarray(logits["sbo"][0])}) == 8  # the place tells them apart
+    assert len({row.tobytes() for row in np.asarray(logits["sbo"][0])}) == 8  # the place distinguishes them
     other = batch | {"mlm_positions_BK": np.zeros_like(batch["mlm_positions_BK"])}
     np.testing.assert_array_equal(SpanBoundary().apply(module, params, other)["sbo"], logits["sbo"])
 

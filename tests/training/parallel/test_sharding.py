@@ -1,3 +1,5 @@
+"""Sharding rules, and training on eight simulated devices."""
+
 import json
 import os
 import subprocess

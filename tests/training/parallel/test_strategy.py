@@ -1,3 +1,5 @@
+"""The choice of the sharding strategy and of the mesh."""
+
 import jax
 import pytest
 

@@ -1,3 +1,5 @@
+"""Training curves: panels, gaps, and the reference curve."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""Reports of a run: the parameter tree, samples, and tables."""
+
 import io
 
 import jax

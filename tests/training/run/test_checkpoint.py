@@ -1,3 +1,5 @@
+"""Checkpoints: exact restores, retention, and errors."""
+
 import json
 import logging
 import shutil

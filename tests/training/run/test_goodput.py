@@ -1,3 +1,5 @@
+"""Goodput, MFU, and traces of steps."""
+
 import dataclasses
 import json
 import time

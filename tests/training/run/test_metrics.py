@@ -1,3 +1,5 @@
+"""The metrics file: keys, totals, and resumed runs."""
+
 import dataclasses
 import time
 

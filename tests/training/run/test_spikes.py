@@ -1,3 +1,5 @@
+"""Detection of loss spikes."""
+
 import numpy as np
 
 from bertjax.training.run.spikes import SpikeDetector

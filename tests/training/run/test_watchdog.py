@@ -1,3 +1,5 @@
+"""The watchdog: hanging steps are logged."""
+
 import logging
 import time
 

@@ -1,3 +1,5 @@
+"""Working folders: locks, object stores, and files that are written whole."""
+
 import functools
 import json
 import subprocess
@@ -112,7 +114,7 @@ def test_json_is_written_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_json_that_is_none(tmp_path):
+def test_damaged_json_is_an_error(tmp_path):
     path = Workdir.at(tmp_path).config
     path.write_text('{"a": ')
     with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or use another --workdir"):
