@@ -2,7 +2,7 @@
 
     python -m bertjax.train --config=benchmarks/family_probe.py:EXPORT,FOLDER --workdir=runs/probe
 
-EXPORT is a model of `benchmarks/family_config.py`, FOLDER that of train.txt.gz and valid.txt.gz.
+EXPORT is a model of `benchmarks/family_config.py`. FOLDER has train.txt.gz and valid.txt.gz.
 """
 
 import ml_collections

@@ -176,7 +176,7 @@ def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
         args.out = args.out or Path(folder) / "smoke.jsonl"
         _run_all(args, overrides)
         print(finetuning_table.markdown(finished(args.out)))
-    print("\nA smoke run shows that all of it runs; its figures mean nothing.")
+    print("\nA smoke run only shows that the benchmark runs; its figures have no meaning.")
 
 
 def _names(known: Sequence[str]):

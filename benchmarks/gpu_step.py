@@ -3,12 +3,12 @@
     python -m benchmarks.gpu_step --torch-python=OTHER_VENV/bin/python --peak-tflops=989
     python -m benchmarks.gpu_step --smoke
 
-All in bfloat16, rows of 128 and of 512 tokens, every row full. bertjax packs examples of 64 and 128 tokens.
+Both arms run in bfloat16 on full rows of 128 and 512 tokens. bertjax packs examples of 64 and 128 tokens.
 transformers' `BertForPreTraining` (`torch.compile`, SDPA, autocast, fused AdamW) cannot separate the examples of a row
 and treats each row as one example. It has no padding either, which is its best case. Goals: 1.5 times its real
 tokens/s, and 45% MFU of large at 512 tokens.
 
-The arms take turns as in `benchmarks/train_step.py`, both on the GPU at once: lower `--tokens` if memory is short.
+The arms take turns as in `benchmarks/train_step.py`. Both are in the GPU's memory: lower `--tokens` if it is too small.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _EXAMPLES = {128: 2, 512: 4}
 
 
 def setting_of(encoder: EncoderConfig, seq_len: int, examples: int, tokens: int, attention_dropout: float) -> Setting:
-    """An encoder on as many rows as hold so many tokens; 5 positions of 32 are predicted, as 20 of BERT's 128.
+    """Return a setting with `tokens` tokens per step; 5 of 32 positions are predicted, like 20 of BERT's 128.
 
     Raises:
       UserError: there are fewer tokens than a row has.
@@ -87,7 +87,7 @@ def arms(platform: str, attention: str) -> dict[str, Arm]:
 def flops_per_token(setting: Setting, length: int) -> float:
     """Return the useful FLOPs of a step per token, for rows of examples of one length.
 
-    The vocabulary product at positions that nobody predicts is not useful, and not counted.
+    The vocabulary product at positions without a prediction is not useful, and not counted.
     """
     predictions = setting.batch * setting.predicted
     encoder = ours.encoder(setting, unroll=True)
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> None:
         print(f"\n{name}: {setting}")
         measured[name] = measure(setting, chosen, args, args.peak_tflops and args.peak_tflops * 1e12)
     if args.smoke:
-        print("\nA smoke run shows that all of it runs; its figures mean nothing.")
+        print("\nA smoke run only shows that the benchmark runs; its figures have no meaning.")
     print("\ntransformers computes the vocabulary product at all positions, bertjax only at the predicted ones.")
     if args.json:
         args.json.write_text(json.dumps({"machine": machine, "measured": measured}, indent=1))

@@ -34,7 +34,7 @@ def make(rows: int = 8, seq_len: int = 16, predicted: int = 8, seed: int = 0) ->
 
 
 def filled(shapes, scale: float = 0.3):
-    """A tree of arrays of these shapes whose values follow from their paths and places alone, none of them alike."""
+    """Return a tree of arrays of these shapes; the values depend only on path and place, and all of them differ."""
     import jax
 
     def fill(key_path, leaf):

@@ -34,7 +34,7 @@ def forecast():
 
 
 def test_the_compiled_step_is_the_one_that_training_runs():
-    """Shapes alone lower to the program that a state and batches lower to."""
+    """Shapes lower to the same program as a state and batches."""
     program = Program(load(), 400, tuple(jax.devices()[:1]))
     stage = program.config.stages[0]
     batches = program.task.abstract_batches(stage, 1)
@@ -57,7 +57,7 @@ def test_figures(forecast):
     program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
     assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
     assert forecast.model_flops == training_flops(program.encoder, 8 * 32, 8 * 32 * 32, 8 * 8)
-    # Two layers, of which the second computes but the predicted positions; and a head.
+    # Two layers, the second only at the predicted positions, and a head.
     assert 0.5 * forecast.model_flops < forecast.executed_flops < forecast.model_flops
     floor = forecast.floor
     assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
@@ -142,7 +142,7 @@ def test_without_libtpu(refused, monkeypatch):
 
 
 def test_settings_that_do_not_fit(capsys):
-    """A vocabulary whose weights and moments alone are larger than the chip."""
+    """The weights and moments of the vocabulary exceed the chip's memory."""
     flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
     assert cli.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
     output = capsys.readouterr().out

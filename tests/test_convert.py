@@ -33,7 +33,7 @@ def convert_and_read(capsys, source, target) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("name", ["{run}", "{run}@100", "{run}/export"])
 def test_a_run_is_converted_and_back(undisturbed, tmp_path, monkeypatch, name):
-    monkeypatch.setenv("HOME", str(tmp_path))  # where token stores lie
+    monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     convert.run(name.format(run=undisturbed), tmp_path / "theirs")
     convert.run(tmp_path / "theirs", tmp_path / "ours")
     there, back = (folder / "model.safetensors" for folder in (undisturbed / "export", tmp_path / "ours"))

@@ -76,7 +76,7 @@ def imported(path: Path) -> set[str]:
 
 
 def own_imports(module: str) -> set[str]:
-    """The modules of bertjax that one imports; a name that is imported from a module stands for the module."""
+    """Return the modules of bertjax that a module imports; a name imported from a module counts as that module."""
     names = (name.removeprefix("bertjax.") for name in imported(MODULES[module]) if name.startswith("bertjax."))
     return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {module}
 

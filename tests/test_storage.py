@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, whoever is killed; locks hold between processes; failures are of one class."""
+"""Storage: files appear whole or not at all, locks hold between processes, and all failures have one class."""
 
 import os
 import signal

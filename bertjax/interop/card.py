@@ -41,7 +41,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {auto}.from_pretrained("FOLDER")
 ```
 
-{flax}JAX alone, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
+{flax}Only JAX, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
 
 ```python
 import bertjax
@@ -51,7 +51,7 @@ tokens_BT = tokenizer.rows(["a sentence"], seq_len=16)
 hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id).hidden
 ```
 
-Where a text spells a special symbol, such as `{mask}`, transformers reads the symbol and bertjax ordinary text.
+If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.
 """
 
 _FLAX = """Flax, with a transformers that still has it (4.57):
@@ -97,8 +97,8 @@ def _sizes(export: Export) -> dict[str, Any]:
 def _data(export: Export) -> str:
     """Return the table of corpus, tokenizer, task and stages of a run."""
     if not export.numbers:
-        return "Converted from a Hugging Face checkpoint, which does not say what it was trained on."
-    settings = export.settings  # of a run, so nothing is left out
+        return "Converted from a Hugging Face checkpoint, which does not record its training data."
+    settings = export.settings  # written by a run, so all settings are present
     data, stages, [task, *_] = settings["data"], settings["stages"], settings["tasks"].values()
     corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
     tokenizer = data["tokenizer"]

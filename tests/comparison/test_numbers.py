@@ -9,7 +9,7 @@ from tests.comparison.workdirs import STEPS, record, write
 
 @pytest.fixture
 def entries(tmp_path):
-    """Three seeds, of which the last is under way, and a run by itself that was never evaluated."""
+    """Three seeds, the last still running, and a single run that was never evaluated."""
     for seed, loss in enumerate((3.0, 5.0)):
         write(
             tmp_path / f"many/seed={seed}",

@@ -152,7 +152,7 @@ def test_missing_ordinals_become_rows_of_padding(feed):
 
 
 def test_packed_rows_hold_the_same_masked_examples(store):
-    """All that an example has stays as it is in a row of its own."""
+    """An example in a packed row equals the same example in a row of its own."""
     short = SegmentPairs(short_seq_prob=0.9)
     planned = make_feed(store, shuffle=False, examples=short, row_examples=1)
     packed_feed = make_feed(store, shuffle=False, examples=short, row_examples=8)

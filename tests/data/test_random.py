@@ -16,7 +16,7 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 def test_golden_values():
-    """Runs of the past stay reproducible only as long as these numbers stand."""
+    """Earlier runs are reproducible only while these numbers do not change."""
     assert bits(0, "mask/choose", 0, 0, np.arange(4)).tolist() == [2640162442, 211070657, 836413982, 2236691080]
     assert permuted(1, "rows", 2, np.arange(10), 10).tolist() == [3, 2, 5, 8, 1, 0, 9, 6, 7, 4]
 

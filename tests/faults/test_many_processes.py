@@ -72,7 +72,7 @@ def test_one_of_two_killed_ten_times_and_equal_bit_for_bit(flags, undisturbed_pa
         ended = runs.finish_many(processes)
         assert time.monotonic() - start < 60.0, "not the configured 10 seconds, but the 100 that are usual"
         assert ended[killed].returncode == -signal.SIGKILL
-        # It finds out by itself (1), or the service in which they meet ends it.
+        # It detects the loss itself (1), or JAX's coordination service ends it.
         assert ended[1 - killed].returncode in (1, -signal.SIGABRT), ended[1 - killed].stderr
     for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}")):
         assert done.returncode == 0, done.stderr

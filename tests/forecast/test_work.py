@@ -89,8 +89,8 @@ def test_bytes_of_a_row_written_in_place():
     assert hbm_bytes(hlo.parse(text)) < 10 * 4 * width
 
 
-# A stack of residuals in memory, of which a layer in its turn writes one and reads one, through another order of its
-# elements; and a quarter of an array that is fetched into the core's own memory ahead of its use.
+# A stack of residuals in memory, in another order of its elements: each layer writes one residual and reads one. And a
+# quarter of an array that is prefetched into the core's own memory.
 STACK = """
 %other_order (p: f32[8,64,128]) -> f32[8,64,128] {
   %p = f32[8,64,128]{2,1,0} parameter(0)

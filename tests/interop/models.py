@@ -1,4 +1,4 @@
-"""Small models of every shape that is converted."""
+"""Small models of every architecture that bertjax converts."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from bertjax.models import vocabulary
 from tests import batches
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 20, "segments": 3}
-# What each family has that BERT has not.
+# Settings of each family that differ from BERT's.
 OWN = {
     "bert": {},
     "albert": {
@@ -66,13 +66,13 @@ _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
 
 def trained() -> Tokenizer:
-    """WordPiece on words of the letters a to f."""
+    """Return a WordPiece tokenizer trained on words of the letters a to f."""
     words = map("".join, itertools.product("abc", "def", "abf", "cde"))
     return tokenizer.train([" ".join(words)] * 9, TokenizerConfig(kind="wordpiece", vocab_size=60))
 
 
 def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export:
-    """An encoder of a family with these parts, whose values all differ."""
+    """Return a model of a family with these parts, in which all values differ."""
     own = {"norm_epsilon": 1e-6} | OWN[kind]
     config = from_dict(
         {

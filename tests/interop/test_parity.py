@@ -57,7 +57,7 @@ HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "s
 
 @pytest.fixture(scope="module")
 def tokens_of(tmp_path_factory):
-    """The tokenizer of a family; RoBERTa's is byte-level BPE with its own symbols, padding 1 among them."""
+    """tokens_of(case) -> its tokenizer; RoBERTa's is byte-level BPE with its own symbols, such as padding 1."""
     sample = [" ".join(map("".join, itertools.product("abc", "def", "abf", "cde")))] * 9
     model = tokenizer.train(sample, TokenizerConfig(kind="byte_bpe", vocab_size=300)).description["model"]
     pieces = [piece for piece in model["vocab"] if piece not in EQUIVALENTS]
@@ -147,7 +147,7 @@ def named(outputs) -> dict[str, np.ndarray]:
     for name, theirs in (HEADS | {"pooled": "pooler_output"}).items():
         if getattr(outputs, theirs, None) is not None:
             by_name[name] = getattr(outputs, theirs)
-    if "rtd" in by_name and by_name["rtd"].ndim == 3:  # the logits of a class with the one head are called so
+    if "rtd" in by_name and by_name["rtd"].ndim == 3:  # a class with a single head calls its output `logits`
         by_name["plm" if hasattr(outputs, "mems") else "mlm"] = by_name.pop("rtd")
     return {name: np.asarray(output) for name, output in by_name.items()}
 
@@ -241,7 +241,7 @@ def real_albert(tmp_path_factory) -> tuple[dict, dict]:
     )
 
 
-# Ours is 1.02e-4 from PyTorch in float64 at most, transformers' Flax 1.20e-4, PyTorch in float32 4.1e-5.
+# Largest difference from PyTorch in float64: bertjax 1.02e-4, transformers' Flax 1.20e-4, PyTorch in float32 4.1e-5.
 _ROUNDED = pytest.mark.xfail(
     reason="2 of 12,726,000 logits of words, of up to 42, differ by more: 1.08e-4", strict=False
 )
@@ -264,9 +264,8 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
 
     inputs = batch(tokens, segments=2)
-    rank_BT = np.ones_like(
-        inputs["input_ids"]
-    )  # what is given; columns 2, 0 and 5 follow, in another order in each row
+    # Rank 1: visible tokens. Columns 0, 2 and 5 come later, in another order in each row.
+    rank_BT = np.ones_like(inputs["input_ids"])
     read_BK = np.tile(np.array([0, 2, 5], np.int32), (4, 1))
     rank_BT[:, [0, 2, 5]] = 2 + np.array([[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]])
     objective = PermutationLM()

@@ -1,4 +1,4 @@
-"""Parity with transformers' PyTorch and Flax classes, and with real weights where they are at hand."""
+"""Parity with transformers' PyTorch and Flax classes, and with real weights if they are available."""
 
 import functools
 import itertools
@@ -30,7 +30,7 @@ def tokens():
 
 
 def published(architecture: str, tokens, layers: int = 2, width: int = 16):
-    """A model of random weights, its biases and norms too, so that each of them matters."""
+    """Return a model of transformers with random weights, including biases and norms, so that each of them matters."""
     torch.manual_seed(0)
     model = getattr(transformers, architecture)(
         transformers.BertConfig(
@@ -52,7 +52,7 @@ def published(architecture: str, tokens, layers: int = 2, width: int = 16):
 
 
 def save(model, tokens, folder: Path) -> Path:
-    """As transformers saves it, with a tokenizer beside it."""
+    """Save a model and its tokenizer as transformers does; return the folder."""
     model.save_pretrained(folder)
     (folder / "vocab.txt").write_text("".join(tokens.piece(i) + "\n" for i in range(tokens.vocab_size)))
     transformers.BertTokenizer(folder / "vocab.txt", do_lower_case=False).save_pretrained(folder)
@@ -169,7 +169,7 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, architecture, au
 
 
 def test_embeddings_are_transformers_hidden_states_under_mean_pooling(tokens, tmp_path):
-    """As Sentence-BERT pools: over the attention mask, [CLS] and [SEP] included."""
+    """Pooling as in Sentence-BERT: over the attention mask, including [CLS] and [SEP]."""
     model = published("BertModel", tokens)
     convert.run(save(model, tokens, tmp_path / "theirs"), tmp_path / "ours")
     texts = ["adabc bce", "cde", " ".join(["adf"] * 12)]

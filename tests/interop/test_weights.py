@@ -1,4 +1,4 @@
-"""Files of tensors: what is read without PyTorch, and what is refused."""
+"""Files of tensors: reading without PyTorch, and errors."""
 
 import os
 import pickle
@@ -15,7 +15,7 @@ MAGIC, PROTOCOL, SYSTEM = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}
 
 
 class Call:
-    """Pickles as a call of a function."""
+    """An object whose pickle is a function call."""
 
     def __init__(self, function, *arguments):
         self.made_by = (function, arguments)
@@ -25,7 +25,7 @@ class Call:
 
 
 def archive(path, pickled: bytes, **data: bytes):
-    """The container since PyTorch 1.6."""
+    """Write the container format since PyTorch 1.6."""
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("archive/data.pkl", pickled)
         for key, content in data.items():

@@ -33,6 +33,6 @@ def test_every_compared_parameter_matters():
         return (logits["mlm"][..., : config.vocab_size] ** 2).sum() + (logits["nsp"] ** 2).sum()
 
     largest = jax.tree.map(lambda leaf: float(np.abs(leaf).max()), jax.jit(jax.grad(number))(params))
-    # Softmax does not see what is added to all keys alike: the bias of the keys alone has no effect.
+    # Softmax is invariant to a constant in all keys, so only the bias of the keys has no effect.
     assert largest["encoder"]["layers"]["attention"]["key"].pop("bias") < 1e-3
     assert min(jax.tree.leaves(largest)) > 1e-3

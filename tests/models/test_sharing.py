@@ -182,7 +182,7 @@ def test_shared_layers_start_as_the_first_layers_of_a_stack():
 
 
 # Table 1 of Lan et al. (2020), in millions, and what it comes to: embeddings of 30,000 pieces, 512 positions and two
-# segments, their projection, one layer and the pooler, no heads. The paper does not say what it counts; its number for
+# segments, their projection, one layer and the pooler, no heads. The paper does not define its count; its number for
 # the largest is 5% above this one, whatever is counted.
 @pytest.mark.parametrize(
     "preset, millions, parameters",

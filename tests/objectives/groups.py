@@ -17,7 +17,7 @@ T = 40
 
 
 def examples(lengths: list[int], labels: dict[str, np.ndarray]) -> Ragged:
-    """[CLS] ... [SEP] of these lengths, of the ordinary ids of `batches.ENCODER`."""
+    """Return examples [CLS] ... [SEP] of these lengths, with ordinary ids of `batches.ENCODER`."""
     vocabulary = dataclasses.replace(ragged.VOCABULARY, size=ENCODER.vocab_size, continuation_ids=())
     made = ragged.random(np.array(lengths), np.arange(len(lengths)), vocabulary)
     return dataclasses.replace(made, labels=labels)

@@ -80,12 +80,12 @@ def test_an_epoch_has_every_token_of_the_corpus_once(store, feeds, kind):
     tokens_BT = batch["tokens_BT"].copy()
     tokens_BT[rows, batch["mlm_positions_BK"][rows, places]] = batch["mlm_labels_BK"][rows, places]
     tokens = tokens_BT[(batch["examples_BT"] > 0) & ~feed.vocabulary.is_special[tokens_BT]]
-    # Specials occur in the store only as [UNK], of which this corpus has none.
+    # The only special symbol in a store is [UNK], and this corpus has no [UNK].
     np.testing.assert_array_equal(np.bincount(tokens, minlength=400), store.unigram_counts("train"))
 
 
 def test_sources_take_turns_by_their_weights(tmp_path):
-    """Of two corpora of the same size, the one with weight 3 has three times as many rows, each in its turn."""
+    """Of two corpora of equal size, the one with weight 3 has three times as many rows, in turns."""
     for name, word in (("a", "apple"), ("b", "berry")):
         documents = (f"{word} {i} is {word}. So {i} is it.\n\n" for i in range(400))
         (tmp_path / f"{name}.txt").write_text("".join(documents))

@@ -38,7 +38,7 @@ def batch_of(task: str) -> dict:
 
 
 def moved(before: dict, after: dict) -> set[str]:
-    """Roots of params, or of moments, of which any leaf is another one."""
+    """Return the roots of params, or of moments, below which a leaf changed."""
 
     def leaves(state):
         flat, _ = jax.tree_util.tree_flatten_with_path({key: state[key] for key in ("params", "opt_state")})

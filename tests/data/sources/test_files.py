@@ -167,7 +167,7 @@ def test_a_missing_bucket_file(bucket):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.txt.xz", "a.parquet"])
 def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
-    """A network that fails is no bad document: leaving out what follows would go unseen."""
+    """A network failure is not a bad document: skipping the rest of the file would go unnoticed."""
     bucket.mkdir()
     write(bucket, name)
     (part,) = sources.parts(f"gs://bucket/{name}", "text")

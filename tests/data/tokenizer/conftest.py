@@ -1,4 +1,4 @@
-"""Real sentences, and one tokenizer of every kind that was trained on them."""
+"""Fixtures: real sentences, and a tokenizer of every kind trained on them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What holds for every kind of tokenizer: ids, spellings, words, training, and what is refused."""
+"""Properties of every kind of tokenizer: ids, spellings, words, training, and errors."""
 
 import json
 import os

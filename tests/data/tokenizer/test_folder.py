@@ -1,4 +1,4 @@
-"""The folder of a saved tokenizer: round trip, what other libraries read in it, older and newer formats, damage."""
+"""The folder of a saved tokenizer: round trip, other libraries, older and newer formats, and damaged files."""
 
 import copy
 import json

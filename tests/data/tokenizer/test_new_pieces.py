@@ -1,4 +1,4 @@
-"""New pieces of a WordPiece vocabulary: what they change, what they leave, and which are refused."""
+"""New pieces of a WordPiece vocabulary: ids, changed words, mining, and errors."""
 
 import collections
 import itertools
@@ -50,7 +50,7 @@ def test_only_words_that_hold_a_new_piece_change(tmp_path):
 
 
 def test_a_character_without_a_continuation_is_named(tmp_path):
-    """A longer word may be lost then: there is no going back to a shorter piece."""
+    """A longer word may then become [UNK], since WordPiece does not backtrack to a shorter piece."""
     old = with_pieces(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
     assert read(old, "covidx") == ["cov", "##idx"]
     extension = new_pieces.extend(old, ["covid"])
@@ -86,7 +86,7 @@ def test_mining_takes_what_saves_the_most_tokens(tmp_path):
     tokens = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "1", "##1", "bad")
     counts = collections.Counter(abc=6, abcde=5, ab=9, bad=99, zz=7, a=50, eeeeeee=4)
     counts["11"], counts["b" * 101] = 80, 80
-    # Saved: abcde 4 * 5, abc 2 * 6, ab 1 * 9, zz (one [UNK]) 7; eeeeeee is too rare, 11 no word, the last too long.
+    # Saved: abcde 4 * 5, abc 2 * 6, ab 1 * 9, zz (one [UNK]) 7; eeeeeee is rare, 11 has no letter, the last too long.
     assert new_pieces.mine(counts, tokens, 4) == ["abcde", "abc", "ab", "zz"]
     with pytest.raises(UserError, match="--new-pieces=5 is too many: 4 words .* ask for at most 4"):
         new_pieces.mine(counts, tokens, 5)

@@ -1,4 +1,4 @@
-"""Which characters of the text a token stands for: exact, whatever normalization did to the text."""
+"""Offsets of tokens: exact characters of the original text after every normalization."""
 
 import unicodedata
 
@@ -12,21 +12,21 @@ from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import alignment
 from tests.data.tokenizer.conftest import KINDS
 
-# A composed syllable, a unit, accents that compose in no order, a circled number, a ligature, a plane-1 character.
+# A composed syllable, a unit, stacked accents, a circled number, a ligature, a plane-1 character.
 HARD = " \u33a1\uc640  \u1112\u1161\u11ab\u2460\t \uae00 e\u0301\u0302t\u00e9 \ufb01 \U0001f642x \u0130I\u0327"
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(HARD))
 
 
 @pytest.fixture(scope="module", params=[(kind, normalizer) for kind in KINDS for normalizer in ("nfc", "nfkc")])
 def aligned(request, sentences, korean):
-    """(tokenizer, what it makes of characters) of every kind."""
+    """(tokenizer, its Unicode normalization form) of every kind."""
     kind, normalizer = request.param
     config = TokenizerConfig(kind=kind, vocab_size=2000, normalizer=normalizer)
     return tokenizer.train([*sentences, *korean, *[HARD] * 20], config), normalizer.upper()
 
 
 def text_of(tokens, token_id):
-    """What a token spells; nothing for [UNK] and for a part of a character."""
+    """Return the text of a token; empty for [UNK] and for a part of a character."""
     if token_id in tokens.special_ids | tokens.byte_ids:
         return None
     piece = tokens.piece(token_id).removeprefix("##").replace("\u2581", " ").replace("\u0120", " ").strip()

@@ -1,4 +1,4 @@
-"""SentencePiece: the choices that it alone has, and models that were trained elsewhere."""
+"""SentencePiece: settings that only it has, and models that were trained elsewhere."""
 
 import io
 

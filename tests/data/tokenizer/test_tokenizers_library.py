@@ -1,4 +1,4 @@
-"""A tokenizer.json of others: what it keeps, and what is refused."""
+"""A tokenizer.json from elsewhere: round trips, symbols, and errors."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ TEXT = "a <mask> and <s>more</s> of the same"
 
 @pytest.fixture(scope="module")
 def roberta(sentences):
-    """As RoBERTa's tokenizer.json: no space before the first word, <mask> at the end and eager for the space before."""
+    """Like RoBERTa's tokenizer.json: no space before the first word; <mask> is last and strips the space before it."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -43,7 +43,9 @@ def test_roberta_s_symbols_are_ours(tmp_path, roberta):
     assert tokens.special_ids == {0, 1, 2, 3, 600} and tokens.vocab_size == 601 and len(tokens.byte_ids) == 256
     [ids] = tokens.encode(["the same"])
     assert json.loads(roberta.to_str())["pre_tokenizer"]["add_prefix_space"] is False
-    assert ids[0] not in tokens.continuation_ids  # or the first word of a sentence would go on with the one before
+    assert (
+        ids[0] not in tokens.continuation_ids
+    )  # otherwise the first word of a sentence would continue the word before it
     assert tokens.decode([0, *ids, 600, 2], keep_special=True) == "<s> the same <mask> </s>"
     assert tokens.decode([0, *ids, 600, 2]) == "the same"
 
@@ -64,7 +66,7 @@ def test_a_saved_one_loads_again(tmp_path, roberta):
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
-    """The saved file opens in the library as it is, and there the special symbols are special."""
+    """The library opens the saved file, and treats the special symbols as special."""
     trained[kind].save(tmp_path)
     opened = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert opened.encode("the same").ids == trained[kind].encode(["the same"])[0]

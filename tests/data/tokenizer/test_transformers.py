@@ -43,7 +43,7 @@ def test_byte_bpe_is_read_as_gpt2_tokenizer_reads_it(tmp_path, trained, texts):
     theirs = transformers.GPT2Tokenizer(
         *files, unk_token="[UNK]", bos_token="[BOS]", eos_token="[EOS]", add_prefix_space=True
     )
-    # A sentence has no space before it; theirs would add a second one there, and one to an empty sentence.
+    # A sentence has no space before it; transformers would add a second one there, and one to an empty sentence.
     sentences = [text.strip() for text in texts if text.strip()]
     normalized = [unicodedata.normalize("NFC", sentence) for sentence in sentences]
     assert trained["byte_bpe"].encode(sentences) == [theirs.encode(text) for text in normalized]

@@ -34,7 +34,7 @@ def case(request):
 
 
 def embeddings(params, ragged) -> np.ndarray:
-    """float64, from the encoder on each example alone: the mean of its last hidden states."""
+    """Return float64 means of the last hidden states, from the encoder on one example per row."""
     tokens_BT = np.zeros((len(ragged.ids), max(ragged.lengths)), np.int32)
     is_token_BT = np.arange(max(ragged.lengths)) < ragged.lengths[:, None]
     tokens_BT[is_token_BT] = ragged.tokens

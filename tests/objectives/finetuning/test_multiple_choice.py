@@ -22,7 +22,7 @@ def case():
 
 
 def scores(params, ragged) -> np.ndarray:
-    """float64 [3, 3], of each example in a row of its own."""
+    """Return float64 scores [3, 3], with each example in a row of its own."""
     batch = batch_of(OBJECTIVE, ragged, np.arange(9)[:, None])
     single = MultipleChoice(("0",))
     logits_BG1 = jax.jit(functools.partial(single.apply, single.model(ENCODER)))(params, batch)
@@ -72,7 +72,7 @@ def test_the_most_frequent_number_is_the_baseline(case):
     batch = batch_of(OBJECTIVE, case[-1], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]])
     assert OBJECTIVE.baselines(batch, np.array([9, 1, 5])) == {"majority_accuracy": (1.0, 3)}
     assert OBJECTIVE.baselines(batch, np.array([1, 1, 0])) == {"majority_accuracy": (1.0, 3)}
-    twelve = MultipleChoice(tuple(sorted(map(str, range(12)))))  # "10" stands before "2"
+    twelve = MultipleChoice(tuple(sorted(map(str, range(12)))))  # "10" comes before "2"
     ragged = examples([3] * 12, {"choice": np.full(12, 2, np.int32)})
     counts = np.array([5 if name == "2" else 1 for name in twelve.classes])
     baselines = twelve.baselines(batch_of(twelve, ragged, [list(range(12))]), counts)

@@ -1,4 +1,4 @@
-"""Scores over seeds: mean, deviation, median, best, and how many are no better than the most frequent class."""
+"""Scores over seeds: mean, deviation, median, best, and how many do not beat the most frequent class."""
 
 import io
 
