@@ -124,3 +124,12 @@ def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
         with contextlib.redirect_stdout(printed):
             exec(code, scope)
         assert printed.getvalue() == expected, code
+
+
+def test_the_list_of_files_to_read_is_counted():
+    """The default training step is at most 13 files and 1,900 lines."""
+    rows = re.findall(r"^\| \[`[^`]+`\]\(\.\./(bertjax/[^)]+)\) \| (\d+) \|", TOUR.read_text(), re.MULTILINE)
+    counted = {path: len((ROOT / path).read_text().splitlines()) for path, _ in rows}
+    assert {path: int(lines) for path, lines in rows} == counted
+    assert f"{len(rows)} files with {sum(counted.values()):,} lines" in TOUR.read_text()
+    assert len(rows) <= 13 and sum(counted.values()) <= 1900

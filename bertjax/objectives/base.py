@@ -20,23 +20,15 @@ from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.outputs import Output, Sample
 from bertjax.objectives.teacher import Teacher
 
 Arrays = dict[str, jax.Array]
+Key = jax.Array | None
 # ({term: S}, {metric: (sum, weight)}), scalars.
 Terms = tuple[Arrays, dict[str, Sums]]
 # {path of an encoder: masks}, see `bertjax.models.taps`.
 Taps = dict[str, Any] | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Sample:
-    """One example as a person reads it: the text, and for each question the answer and the model's guesses."""
-
-    text: str
-    answers: tuple[str, ...]
-    guesses: tuple[tuple[str, ...], ...]
 
 
 class FlopsPart(NamedTuple):
@@ -88,7 +80,7 @@ class Objective:
         """Return the architecture of a second encoder on the same embeddings, None for an objective without one."""
         return None
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Any:
+    def logits(self, model: Model, batch: Arrays, key: Key = None) -> Any:
         """Device: return what the terms need from the bound model, by `model.encode` and `model.head`.
 
         Args:
@@ -112,7 +104,7 @@ class Objective:
         model: Model,
         params: dict,
         batch: Arrays,
-        key: jax.Array | None = None,
+        key: Key = None,
         method: Callable | None = None,
         taps: Taps = None,
     ) -> Any:
@@ -156,14 +148,7 @@ class Objective:
         raise TypeError(f"{type(self).__name__} has no terms_of()")
 
     def terms(
-        self,
-        model: Model,
-        params: dict,
-        frozen: dict | None,
-        batch: Arrays,
-        key: jax.Array,
-        train: bool,
-        taps: Taps = None,
+        self, model: Model, params: dict, frozen: dict | None, batch: Arrays, key: Key, train: bool, taps: Taps = None
     ) -> Terms:
         """Device: return ({term: S}, {metric: (sum, weight)}); the loss is the sum of coefficient * S / W.
 

@@ -41,3 +41,12 @@ def regroup(outputs: Mapping[str, Output], batch: Mapping[str, np.ndarray]) -> d
       batch: the core batch that they were computed from.
     """
     return {name: np.asarray(output.array)[is_real(output.per, batch)] for name, output in outputs.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One example as a person reads it: the text, and for each question the answer and the model's guesses."""
+
+    text: str
+    answers: tuple[str, ...]
+    guesses: tuple[tuple[str, ...], ...]

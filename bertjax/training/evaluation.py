@@ -11,8 +11,8 @@ from jax.sharding import PartitionSpec as P
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.mesh import BATCH_AXES
-from bertjax.objectives.base import Arrays, Objective, Sample
-from bertjax.objectives.outputs import Output, regroup
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global

@@ -18,9 +18,9 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoded
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective, Sample, Terms, joined
+from bertjax.objectives.base import Arrays, Objective, Terms, joined
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.outputs import Output, Sample
 
 GUESSES = 5
 

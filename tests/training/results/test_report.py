@@ -5,7 +5,7 @@ import io
 import jax
 from rich.console import Console
 
-from bertjax.objectives.base import Sample
+from bertjax.objectives.outputs import Sample
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results.report import parameter_lines, print_summary, show_samples, summary_of
