@@ -1,4 +1,4 @@
-"""What tests share: quick compilation, a token store, and one very small finished run."""
+"""Fixtures of all tests: quick compilation, a token store, and one very small finished run."""
 
 import os
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What recipes compute, frozen: a change that is not meant to change a number is held to it bit for bit.
+"""Frozen results of recipes, so that a change cannot alter a number unnoticed: they must match bit for bit.
 
 `frozen.json` holds, for each recipe made small, a hash of its first batches, a hash of its final parameters and the
-figures of `summary.json`. After a change that is meant to change them, freeze again and say so in the commit:
+figures of `summary.json`. After an intended change of the numbers, freeze again and mention it in the commit:
 
     python -m tests.frozen albert_base electra_small
 

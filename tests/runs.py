@@ -1,4 +1,4 @@
-"""Runs as a user starts them: the command line, in a process of its own or in this one."""
+"""Start runs as a user does: the command line, in a process of its own or in this one."""
 
 import itertools
 import json

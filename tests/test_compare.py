@@ -1,4 +1,4 @@
-"""Runs side by side, as a user asks for them."""
+"""The command that compares runs."""
 
 import json
 

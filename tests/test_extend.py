@@ -41,7 +41,7 @@ def hidden(folder, texts=TEXTS):
 
 
 def logits(folder, tokens_BT):
-    """Of both heads, at every position."""
+    """Return the logits of both heads at every position."""
     model = export.read(folder)
     columns_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
     batch = {

@@ -11,7 +11,7 @@ from tests import labeled_files, runs
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 
 
-# No export is fine-tuned here: with larger weights to begin with, a new model learns as much in fewer steps.
+# These tests train new models instead of an export: with larger initial weights they learn in fewer steps.
 MODEL = {
     "preset": "google_tiny",
     "width": 32,
@@ -24,7 +24,7 @@ MODEL = {
 
 
 def finetune(recipe, task, train, heldout, workdir, *more):
-    """Trains a new model by a recipe on made-up files; returns the exit code."""
+    """Train a new model by a recipe on synthetic files; return the exit code."""
     vocabulary = labeled_files.vocabulary(train.parent / "vocab.txt")
     return runs.call(
         f"--config={CONFIGS / recipe}",

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def killed(code, *arguments):
-    """Runs a program in which the rename at the end of a write kills the process."""
+    """Run a program in which the rename at the end of a write kills the process."""
     setup = "import os, signal, sys\nfrom pathlib import Path\nfrom bertjax import storage\n"
     kill = "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\nos.rename = os.replace = kill\n"
     program = subprocess.run([sys.executable, "-c", setup + kill + code, *map(str, arguments)], cwd=ROOT)

@@ -200,7 +200,7 @@ def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
 
 
 class _GrowingArray:
-    """Writes an .npy file with a growing first axis; numpy pads the header, so the final length fits."""
+    """A writer of an .npy file with a growing first axis; numpy pads the header, so the final length fits."""
 
     def __init__(self, path: Path):
         self._path = path

@@ -1,4 +1,4 @@
-"""Reads PyTorch's `pytorch_model.bin` without PyTorch, and without running code from the pickle in it.
+"""Read PyTorch's `pytorch_model.bin` without PyTorch, and without running code from the pickle in it.
 
 A pickle names functions that are called while it is read. Here only the names that rebuild a tensor are known. They
 give records, and any other name is an error. Both containers are read: the zip archive that `torch.save` writes

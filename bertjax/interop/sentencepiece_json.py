@@ -53,7 +53,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 
 def _check(model) -> None:
-    """Raises UserError for what `describe` does not render."""
+    """Raise UserError for settings that `describe` does not render."""
     normalizer, trainer = model.normalizer_spec, model.trainer_spec
     for name, value, known in (
         ("add_dummy_prefix", normalizer.add_dummy_prefix, (True,)),

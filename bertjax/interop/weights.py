@@ -1,4 +1,4 @@
-"""Reads and writes the weights of a checkpoint: safetensors, or a PyTorch pickle."""
+"""Read and write the weights of a checkpoint: safetensors, or a PyTorch pickle."""
 
 from pathlib import Path
 
@@ -44,6 +44,6 @@ def _array(name: str, tensor: dict) -> np.ndarray:
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes a safetensors file that PyTorch's and Flax's classes of transformers open."""
+    """Write a safetensors file that PyTorch's and Flax's classes of transformers open."""
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt"})

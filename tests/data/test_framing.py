@@ -1,4 +1,4 @@
-"""Where [CLS] and [SEP] go, which segment and label each token has, and what is cut if an example is too long."""
+"""Frames of examples: places of [CLS] and [SEP], segments and labels of tokens, and trimming of long examples."""
 
 import itertools
 

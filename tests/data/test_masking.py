@@ -139,7 +139,7 @@ def test_an_example_without_maskable_tokens_is_not_an_error():
 
 
 def test_masks_are_equal_to_recorded_ones():
-    """Runs that resume after an update must see the same masks."""
+    """A run that resumes after an update must see the same masks."""
     lengths, ids = np.arange(5, 45), np.arange(40) * 3
     tokens = 7 + np.arange(lengths.sum(), dtype=np.int32) * 37 % 500
     offsets = np.concatenate([[0], np.cumsum(lengths)])

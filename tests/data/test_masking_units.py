@@ -127,7 +127,7 @@ def test_words_equal_those_of_a_plain_loop():
 
 @pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])
 def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, million):
-    """Of all units and of the chosen units, because the choice must not depend on the length."""
+    """The lengths of all units and of the chosen units follow it, since the choice must not depend on the length."""
     draw = first_epoch(million.ragged)
     words = words_of(million)
     first = masking.units(words, million, draw)

@@ -23,7 +23,7 @@ PAIRS = SegmentPairs()
 
 
 def features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-    """What a masked language model with sentence pairs asks for."""
+    """Return the features of masked language modeling with sentence pairs."""
     masking = TokenMasking()
     masked = mask(placed, draw, masking)
     predicted = gather_masked(placed, masked.chosen, masking.capacity(placed.seq_len, 1))

@@ -1,4 +1,4 @@
-"""What the attention path of a configuration makes of a compiled step."""
+"""The effect of the attention implementation on a compiled step."""
 
 import functools
 import re

@@ -36,7 +36,7 @@ def test_every_masked_lm_objective_fills_masks(model, kind):
 
 
 def test_a_mixture_fills_with_the_head_that_its_tasks_share(model):
-    """Although the first task has no such head."""
+    """The first task does not have that head."""
     tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
     config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
     alone, mixed = (

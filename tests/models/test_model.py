@@ -20,7 +20,7 @@ GENERATOR = dataclasses.replace(batches.ENCODER, embedding_width=16, width=8, he
 
 
 class MaskedLMAndNextSentence:
-    """What an objective is to a model: heads, and a plain function of the bound model."""
+    """A minimal objective: heads, and a plain function of the bound model."""
 
     heads = {"mlm": HeadSpec(MaskedLMHead), "nsp": HeadSpec(PairHead, {"classes": 2})}
 

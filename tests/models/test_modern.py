@@ -104,7 +104,7 @@ def test_a_local_layer_sees_its_window_and_a_global_one_everything():
 @pytest.mark.parametrize("layers, reach", [(2, 2), (3, 4)])
 @pytest.mark.parametrize("read", [False, True])
 def test_no_gradient_comes_from_outside_the_windows(layers, reach, read):
-    """Of the local layers only: the values of the global layer are zero, so that its output is the embeddings."""
+    """Only local layers count: the values of the global layer are zero, so that its output is the embeddings."""
     config = dataclasses.replace(CONFIG, layers=layers, global_every=layers)
     params, tokens_BT = params_of(config), np.arange(10, 26)[None]
     value = params["layers"]["attention"]["value"]["kernel"].copy()
@@ -173,7 +173,7 @@ def test_flops_by_hand():
 
 @pytest.mark.parametrize("preset, millions", [("modern_base", 149), ("modern_large", 395)])
 def test_modern_encoders_have_the_published_number_of_parameters(preset, millions):
-    """With the MLM head and without pooler, of 50,368 pieces; the paper reports 149 and 395 million (section 2.1.3)."""
+    """With 50,368 pieces and the MLM head, without pooler; the paper reports 149 and 395 million (section 2.1.3)."""
     config = dataclasses.replace(PRESETS[preset], vocab_size=50_368)
 
     def init():

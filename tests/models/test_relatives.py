@@ -128,7 +128,7 @@ def test_roberta_equals_that_of_transformers():
     )  # fmt: skip
     randomized(model)
     with torch.no_grad():
-        model.embeddings.token_type_embeddings.weight.zero_()  # the published one has none
+        model.embeddings.token_type_embeddings.weight.zero_()  # the published model has no segments
         tokens_BT = np.where(batch["examples_BT"] > 0, batch["tokens_BT"], 1)
         mask = torch.tensor(batch["examples_BT"])
         expected_BTD = model(input_ids=torch.tensor(tokens_BT), attention_mask=mask).last_hidden_state.numpy()

@@ -206,7 +206,7 @@ def test_albert_has_the_published_number_of_parameters(preset, millions, paramet
 
 @pytest.mark.parametrize("preset, parameters", [("roberta_base", 124_644_864), ("roberta_large", 355_358_720)])
 def test_roberta_has_the_parameters_of_the_released_models(preset, parameters):
-    """Of 50,265 pieces and 514 rows of positions, with pooler; transformers also has a segment table of one row."""
+    """With 50,265 pieces, 514 rows of positions and a pooler; transformers also has a segment table of one row."""
     config = dataclasses.replace(PRESETS[preset], vocab_size=50_265)
     params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     assert vocabulary.count_parameters(params, config) == parameters

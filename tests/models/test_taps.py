@@ -31,7 +31,7 @@ def tags(model, batch, key=None):
 
 
 def classes(model, batch, key=None):
-    """As a fine-tuned classifier: only the pooled [CLS] is computed in the last layer."""
+    """Return logits as of a fine-tuned classifier, whose last layer computes only the pooled [CLS]."""
     nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
     return model.head("label", model.encode(batch, key, nothing_more_BK).pooled_BND)
 
@@ -94,7 +94,7 @@ def test_a_mask_of_ones_changes_nothing(function, name):
 @pytest.mark.parametrize("layer, head", [(0, 1), (LAYERS - 1, 0)])
 @pytest.mark.parametrize("function", [masked_lm, tags, classes])
 def test_a_head_mask_of_zero_removes_only_that_head(function, layer, head):
-    """As an output projection that reads nothing from that head does."""
+    """The effect equals that of zeros in the output projection of that head."""
     width = CONFIG.width // HEADS
     params = jax.tree.map(np.array, params_of())
     params["encoder"]["layers"]["attention"]["output"]["kernel"][layer, head * width : (head + 1) * width] = 0.0

@@ -36,11 +36,11 @@ def module_and_params(objective: Objective, batch: dict) -> tuple:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def terms_of(objective: Objective, module, params: dict, batch: dict):
-    """Without dropout."""
+    """Return terms and metrics without dropout."""
     return objective.terms(module, params, None, batch, jax.random.key(0), False)
 
 
 def outputs_of(objective: Objective, module, params: dict, batch: dict) -> dict[str, np.ndarray]:
-    """Outputs without rows and padding."""
+    """Return outputs by example, without padding."""
     outputs = jax.jit(functools.partial(objective.outputs, module))(params, batch)
     return regroup(outputs, batch)

@@ -15,7 +15,7 @@ from bertjax.training.feeds import Feeds
 
 
 class Labeled(NamedTuple):
-    """All rows of the training file, and the examples that they hold."""
+    """A batch of all rows of the training file, and its examples."""
 
     batch: dict[str, np.ndarray]
     examples: LabeledExamples

@@ -1,4 +1,4 @@
-"""Trains the same 20 steps on one and on eight simulated devices and prints, as JSON, how every strategy differs."""
+"""Train the same 20 steps on one and on eight simulated devices and prints, as JSON, how every strategy differs."""
 
 import json
 

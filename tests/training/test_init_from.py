@@ -1,4 +1,4 @@
-"""A run that starts with the weights of another one."""
+"""A run that starts with the weights of another run."""
 
 import json
 import shutil

@@ -47,7 +47,7 @@ def test_weights_are_gathered_only_in_bfloat16(gathered):
 
 
 def test_the_gradient_of_the_embedding_is_reduced_once(gathered):
-    """Of the tied table, which the embedding and the head both use."""
+    """The table is tied: the embedding and the head both use it."""
     reductions = results(gathered, "all-reduce") + results(gathered, "reduce-scatter")
     of_table = [shape for shape in reductions if re.search(rf"\[({V},\d+|\d+,{V})\]", shape)]
     assert len(of_table) == 1 and of_table[0].startswith("bf16")

@@ -80,7 +80,7 @@ class Trainer:
         self.state = dict(state)
 
     def train(self, *steps: dict, steps_per_call: int = 1) -> dict[str, np.ndarray]:
-        """Trains on one batch after the other; returns the metrics, [steps] each."""
+        """Train on one batch after the other; return the metrics, [steps] each."""
         calls = []
         for first in range(0, len(steps), steps_per_call):
             batch = put_batches(steps[first : first + steps_per_call], self._mesh)

@@ -141,7 +141,7 @@ def _old_parts(tokenizer: HuggingFaceTokenizer, piece: str, prefix: str) -> tupl
 
 
 def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: str) -> None:
-    """Raises UserError for pieces that the tokenizer reads as something else in a text."""
+    """Raise UserError for pieces that the tokenizer reads as something else in a text."""
     lost = []
     for piece in pieces:
         whole = f"a{piece.removeprefix(prefix)}" if piece.startswith(prefix) else piece

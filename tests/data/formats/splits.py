@@ -40,7 +40,7 @@ def document_of(split: SimpleNamespace, tokens: np.ndarray) -> np.ndarray:
 
 
 def made(examples: TextFormat, split: SimpleNamespace, seq_len: int, seed: int = 0, at_once: int = 1 << 20) -> Block:
-    """All blocks of a split as one, made from blocks of about `at_once` sentences."""
+    """Return a split as one block, joined from blocks of about `at_once` sentences."""
     size, base.BLOCK_SENTENCES = base.BLOCK_SENTENCES, at_once
     try:
         blocks = list(examples.blocks(split, seq_len, seed))

@@ -111,7 +111,7 @@ def test_golden_plan():
     ],
 )
 def test_golden_ranges(large, choices, seq_len, seed, digest):
-    """Runs that resume after an update must see the same pairs."""
+    """A run that resumes after an update must see the same pairs."""
     ranges = ranges_of(SegmentPairs(**choices), large, seq_len, seed)
     assert hashlib.sha256(ranges.tobytes()).hexdigest()[:16] == digest
 

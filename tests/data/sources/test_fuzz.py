@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 
 def check(folder, name, content):
-    """Reads a file that leaves out what is bad and one that stops; both agree up to the first bad document."""
+    """Read a file, once skipping bad documents and once stopping; both agree up to the first bad document."""
     path = folder / name
     path.write_bytes(content)
     (part,) = sources.parts(str(path), "text")

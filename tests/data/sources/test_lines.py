@@ -23,7 +23,7 @@ ARCHIVES = [suffix for suffix in COMPRESS if suffix]
 
 @pytest.fixture(params=COMPRESS)
 def write(request, tmp_path):
-    """Writes content to a file of a kind, under every compression."""
+    """Write content to a file of a kind, under every compression."""
 
     def write(kind, content):
         path = tmp_path / f"a{kind}{request.param}"

@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def environment(folder, monkeypatch):
-    """What a process that starts with TFDS_DATA_DIR and does not know the builder sees."""
+    """The state of a process that starts with TFDS_DATA_DIR and does not know the builder."""
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(folder))
     monkeypatch.delitem(tfds.core.registered._DATASET_REGISTRY, "bertjax_letters")
 

@@ -145,7 +145,7 @@ def settings(encoder, **objective) -> dict:
 
 
 def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
-    """What follows the start of a run reads no file: the step is traced although the folder is gone."""
+    """After its start a run does not read the teacher: the step is traced although the folder is gone."""
     gone, opened = tmp_path / "teacher", []
     shutil.copytree(folder, gone)
     read = export.read_manifest

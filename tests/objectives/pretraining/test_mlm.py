@@ -22,7 +22,7 @@ def test_classification_is_cross_entropy_and_the_first_of_the_largest():
 
 @pytest.mark.parametrize("label, right", [(0, 0), (1, 1), (2, 0), (3, 0)])
 def test_of_equal_logits_the_first_is_the_answer(label, right):
-    """As argmax has it; a tie is never right twice."""
+    """Like argmax, so a tie never counts as correct for two labels."""
     logits = jnp.array([[0.0, 5.0, 5.0, 5.0]])
     assert classification_term(logits, jnp.array([label]), jnp.ones(1))[1] == right
 

@@ -97,7 +97,7 @@ def test_with_a_memory_the_first_half_is_given_and_unpredicted():
 
 
 def test_the_memory_changes_gradients_and_no_loss():
-    """Where they stop is shown in tests/models/test_relative.py."""
+    """tests/models/test_relative.py tests where the gradients stop."""
     batch = features(PermutationLM(memory=True))
     batch |= {"positions_BT": np.tile(np.arange(64), (4, 1)), "segments_BT": 0 * batch["tokens_BT"]}
     batch["summary_positions_BN"] = np.zeros((4, 1), np.int32)

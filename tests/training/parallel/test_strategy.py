@@ -14,7 +14,7 @@ BASE = PRESETS["base"]
 
 
 class Device:
-    """Of a slice, as far as a mesh is filled in."""
+    """A device with the attributes that `fill_mesh` reads."""
 
     def __init__(self, slice_index: int):
         self.slice_index = slice_index
