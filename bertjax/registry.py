@@ -17,12 +17,14 @@ class Union:
       base: class that all of them derive from. If it has a field `kind`, each class sets its own kind as the default.
       default: kind of the class that is built if none is set.
       kinds: {kind: `module:Class`} of the registered classes; a module is imported when its class is used.
+      is_open: whether a kind may also be `module:Class`, a class from elsewhere.
     """
 
     setting: str
     base: type
     default: str
     kinds: Mapping[str, str]
+    is_open: bool = True
 
     def class_of(self, kind: str | None = None) -> type:
         """Return the class of a kind.
@@ -35,8 +37,9 @@ class Union:
         """
         kind = kind or self.default
         choice = f"{self.setting}.kind={kind!r}"
-        if kind not in self.kinds and ":" not in kind:
-            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}, or name module:Class")
+        if kind not in self.kinds and not (self.is_open and ":" in kind):
+            elsewhere = ", or name module:Class" if self.is_open else ""
+            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
         try:
             registered = getattr(importlib.import_module(module_name), class_name)

@@ -109,10 +109,13 @@ def publish(folder: Path, path: Path) -> None:
     _flush(path.parent)
 
 
-def remove_drafts(path: Path) -> None:
-    """Remove the drafts of `path` that killed processes left; the caller holds its lock."""
-    for draft in path.parent.glob(f".{path.name}.*.draft"):
-        shutil.rmtree(draft, ignore_errors=True)
+def remove_drafts(folder: Path, name: str = "*") -> None:
+    """Remove the drafts of killed processes in a folder, or those of one name in it; the caller holds a lock."""
+    for draft in folder.glob(f".{name}.*.draft"):
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
 
 
 def _draft(path: Path) -> Path:

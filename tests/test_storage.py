@@ -43,7 +43,7 @@ def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
         (draft / "file").touch()
     assert [file.name for file in path.iterdir()] == ["file"]
     assert len(list(tmp_path.iterdir())) == 2
-    storage.remove_drafts(path)
+    storage.remove_drafts(tmp_path, path.name)
     assert list(tmp_path.iterdir()) == [path]
 
 

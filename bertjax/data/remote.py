@@ -49,7 +49,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
             if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal:
                 return copy
             print(f"copying {folder} to {copy}", file=sys.stderr, flush=True)
-            storage.remove_drafts(copy)
+            storage.remove_drafts(copy.parent, copy.name)
             with storage.whole_folder(copy) as draft:
                 _copy(folder, epath.Path(draft))
                 check(draft)

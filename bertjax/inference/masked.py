@@ -20,7 +20,8 @@ def masked_lm(model: Export) -> MaskedLM | None:
     A head `mlm` on the encoder is enough; the configuration is read only for ELECTRA and permutation.
     """
     heads = model.params.get("heads", {})
-    if MaskedLM.term in heads and "generator" not in model.params:
+    is_masked_lm_head = {"transform", "norm", "word_bias"} <= heads.get(MaskedLM.term, {}).keys()
+    if is_masked_lm_head and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in from_dict(model.settings).tasks.values()) if heads else ()
     return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.term in heads), None)

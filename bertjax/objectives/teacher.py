@@ -94,6 +94,9 @@ class Teacher:
                 f"objective.teacher={self.folder} has max_positions={self.config.max_positions} and the student "
                 f"{student.max_positions}; set model.max_positions={self.config.max_positions}"
             )
+
+    def check_vocabulary(self, student: EncoderConfig) -> None:
+        """Raise UserError if the student has another number of tokens, which only its tokenizer decides."""
         if self.config.vocab_size != student.vocab_size:
             raise UserError(
                 f"objective.teacher={self.folder} has {self.config.vocab_size} tokens and the student "

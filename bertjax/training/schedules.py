@@ -116,7 +116,7 @@ KINDS = {
     "cosine": "bertjax.training.schedules:Cosine",
     "wsd": "bertjax.training.schedules:WarmupStableDecay",
 }
-SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS)
+SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS, is_open=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,11 +4,13 @@ import dataclasses
 
 import pytest
 
+from bertjax.data.masking import MASKINGS
 from bertjax.errors import UserError
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.training.schedules import SCHEDULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,3 +47,10 @@ def test_registered_names():
 def test_unknown_kinds_are_errors(kind, message):
     with pytest.raises(UserError, match=message):
         OBJECTIVES.class_of(kind)
+
+
+@pytest.mark.parametrize("union", [MASKINGS, SCHEDULES])
+def test_maskings_and_schedules_come_from_bertjax_only(union):
+    """A file that names a module must not make its reader import it."""
+    with pytest.raises(UserError, match=f"^{union.setting}.kind='nowhere.evil:X' is unknown; choose one of .*[a-z]$"):
+        union.class_of("nowhere.evil:X")

@@ -27,4 +27,4 @@ KINDS = {
     "spans": "bertjax.data.masking.kinds:SpanMasking",
     "phrases": "bertjax.data.masking.phrases:PhraseMasking",
 }
-MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)
+MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS, is_open=False)

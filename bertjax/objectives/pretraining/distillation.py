@@ -87,6 +87,7 @@ class Distillation(MaskedLM):
         return super().weights(batch) | {loss.term: loss.weight(batch) for loss in self.losses}
 
     def terms(self, model, params, frozen, batch, key, train, taps=None):
+        self._teacher.check_vocabulary(model.config)
         student = self.apply(model, params, batch, key if train else None, taps=taps)
         teacher = Model(self._teacher_config(model.config), self.heads(model.config))
         targets = self.apply(teacher, frozen["teacher"], batch)

@@ -45,10 +45,11 @@ class RunRecord:
 
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
-    """Write `config.json` and the tokenizer."""
-    with local_folder(workdir.tokenizer) as folder:
-        folder.mkdir(exist_ok=True)
-        tokenizer.save(folder)
+    """Write `config.json`, and the tokenizer unless it is there: others may read it now."""
+    if not workdir.config.exists():
+        with local_folder(workdir.tokenizer) as folder:
+            folder.mkdir(exist_ok=True)
+            tokenizer.save(folder)
     write_json(
         workdir.config,
         {

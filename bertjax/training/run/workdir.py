@@ -98,6 +98,8 @@ class Workdir:
                 raise UserError(
                     f"workdir {self.root} cannot be written: {storage.reason_of(error)}; choose another --workdir"
                 ) from error
+            if not is_remote(self.root):
+                storage.remove_drafts(Path(self.root))
             yield
 
     def _lock(self) -> AbstractContextManager[None]:
@@ -156,7 +158,8 @@ def local_folder(folder: epath.Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch)
         files = [path for path in Path(scratch).rglob("*") if path.is_file()]
-        for path in sorted(files, key=lambda path: path.suffix == ".json"):  # JSON files refer to the others
+        # JSON files refer to the others, and the manifest of an export, in its root, to all of them.
+        for path in sorted(files, key=lambda path: (path.suffix == ".json", path.parent == Path(scratch))):
             target = folder / path.relative_to(scratch).as_posix()
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())

@@ -99,8 +99,9 @@ def test_students_and_teachers_that_do_not_fit(teacher):
             check(dataclasses.replace(encoder, width=32))
         with pytest.raises(UserError, match="has max_positions=16 and the student 64; set model.max_positions=16"):
             check(dataclasses.replace(encoder, max_positions=64))
-        with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
-            check(dataclasses.replace(encoder, vocab_size=90))
+    model = objective.model(dataclasses.replace(encoder, vocab_size=90))
+    with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
+        objective.terms(model, {}, {}, BATCH, None, False)
     with pytest.raises(UserError, match="objective.temperature=0.5 must be at least 1"):
         Distillation(temperature=0.5)
     with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must be a number and not negative"):
@@ -142,6 +143,13 @@ def settings(encoder, **objective) -> dict:
     stage = {"seq_len": 16, "batch": 8, "steps": 2}
     tasks = {"task": {"objective": objective or {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
     return to_dict(from_dict({"model": model, "stages": [stage], "tasks": tasks, "optimizer": {"warmup_steps": 1}}))
+
+
+def test_a_run_is_checked_before_the_size_of_its_vocabulary_is_known(folder, store):
+    """As `train` does before it opens the corpus; the teacher has another size than the configured one."""
+    config = from_dict(settings(batches.ENCODER, kind="distillation", teacher=str(folder)))
+    assert config.expected_vocab_size != store.tokenizer.vocab_size
+    Program(config, config.expected_vocab_size).check()
 
 
 def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):

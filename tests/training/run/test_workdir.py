@@ -174,3 +174,10 @@ def test_json_without_the_keys_that_it_must_have(tmp_path, content, what):
     path.write_text(content)
     with pytest.raises(UserError, match=f"config.json is damaged .*{what}"):
         read_json(path, "a", "b")
+
+
+def test_drafts_of_a_killed_process_are_removed_by_the_next(tmp_path):
+    (tmp_path / ".metrics.jsonl.0123456789ab.draft").touch()
+    (tmp_path / "metrics.jsonl").touch()
+    with Workdir.at(tmp_path).locked():
+        assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "metrics.jsonl"]
