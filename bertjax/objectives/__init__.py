@@ -1,4 +1,4 @@
-"""Objectives, one file an idea: the registry, the contract in `base`, losses, teachers, pretraining and fine-tuning."""
+"""Objectives, one idea per file: registry, contract (`base`), losses, teachers, pretraining and fine-tuning."""
 
 from bertjax.objectives.base import Objective
 from bertjax.registry import Union

@@ -1,4 +1,4 @@
-"""Arrays that a model predicts for a batch, with a declaration of what their rows are."""
+"""Arrays that a model predicts for a batch, and whether they are per example, token, pair or row."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ def is_real(per: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def regroup(outputs: Mapping[str, Output], batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return outputs without rows and padding, in the order of the batch: [M, ...] per example, and so on.
+    """Return outputs without padding, flattened over rows: [M, ...] per example, [tokens, ...] per token.
 
     Args:
-      outputs: arrays of the host.
+      outputs: predictions, copied to the host.
       batch: the core batch that they were computed from.
     """
     return {name: np.asarray(output.array)[is_real(output.per, batch)] for name, output in outputs.items()}

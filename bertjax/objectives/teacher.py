@@ -25,13 +25,13 @@ Arrays = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
-    """A trained model.
+    """The frozen model that a student imitates.
 
     Attributes:
-      config: its architecture.
+      config: architecture of the teacher.
       params: its parameters, numpy arrays.
       tokenizer_fingerprint: identifies its tokenizer, which must be that of the student.
-      folder: where it was read, for error messages.
+      folder: export folder that was read; used in error messages.
     """
 
     config: EncoderConfig
@@ -51,7 +51,7 @@ class Teacher:
         return cls(config, params, export.read_tokenizer(folder).fingerprint, folder)
 
     def config_beside(self, student: EncoderConfig) -> EncoderConfig:
-        """Return its architecture, executed like the student's, but with its own first task embedding."""
+        """Return the teacher's architecture with the student's execution settings and `task_type=0`."""
         return dataclasses.replace(self.config, execution=dataclasses.replace(student.execution, task_type=0))
 
     def head(self, name: str) -> dict:
@@ -110,8 +110,8 @@ class LogitsLoss:
 
     Attributes:
       head: name of the logits [B, K, V] and prefix of the features with the predicted positions.
-      temperature: divides the logits of both.
-      term: its name.
+      temperature: divisor of the student's and the teacher's logits.
+      term: name of the loss term.
     """
 
     head: str = "mlm"
@@ -123,7 +123,7 @@ class LogitsLoss:
         return jnp.sum(batch[f"{self.head}_weights_BK"])
 
     def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
-        """Return the term, and how often the best guess of both is the same token."""
+        """Return the term and `agreement`, how often both models rank the same token first."""
         student_BKV, teacher_BKV = student[self.head], teacher[self.head]
         weights_BK = batch[f"{self.head}_weights_BK"]
         divergence = jnp.sum(weights_BK * kl_divergence(teacher_BKV, student_BKV, self.temperature))
@@ -136,7 +136,7 @@ class CosineLoss:
     """One minus the cosine of the last hidden states, over all tokens.
 
     Attributes:
-      term: its name.
+      term: name of the loss term.
     """
 
     term: str = "cosine"

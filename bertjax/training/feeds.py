@@ -34,7 +34,7 @@ class Feeds:
         """Make all plans of the run now, which may take minutes.
 
         Raises:
-          UserError: as `feed`.
+          UserError: a split is too small, or a source has too few rows for its weight.
         """
         feeds = (*self.train.values(), *self.heldout.values())
         rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)

@@ -35,7 +35,6 @@ class Timetable:
     """The stages of a run and the tasks that take turns in them.
 
     Attributes:
-      stages: the stages in order.
       weights: {task: its share of the steps, relative to the others}.
       overfit: whether every step trains on the rows of the first step.
     """
@@ -83,7 +82,7 @@ class Timetable:
 
 @functools.cache
 def _turns_of(shares: tuple[float, ...]) -> Turns:
-    """Return one object for equal shares, since it keeps its table."""
+    """Return a cached `Turns`, because it computes its table once."""
     return Turns(shares)
 
 

@@ -16,11 +16,11 @@ LONGEST_STRETCH = 16 * STRETCH
 class Sample:
     """A sample of stretches of whole lines.
 
-    A stretch gets a priority from the content of its document, and the lowest priorities that fit are kept. So copies
-    of a document are all drawn or all left out, and only the first one takes space.
+    A stretch gets a priority from the content of its document, and the lowest priorities that fit are kept. Copies
+    of a document have equal priorities: all are drawn or none, and only one is stored.
 
     Args:
-      characters: the size of the sample; one stretch is kept even if it is longer.
+      characters: largest size of the sample; at least one stretch is kept.
     """
 
     def __init__(self, characters: int):
@@ -31,11 +31,11 @@ class Sample:
         self._priorities: set[int] = set()
 
     def add(self, key: Any, digest: bytes, text: str) -> None:
-        """Offer a document.
+        """Add the stretches of a document whose priority is low enough.
 
         Args:
-          key: keys sort as the documents of the corpus do.
-          digest: see `steps.digest`.
+          key: sort key; keys are in corpus order.
+          digest: content hash from `steps.digest`.
         """
         for index, (start, stop) in enumerate(_stretches(text)):
             priority = sample_priority(digest, index)

@@ -28,7 +28,7 @@ class Tagging(TokenObjective):
     together, as CoNLL-2003 does (`conlleval`). Other tags have only an accuracy.
 
     Attributes:
-      classes: see `Objective`.
+      classes: names of the tags; a run reads them from the training file.
     """
 
     classes: tuple[str, ...] = ()
@@ -59,11 +59,11 @@ class Tagging(TokenObjective):
         return {self.term: loss}, {"token_accuracy": (correct, jnp.sum(weights_BT))}
 
     def outputs(self, model, params, batch, taps=None):
-        """`guesses`, the number of the best class of each token."""
+        """Return `guesses`: the index of the best tag of each token."""
         return {"guesses": Output(jnp.argmax(self.apply(model, params, batch, taps=taps), axis=-1), per="token")}
 
     def baselines(self, batch, token_counts):
-        """Always predicting the most frequent tag of the training file."""
+        """Return the accuracy of the most frequent tag of the training file."""
         tags = batch["tags_BT"][batch["tags_BT"] >= 0]
         return {"majority_accuracy": (float(np.sum(tags == np.argmax(token_counts))), len(tags))}
 
@@ -78,7 +78,7 @@ class Tagging(TokenObjective):
         return {name: float(score(*pair, zero_division=0)) for name, score in scores.items()}
 
     def predictions(self, outputs, examples, records):
-        """Each record with its `words` and `prediction`, a tag for each of them."""
+        """Return each record with its `words` and `prediction`, a tag for each of them."""
         tagged = self._tagged(outputs, examples, records)
         return [
             without_location(record) | {"words": words_of(record), "prediction": guesses} for record, guesses in tagged

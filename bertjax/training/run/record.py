@@ -1,4 +1,4 @@
-"""The record of a run in its workdir: configuration, identity and tokenizer; checkpoints are read with it."""
+"""Write and read a run's record (configuration, identity, tokenizer), and read its checkpoints."""
 
 import dataclasses
 import shlex
@@ -82,7 +82,7 @@ def _read(workdir: Workdir) -> dict[str, Any]:
 
 
 def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
-    """Return whether the workdir holds a run to resume; False if it holds none.
+    """Return True if the workdir holds a run with this identity, and False if it holds no run.
 
     Args:
       workdir: the workdir of the run.
@@ -125,7 +125,7 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
 
 
 def read_checkpoint(path: Path, step: str) -> Export:
-    """Return the parameters of a checkpoint of a run, of the newest one if `step` is empty.
+    """Return a checkpoint of a run as an `Export`; the newest one if `step` is empty.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
