@@ -22,6 +22,8 @@ def test_a_line_that_was_cut_off_is_not_finished(tmp_path):
 def test_rows(tmp_path):
     [forecast] = compile.run(config_file.load(str(runs.CONFIG)), "v5e:2x2")
     fits = json.loads(json.dumps(report.as_dict(forecast)))
+    # The collectives of so small a model are below the megabyte from which the table lists them.
+    fits["collectives"] = [{"kind": "all-gather", "between_slices": False, "bytes": 5e6}]
     too_large = fits | {"floor": None, "collectives": [], "memory": fits["memory"] | {"fits": False}}
     table = compile_table.markdown({"v5e:4x4 base 128": fits, "v5e:4x4 large 512": too_large})
     needed, sent = (part.splitlines() for part in table.split("\n\n"))
@@ -30,7 +32,7 @@ def test_rows(tmp_path):
     assert row.startswith("| v5e:4x4 | base | 128 | 4 | gathered | 8 | dots | 0.0")
     assert f"ms, {forecast.floor.binds} |" in row and row.endswith(" s |")
     assert "does not fit" in other and "**0.0" in other
-    assert sent[2].startswith("| v5e:4x4 | base | 128 | all-") and sent[3] == "| v5e:4x4 | large | 512 |  |"
+    assert sent[2] == "| v5e:4x4 | base | 128 | all-gather 5 |" and sent[3] == "| v5e:4x4 | large | 512 |  |"
 
 
 def test_cells_are_those_of_bert_as_published():

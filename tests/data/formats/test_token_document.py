@@ -19,7 +19,7 @@ def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
     tmp_path_factory, documents, seq_len, reach, words, at_tokens
 ):
     split = split_of(documents)
-    tokens = FIRST_TOKEN + np.random.default_rng(0).integers(0, words, len(split.tokens))
+    tokens = FIRST_TOKEN + np.random.default_rng(0).integers(0, min(words, len(split.tokens)), len(split.tokens))
     split.tokens[:] = tokens
     examples = TokenDocument(reach=reach, cut="tokens" if at_tokens else "sentences")
     ranges = made(examples, split, seq_len).ranges
