@@ -56,7 +56,7 @@ def _show(loaded: config.Config, store: TokenStore, count: int) -> None:
     picture = feed.plans[0].path / "packing.png"
     show.draw_packing(feed, picture)
     print(show.show(feed, store.tokenizer, count))
-    print(f"\n{plan_line(feed)}\npicture  {picture}")
+    print(f"\n{plan_line(feed, loaded.task_name)}\npicture  {picture}")
 
 
 if __name__ == "__main__":

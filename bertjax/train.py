@@ -163,7 +163,7 @@ def _record_run(
     processes.together(lambda: record.check_shared(files, identity))
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    print("\n".join(report.plan_line(feed, label(task)) for (task, _), feed in feeds.train.items()))
+    print("\n".join(report.plan_line(feed, task, label(task)) for (task, _), feed in feeds.train.items()))
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
     print(report.layout_line(program), flush=True)

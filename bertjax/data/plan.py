@@ -21,7 +21,6 @@ from bertjax.data.packing import assign, pack
 from bertjax.data.store import TokenStore, edges
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 2
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
 # Examples that are packed together; memory is that of one such block.
 PACKED_AT_ONCE = 1 << 24
@@ -64,7 +63,11 @@ class Spec:
 
     def identity(self, store: TokenStore) -> dict:
         """Return all that the plan follows from as plain JSON values."""
-        identity = dataclasses.asdict(self) | {"format_version": FORMAT_VERSION, "store": store.fingerprint}
+        identity = dataclasses.asdict(self) | {
+            "examples": self.examples.identity(),
+            "format_version": self.examples.version,
+            "store": store.fingerprint,
+        }
         return json.loads(json.dumps(identity))  # as it is read again: with lists in place of tuples
 
 

@@ -47,7 +47,17 @@ class ExampleFormat:
 
 @dataclasses.dataclass(frozen=True)
 class TextFormat(ExampleFormat):
-    """How the text of a token store becomes examples."""
+    """How the text of a token store becomes examples.
+
+    Attributes:
+      version: version of the plans, which is raised when the same settings give other examples.
+    """
+
+    version: ClassVar[int] = 2
+
+    def identity(self) -> dict:
+        """Return the settings that the examples follow from, as plain values."""
+        return dataclasses.asdict(self)
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """Yield the examples of one pass over a split; the size of the blocks changes neither them nor their order.

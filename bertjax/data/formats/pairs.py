@@ -31,16 +31,58 @@ class Chunks:
 
     Attributes:
       first, middle, stop: int64 [S], sentences; middle = stop if the chunk is a single sentence.
-      target: int64 [S], intended tokens of the pair if the second run is replaced by a run from elsewhere.
+      partner_tokens: int64 [S], tokens, at least 1, that a run from elsewhere must reach if it replaces the second run.
     """
 
     first: np.ndarray
     middle: np.ndarray
     stop: np.ndarray
-    target: np.ndarray
+    partner_tokens: np.ndarray
 
     def __getitem__(self, indices: np.ndarray) -> "Chunks":
-        return Chunks(self.first[indices], self.middle[indices], self.stop[indices], self.target[indices])
+        return Chunks(self.first[indices], self.middle[indices], self.stop[indices], self.partner_tokens[indices])
+
+
+def below(share: np.ndarray, size: int | np.ndarray) -> np.ndarray:
+    """Return a number in [0, 1) as an integer in range(size)."""
+    return (share * size).astype(np.int64)
+
+
+def _apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of sentences before and after a chunk's first run in its document, except adjacent ones."""
+    return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
+
+
+def in_another(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
+    """Return for each chunk a sentence of another document, and the end of that document; int64 [C]."""
+    begins, ends = _another(documents, chunks, owner, share)
+    return begins + below(share("start", chunks.first), ends - begins), ends
+
+
+def in_another_with_room(
+    bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share
+) -> Range:
+    """Return the same for sentences that `partner_tokens` follow in their document, if it has as many; int64 [C]."""
+    begins, ends = _another(documents, chunks, owner, share)
+    too_late = _reach(bounds, begins, ends, bounds[ends] - bounds[begins] - chunks.partner_tokens + 1)
+    return begins + below(share("start", chunks.first), too_late - begins), ends
+
+
+def _another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
+    """Return the first sentence and the end of another document for each chunk; int64 [C]."""
+    other = below(share("document", chunks.first), len(documents) - 2)
+    other += other >= owner
+    return documents[other], documents[other + 1]
+
+
+def in_the_same(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
+    """Return for each chunk a sentence of its document not adjacent to its first run, and where a run must end; [C]."""
+    begins, ends = documents[owner], documents[owner + 1]
+    before, after = _apart(chunks, begins, ends)
+    drawn = below(share("start", chunks.first), before + after)
+    is_before = drawn < before
+    first = np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before)
+    return first, np.where(is_before, chunks.first - 1, ends)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +101,17 @@ class PairFormat(TextFormat):
 
     trim: str = "random_end"
     relations: ClassVar[tuple[int, ...]]
+    # How a B from elsewhere is found.
+    places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another, DISTANT: in_the_same}
 
     def __post_init__(self):
         if self.trim not in TRIMS:
             raise UserError(f"examples.trim={self.trim!r} is unknown; choose one of {', '.join(TRIMS)}")
+        if self.trim == "outer_ends" and PREVIOUS in self.relations:
+            raise UserError(
+                f"examples.trim='outer_ends' shows which segment came first by its torn end, which is the label of "
+                f"examples.kind={self.kind!r}; choose trim='random_end'"
+            )
 
     def shares(self) -> dict[int, float]:
         """Return {relation: its share of the chunks}; in the other chunks B follows A."""
@@ -122,27 +171,27 @@ class PairFormat(TextFormat):
 
         chunks = self.chunks(bounds, first, ends, room, share)
         relation = self._relation(chunks, begins, ends, share("random", first))
-        from_elsewhere = np.isin(relation, list(_PLACES))
+        from_elsewhere = np.isin(relation, list(self.places))
         used = walk(np.where(from_elsewhere, chunks.middle, chunks.stop) - documents[start])
         used = used[relation[used] != ALONE]
         chunks, relation, owner, from_elsewhere = chunks[used], relation[used], owner[used], from_elsewhere[used]
 
         b_first, b_stop = chunks.middle.copy(), chunks.stop.copy()
-        for kind, places in _PLACES.items():
+        for kind, place in self.places.items():
             here = relation == kind
-            b_first[here], b_stop[here] = _partners(bounds, documents, chunks[here], owner[here], places, share)
+            b_first[here], b_stop[here] = _partners(bounds, documents, chunks[here], owner[here], place, share)
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
-        one, two = trimmed(one, two, room, self.trim, seed, chunks.first)
+        # The order comes before the cut: if both segments are too long, the first one shown keeps the odd token.
+        swapped = relation == PREVIOUS
+        a, b = np.where(swapped, two, one), np.where(swapped, one, two)
+        a, b = trimmed(a, b, room, self.trim, seed, chunks.first)
 
-        repeated_tokens = int((two[1] - two[0])[from_elsewhere].sum())
-        used_tokens = int((one[1] - one[0] + two[1] - two[0]).sum()) - repeated_tokens
+        repeated_tokens = int((b[1] - b[0])[from_elsewhere].sum())
+        used_tokens = int((a[1] - a[0] + b[1] - b[0]).sum()) - repeated_tokens
         block_tokens = int(bounds[documents[stop]] - bounds[documents[start]])
 
         labels = np.argmax(relation[:, None] == np.array(self.relations), axis=1)
-        ranges = np.stack([*one, *two, labels], axis=1)
-        swapped = relation == PREVIOUS
-        ranges[swapped] = ranges[swapped][:, [2, 3, 0, 1, 4]]
-        return Block(ranges, block_tokens - used_tokens, repeated_tokens)
+        return Block(np.stack([*a, *b, labels], axis=1), block_tokens - used_tokens, repeated_tokens)
 
     def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
         """Return how B relates to A in each chunk, from a random number in [0, 1) and the bounds of its document."""
@@ -186,57 +235,25 @@ class PairExamples(StoredExamples):
         )
 
 
-def below(share: np.ndarray, size: int | np.ndarray) -> np.ndarray:
-    """Return a number in [0, 1) as an integer in range(size)."""
-    return (share * size).astype(np.int64)
-
-
 def _share(seed: int, use: str, sentences: np.ndarray) -> np.ndarray:
     return uniform(seed, f"pairs/{use}", 0, sentences, 0)
 
 
-def _apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of sentences before and after a chunk's first run in its document, except adjacent ones."""
-    return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
-
-
-def _in_another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """Return for each chunk a sentence of another document, and the end of that document; int64 [C]."""
-    other = below(share("document", chunks.first), len(documents) - 2)
-    other += other >= owner
-    begins, ends = documents[other], documents[other + 1]
-    return begins + below(share("start", chunks.first), ends - begins), ends
-
-
-def _in_the_same(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """Return for each chunk a sentence of its document not adjacent to its first run, and where a run must end; [C]."""
-    begins, ends = documents[owner], documents[owner + 1]
-    before, after = _apart(chunks, begins, ends)
-    drawn = below(share("start", chunks.first), before + after)
-    is_before = drawn < before
-    first = np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before)
-    return first, np.where(is_before, chunks.first - 1, ends)
-
-
-# How a B from elsewhere is found.
-_PLACES = {RANDOM: _in_another, DISTANT: _in_the_same}
-
-
-def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, places, share: Share) -> Range:
-    """Return for each chunk a run of sentences from elsewhere, as long as the target has room for.
+def _partners(bounds, documents, chunks: Chunks, owner: np.ndarray, place, share: Share) -> Range:
+    """Return for each chunk a run of sentences from elsewhere with at least `partner_tokens`, if it has as many.
 
     Args:
       bounds, documents: int64, as `Split.sentences` and `Split.documents`.
       chunks: the C chunks.
       owner: int64 [C], the document of each.
-      places: one of `_PLACES`.
+      place: one of `PairFormat.places`.
       share: returns the random numbers.
 
     Returns:
       First sentences and stops, int64 [C].
     """
-    first, last = places(documents, chunks, owner, share)
-    tokens = np.maximum(chunks.target - (bounds[chunks.middle] - bounds[chunks.first]), 1)
+    first, last = place(bounds, documents, chunks, owner, share)
+    tokens = chunks.partner_tokens
     return first, _reach(bounds, first, np.minimum(first + tokens, last), tokens)
 
 

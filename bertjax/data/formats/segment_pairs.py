@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from bertjax.data.formats.pairs import NEXT, RANDOM
 from bertjax.data.formats.segments import SegmentFormat, check_share
+from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,17 +15,25 @@ class SegmentPairs(SegmentFormat):
     Attributes:
       random_next: share of the pairs whose B is from another document. In addition, a chunk of a single sentence gets
         a random B, as in BERT, so the share of all pairs is higher.
+      fewest: the fewest sentences of a chunk, if its document has as many left. With 1, as in BERT, a sentence that
+        fills a row is a chunk of its own. If most sentences do, most pairs are random, and 2 balances the labels.
     """
 
     kind: str = dataclasses.field(init=False, default="segment_pairs")
     random_next: float = 0.5
     labels: ClassVar[tuple[str, ...]] = ("is_random",)
     relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
-    fewest: ClassVar[int] = 1
+    fewest: int = 1
 
     def __post_init__(self):
         super().__post_init__()
         check_share("random_next", self.random_next)
+        if self.fewest < 1:
+            raise UserError(f"examples.fewest={self.fewest} must be at least 1 sentence")
+
+    def identity(self) -> dict:
+        """Leave out `fewest` at 1, with which plans were made before it was a setting."""
+        return {name: value for name, value in super().identity().items() if (name, value) != ("fewest", 1)}
 
     def shares(self) -> dict[int, float]:
         return {RANDOM: self.random_next}

@@ -1,11 +1,13 @@
 """Chunks that fill a row: as many whole sentences as needed, cut in two between random sentences."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.formats.pairs import Chunks, PairFormat, Share, below
+from bertjax.data.formats.pairs import RANDOM, Chunks, PairFormat, Share, below, in_another_with_room
+from bertjax.data.formats.trimming import Range
 from bertjax.errors import UserError
 
 
@@ -26,13 +28,42 @@ class SegmentFormat(PairFormat):
         super().__post_init__()
         check_share("short_seq_prob", self.short_seq_prob)
 
-    def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
+    def target(self, first: np.ndarray, room: int, share: Share) -> np.ndarray:
+        """Return the intended tokens of the pair whose chunk starts with each sentence; int64 [S], 2 to `room`."""
         is_short = share("short", first) < self.short_seq_prob
-        target = np.where(is_short, 2 + below(share("length", first), room - 1), room)
+        return np.where(is_short, 2 + below(share("length", first), room - 1), room)
+
+    def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
+        """Cut each chunk after one of its sentences, all with equal probability (Devlin et al. 2019)."""
+        target = self.target(first, room, share)
         stop = np.maximum(np.searchsorted(bounds, bounds[first] + target), first + self.fewest)
         stop = np.minimum(stop, ends)
         middle = first + 1 + below(share("split", first), stop - first - 1)
-        return Chunks(first, middle, stop, target)
+        return Chunks(first, middle, stop, np.maximum(target - (bounds[middle] - bounds[first]), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class OrderFormat(SegmentFormat):
+    """Pairs whose label is the order of their segments, so the lengths must not depend on which of them comes first.
+
+    In `SegmentFormat` a chunk ends with the sentence that reaches the target. That sentence is longer than others on
+    average, and it is always in the second run. Here both runs end with such a sentence: the first run gets a random
+    share of the target, the second run the rest, and each has the fewest sentences that reach its share. A random B
+    does not end early because its document does.
+    """
+
+    version: ClassVar[int] = 3
+    places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another_with_room}
+
+    def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
+        target = self.target(first, room, share)
+        one = 1 + below(share("split", first), target - 1)
+        middle = np.minimum(np.searchsorted(bounds, bounds[first] + one), ends)
+        stop = np.searchsorted(bounds, bounds[middle] + target - one)
+        # What is left of a document and too short for both shares is cut after one of its sentences.
+        is_rest = stop > ends
+        middle = np.where(is_rest, first + 1 + below(share("rest", first), ends - first - 1), middle)
+        return Chunks(first, middle, np.minimum(stop, ends), target - one)
 
 
 def check_share(field: str, value: float) -> None:

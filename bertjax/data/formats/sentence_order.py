@@ -4,11 +4,11 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.data.formats.pairs import NEXT, PREVIOUS
-from bertjax.data.formats.segments import SegmentFormat
+from bertjax.data.formats.segments import OrderFormat
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceOrder(SegmentFormat):
+class SentenceOrder(OrderFormat):
     """Two adjacent segments that fill a row together. Label `is_swapped`: 1 if B precedes A, in half of the pairs.
 
     A single sentence at the end of its document has no partner: it is lost (and counted).

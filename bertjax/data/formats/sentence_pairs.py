@@ -31,5 +31,5 @@ class SentencePairs(PairFormat):
         return {RANDOM: self.random_next}
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        # A target of one token, which A reaches, leaves a random B with its minimum of one sentence.
-        return Chunks(first, first + 1, np.minimum(first + 2, ends), target=np.ones_like(first))
+        # One token is reached by one sentence.
+        return Chunks(first, first + 1, np.minimum(first + 2, ends), partner_tokens=np.ones_like(first))

@@ -4,11 +4,11 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.data.formats.pairs import NEXT, PREVIOUS, RANDOM
-from bertjax.data.formats.segments import SegmentFormat
+from bertjax.data.formats.segments import OrderFormat
 
 
 @dataclasses.dataclass(frozen=True)
-class SentenceStructure(SegmentFormat):
+class SentenceStructure(OrderFormat):
     """Two segments that fill a row together. Label `order`, a third each: 0 B follows A, 1 precedes it, 2 is random.
 
     A single sentence at the end of its document has no partner there. It gets a random B, so the share of label 2 is

@@ -125,12 +125,17 @@ def stage_line(index: int, program: Program) -> str:
     return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{peak}"
 
 
-def plan_line(feed: Feed, task: str = "") -> str:
+# Above this share of lost text, a run says what to do about it.
+_MUCH_LOST = 0.1
+
+
+def plan_line(feed: Feed, task: str, label: str = "") -> str:
     """Return an epoch as one line: rows, examples per row, share of real tokens, and the text that the format loses.
 
     Args:
       feed: a feed of training rows.
-      task: the task's name, if there are several tasks.
+      task: the task's name in the configuration.
+      label: printed first, to tell several tasks apart.
     """
     plans = [source.plans[0] for source in feed.sources]
 
@@ -143,8 +148,10 @@ def plan_line(feed: Feed, task: str = "") -> str:
     else:
         lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
         cost = f"{lost:.1%} of the text cut away, {repeated:.1%} repeated"
+        if lost > _MUCH_LOST and len(feed.sources[0].plans) == 1:
+            cost += f"; --config.tasks.{task}.plans=8 cuts it in other places in other epochs"
     return (
-        f"{_of(task)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
+        f"{_of(label)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
         f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
     )
 
