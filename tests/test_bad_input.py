@@ -56,6 +56,10 @@ def test_corpus(refused, tmp_path, name, content, complaints):
     "flag, complaints",
     [
         ("--config.data.corpus=nowhere.txt", ["'nowhere.txt' does not exist"]),
+        ("--config.data.share=0", ["data.share=0.0 must be above 0 and at most 1"]),
+        ("--config.data.share=1.01", ["data.share=1.01 must be above 0 and at most 1"]),
+        ("--config.data.smoothing=-0.3", ["data.smoothing=-0.3 must be between 0 and 1"]),
+        ("--config.data.smoothing=0.7", ["data.smoothing=0.7 has no effect on one corpus", "data.sources"]),
         ("--config.data.workers=-1", ["data.workers=-1", "one process per core"]),
         ("--config.data.on_bad_document=ignore", ["data.on_bad_document='ignore'", "stop, skip"]),
         ("--config.data.corpus=embedded:xx", ["embedded:xx", "en, ko"]),

@@ -15,7 +15,10 @@ ONLY_FOR = {
     "byte_fallback": SENTENCEPIECE_KINDS,
     "character_coverage": (*SENTENCEPIECE_KINDS, "wordpiece"),
 }
-ON_BAD_DOCUMENT = ("stop", "skip")
+
+
+# What to do about a bad document of a corpus, or a bad record of a labeled file.
+ON_BAD = ("stop", "skip")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +93,14 @@ class DataConfig:
         `hf:FOLDER[:SPLIT]`.
       text_field: the field, column or feature that holds a document; .txt has none.
       sources: several corpora by name, in place of `corpus` and `text_field`.
+      smoothing: exponent s in place of the weights of several sources: a source of n rows has n^s / (sum of all n^s) of
+        the rows of training. 1 leaves their sizes as they are, and 0 makes all sources equal. Multilingual BERT has 0.7
+        (google-research/bert, multilingual.md), XLM-R 0.3 (Conneau et al. 2020, arXiv 1911.02116, section 3.1).
       on_bad_document: `stop` at a document that cannot be read or holds no token, or `skip` it and count it.
       heldout: a file of held-out documents; if empty, a share of the corpus is held out.
       heldout_share: share of the documents that are held out, by a threshold on the hash of their content.
+      share: share of the training documents that are used, chosen by the hash of their content. A smaller share is
+        part of a larger one, and all shares have the same held-out documents and the same tokenizer.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
       store: folder or URL (`gs://...`) of the token stores, shared by all runs.
       cache_dir: local folder for copies of stores under a URL, one copy per host.
@@ -103,9 +111,11 @@ class DataConfig:
     corpus: str = "embedded:en"
     text_field: str = "text"
     sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
+    smoothing: float = 1.0
     on_bad_document: str = "stop"
     heldout: str = ""
     heldout_share: float = 0.05
+    share: float = 1.0
     splitter: str = "punctuation"
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
@@ -116,11 +126,13 @@ class DataConfig:
     def __post_init__(self):
         if self.splitter not in SPLITTERS:
             raise UserError(f"data.splitter={self.splitter!r} is unknown; choose one of {', '.join(SPLITTERS)}")
-        if self.on_bad_document not in ON_BAD_DOCUMENT:
-            known = ", ".join(ON_BAD_DOCUMENT)
+        if self.on_bad_document not in ON_BAD:
+            known = ", ".join(ON_BAD)
             raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
         if not 0.0 < self.heldout_share < 1.0:
             raise UserError(f"data.heldout_share={self.heldout_share} must be between 0 and 1")
+        if not 0.0 < self.share <= 1.0:
+            raise UserError(f"data.share={self.share} must be above 0 and at most 1; 1 uses all training documents")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
         if self.sources and self.corpus != DataConfig.corpus:
@@ -133,6 +145,25 @@ class DataConfig:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
             if not 0 < source.weight < float("inf"):
                 raise UserError(f"data.sources.{name}.weight={source.weight} must be above 0")
+        self._check_smoothing()
+
+    def _check_smoothing(self) -> None:
+        if not 0.0 <= self.smoothing <= 1.0:
+            raise UserError(
+                f"data.smoothing={self.smoothing} must be between 0 and 1; 1 draws sources by size, 0 draws all equally"
+            )
+        if self.smoothing == DataConfig.smoothing:
+            return
+        if len(self.sources) < 2:
+            raise UserError(
+                f"data.smoothing={self.smoothing} has no effect on one corpus; name several in data.sources"
+            )
+        for name, source in self.sources.items():
+            if source.weight != SourceConfig.weight:
+                raise UserError(
+                    f"data.smoothing={self.smoothing} and data.sources.{name}.weight={source.weight} both set how "
+                    "often a source is drawn; remove one of them"
+                )
 
     @property
     def named_sources(self) -> dict[str, SourceConfig]:

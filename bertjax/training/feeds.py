@@ -78,15 +78,18 @@ class Feeds:
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
 
-        Held-out rows come from all sources together. So do training rows, unless the sources differ in weight: each
-        source is then planned separately, and gets `weight` times the turns that its number of rows would give it.
+        Held-out rows come from all sources together. So do training rows, unless the sources differ in weight or
+        `data.smoothing` is set. Each source is then planned separately. It gets `weight` times the turns that its
+        number of rows n would give it, or turns in proportion to n^smoothing.
 
         Raises:
           UserError: the split is too small for the example format, or a source has too few rows for its weight.
         """
         task = task or self.config.task_name
         sources = self.config.data.named_sources if isinstance(self.store, TokenStore) else {}
-        is_weighted = split == "train" and len({source.weight for source in sources.values()}) > 1
+        smoothing = self.config.data.smoothing
+        is_weighted = len({source.weight for source in sources.values()}) > 1 or (len(sources) > 1 and smoothing < 1)
+        is_weighted = is_weighted and split == "train"
         epochs = tuple(
             Epochs(
                 plans=tuple(self._plans(task, split, seq_len, name)),
@@ -97,13 +100,14 @@ class Feeds:
             for name in (sources if is_weighted else [""])
         )
         weights = [source.weight for source in sources.values()] if is_weighted else [1.0]
-        rows = [weight * source_epochs.plans[0].counts.rows for weight, source_epochs in zip(weights, epochs)]
-        shares = tuple(count / sum(rows) for count in rows)
+        rows = [source_epochs.plans[0].counts.rows for source_epochs in epochs]
+        draws = [weight * count**smoothing for weight, count in zip(weights, rows)]
+        shares = tuple(draw / sum(draws) for draw in draws)
         if min(shares) < SMALLEST_SHARE:
             name = list(sources)[shares.index(min(shares))]
             raise UserError(
                 f"data.sources.{name} would have {min(shares):.3%} of the rows, less than {SMALLEST_SHARE:.3%}; "
-                "raise its weight, or give all sources the same weight"
+                "raise its weight, lower data.smoothing, or give all sources the same weight"
             )
         return Feed(
             sources=epochs,

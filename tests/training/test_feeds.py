@@ -9,6 +9,7 @@ from bertjax.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.formats.stored import StoredExamples
+from bertjax.data.order import PERIOD
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -102,3 +103,29 @@ def test_sources_take_turns_by_their_weights(tmp_path):
     equal = {name: dataclasses.replace(source, weight=1.0) for name, source in sources.items()}
     together = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, sources=equal)))
     assert len(together.plans) == 1  # sources of equal weight are one stream
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 0.7])
+def test_sources_take_turns_by_the_power_of_their_rows(tmp_path, smoothing):
+    """p_i = n_i^s / sum n_j^s, the formula of multilingual BERT and XLM-R, with n counted in rows."""
+    sizes = {"large": 640, "middle": 160, "small": 40}
+    for name, size in sizes.items():
+        (tmp_path / f"{name}.txt").write_text("".join(f"{name} {i} is {name}. So {i} is it.\n\n" for i in range(size)))
+    data = DataConfig(
+        sources={name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in sizes},
+        smoothing=smoothing,
+        tokenizer=TokenizerConfig(vocab_size=300),
+        store=str(tmp_path / "stores"),
+    )
+    store = prepare(data)
+    feed = feed_of(store, "doc_sentences", Config(data=data))
+    rows = np.array([source.plans[0].counts.rows for source in feed.sources], float)  # in alphabetical order
+    assert rows[0] > 3 * rows[1] > 9 * rows[2]
+    drawn, ordinals = feed.turns.at(np.arange(PERIOD))
+    assert np.bincount(drawn) / PERIOD == pytest.approx(rows**smoothing / np.sum(rows**smoothing), abs=1 / PERIOD)
+    far = 10**12 + 12_345  # no draw needs those before it
+    assert feed.turns.at(np.array([far]))[0] == drawn[far % PERIOD]
+    proportional = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, smoothing=1.0)))
+    assert len(proportional.plans) == 1
+    held_out = Feeds(dataclasses.replace(Config(data=data), tasks={"mlm": Task(MaskedLM())}), store).feed("heldout", T)
+    assert len(held_out.plans) == 1

@@ -47,6 +47,8 @@ def report(store: TokenStore) -> str:
         lines.append(_line(name, manifest["splits"][name]))
         if len(manifest["counts"][name]) > 1:
             lines += [_line(f"  {source}", counts) for source, counts in manifest["counts"][name].items()]
+    if share := manifest["spec"].get("share"):
+        lines.append(f"share: {share:.3%} of the training documents (data.share)")
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
         details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
         lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))

@@ -17,9 +17,10 @@ from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading, shards, workers
 from bertjax.data.preparation.assembly import assemble
 from bertjax.data.preparation.duplicates import Duplicates
-from bertjax.data.preparation.reading import BadDocuments, Reading
+from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import encode_shard
+from bertjax.data.sources.bad import BadRecords
 from bertjax.data.store import SPLITS
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -107,7 +108,7 @@ def _second_pass(config: DataConfig, partial: Path, read: Reading, trained: Toke
         shards.text_path(partial, index).unlink(missing_ok=True)
     if done:
         print(f"resuming {partial}: {len(done)} of {len(indices)} shards are encoded", file=sys.stderr, flush=True)
-    bad = BadDocuments(config.on_bad_document)
+    bad = BadRecords(config.on_bad_document, "documents")
     encoder = ShardEncoder(partial, trained, config.splitter, config.on_bad_document, read.groups)
     todo = [index for index in indices if index not in done]
     finished = sum(read.shard_bytes[index] for index in done)
@@ -128,6 +129,8 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     if train >= 2 and heldout >= 2:
         return
     remedy = "add documents (in .txt a blank line ends one)"
+    if config.share < 1:
+        remedy += f", raise data.share={config.share}"
     if not config.heldout:
         remedy += f", raise data.heldout_share={config.heldout_share} or name a file as data.heldout"
     corpus = ", ".join(repr(source.corpus) for source in config.named_sources.values())

@@ -109,6 +109,8 @@ def _spec(config: DataConfig) -> dict:
             for name, source in config.named_sources.items()
         },
         "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
+        # A store of the whole corpus keeps the name that it had before there were shares.
+        **({"share": config.share} if config.share < 1 else {}),
         "on_bad_document": config.on_bad_document,
         "splitter": config.splitter,
         "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint

@@ -1,12 +1,12 @@
 """First pass: every document once, in order, to shards of text on disk, with a digest of each.
 
-A document runs through a pipe of generators: read, grouped, sampled, recorded, written.
+A document runs through a pipe of generators: read, grouped, sampled, recorded, written. Documents outside of
+`data.share` run through all of it but the last, so the tokenizer and the duplicates are those of the whole corpus.
 """
 
 import dataclasses
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -21,11 +21,10 @@ from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, ShardDocument
 from bertjax.data.sources import Document, OnRead, Part
+from bertjax.data.sources.bad import BadRecords
 from bertjax.data.store import SPLITS
-from bertjax.errors import UserError
 
 HELDOUT_FILE = "heldout file"
-LISTED_BAD_DOCUMENTS = 5
 FORMAT_VERSION = 2
 
 
@@ -35,7 +34,7 @@ class Reading:
 
     Attributes:
       groups: (split, source) of each group of documents.
-      kept: documents of each group without duplicates.
+      kept: documents of each group without duplicates, also those outside of `data.share`.
       duplicates: duplicates of each group.
       skipped: bad documents of each source.
       shard_bytes: bytes of text in each shard.
@@ -56,34 +55,6 @@ class Reading:
     def documents(self, split: str) -> int:
         """Return the number of documents of a split."""
         return sum(kept for (name, _), kept in zip(self.groups, self.kept, strict=True) if name == split)
-
-
-@dataclasses.dataclass
-class BadDocuments:
-    """Bad documents: the first one is an error, or all are counted and the first ones listed.
-
-    Attributes:
-      on_bad_document: `stop` or `skip`.
-      skipped: documents left out, by source.
-    """
-
-    on_bad_document: str
-    skipped: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    def add(self, source: str, error: UserError) -> None:
-        """Count a bad document.
-
-        Raises:
-          UserError: bad documents stop the preparation.
-        """
-        if self.on_bad_document == "stop":
-            raise error
-        self.skipped[source] = self.skipped.get(source, 0) + 1
-        number = sum(self.skipped.values())
-        if number <= LISTED_BAD_DOCUMENTS:
-            tqdm.write(f"skipped: {error}", file=sys.stderr)
-        if number == LISTED_BAD_DOCUMENTS:
-            tqdm.write("further bad documents are counted but not listed", file=sys.stderr)
 
 
 class _Source(NamedTuple):
@@ -118,7 +89,12 @@ def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Readi
     """
     all_sources = _sources(config)
     groups = tuple((split, source.name) for source in all_sources for split in source.splits)
-    bad, size = BadDocuments(config.on_bad_document), sum(part.size for source in all_sources for part in source.parts)
+
+    def is_train(group: int) -> bool:
+        return groups[group][0] == "train"
+
+    bad = BadRecords(config.on_bad_document, "documents")
+    size = sum(part.size for source in all_sources for part in source.parts)
     with (
         open(folder / "documents.bin", "wb") as records,
         tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
@@ -126,9 +102,10 @@ def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Readi
         documents = _read(all_sources, bar.update, bad)
         documents = _grouped(documents, all_sources, config.heldout_share)
         if sample:
-            documents = _sampled(documents, sample, lambda group: groups[group][0] == "train")
+            documents = _sampled(documents, sample, is_train)
         documents = _recorded(documents, records)
-        shard_bytes = shards.write_texts(folder, map(_to_shard, documents))
+        used = _in_share(documents, config.share, is_train)
+        shard_bytes = shards.write_texts(folder, map(_to_shard, used))
     kept, dropped = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
     is_duplicate = Duplicates(duplicates.path(folder)).__contains__
     sentences = sample.sentences(config.splitter, is_duplicate) if sample else []
@@ -144,7 +121,7 @@ def _sources(config: DataConfig) -> list[_Source]:
     return [heldout, *(_Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
-def _read(all_sources: list[_Source], on_read: OnRead, bad: BadDocuments) -> Iterator[tuple[Key, Document]]:
+def _read(all_sources: list[_Source], on_read: OnRead, bad: BadRecords) -> Iterator[tuple[Key, Document]]:
     for index, source in enumerate(all_sources):
         on_bad = functools.partial(bad.add, source.name)
         for part_index, part in enumerate(source.parts):
@@ -174,6 +151,13 @@ def _recorded(documents: Iterable[_Grouped], records: IO[bytes]) -> Iterator[_Gr
     for entry in documents:
         records.write(duplicates.record(entry.digest, entry.key, entry.group))
         yield entry
+
+
+def _in_share(documents: Iterable[_Grouped], share: float, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
+    """Leave out the training documents outside of the share."""
+    for entry in documents:
+        if not is_train(entry.group) or steps.is_in_share(entry.digest, share):
+            yield entry
 
 
 def _to_shard(entry: _Grouped) -> ShardDocument:

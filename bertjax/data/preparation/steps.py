@@ -51,6 +51,14 @@ def split_of(digest: bytes, heldout_share: float) -> str:
     return "heldout" if int.from_bytes(digest[:8], "big") < heldout_share * 2**64 else "train"
 
 
+def is_in_share(digest: bytes, share: float) -> bool:
+    """Return whether a training document is used if `share` of them are.
+
+    It depends on the half of the digest that `split_of` does not read, so the share of any split is the same.
+    """
+    return int.from_bytes(digest[8:], "big") < share * 2**64
+
+
 def sample_priority(digest: bytes, stretch: int) -> int:
     """Return the priority of a stretch of a document in the tokenizer's sample: 64 bits, the lowest are drawn."""
     content = digest + stretch.to_bytes(8, "little")

@@ -11,8 +11,8 @@ from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation import encoding, shards
 from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
-from bertjax.data.preparation.steps import digest, split_of
-from bertjax.data.store import SPLITS, TokenStore
+from bertjax.data.preparation.steps import digest, is_in_share, split_of
+from bertjax.data.store import PARTS, SPLITS, TokenStore
 from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
@@ -44,12 +44,13 @@ def test_the_same_input_gives_the_same_bytes(config):
 def test_the_path_depends_on_content_and_settings(config, tmp_path):
     same, choices = store_path(config), {}
     choices["share"] = dataclasses.replace(config, heldout_share=0.1)
+    choices["documents"] = dataclasses.replace(config, share=0.5)
     choices["splitter"] = dataclasses.replace(config, splitter="line")
     choices["heldout"] = dataclasses.replace(config, heldout=config.corpus)
     choices["tokenizer"] = dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_size=401))
     paths = {store_path(choice) for choice in choices.values()}
     write_corpus(tmp_path / "corpus.txt", documents=200, seed=1)
-    assert len(paths | {same, store_path(config)}) == 6
+    assert len(paths | {same, store_path(config)}) == 7
     free = {"workers": 3, "cache_dir": "elsewhere", "overfit": 1}
     assert store_path(dataclasses.replace(config, **free)) == store_path(config)
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
@@ -65,6 +66,37 @@ def test_share_of_held_out_documents():
     heldout = sum(split_of(digest(f"document {i}"), 0.05) == "heldout" for i in range(20_000))
     assert abs(heldout - 1000) < 4 * np.sqrt(20_000 * 0.05 * 0.95)
     assert digest("\u1112\u1161\u11ab") == digest("\ud55c") != digest("\ud55d")
+
+
+def texts_of(store, name):
+    part = store.split(name)
+    ends = part.sentences[part.documents]
+    return {store.tokenizer.decode(part.tokens[start:stop].tolist()) for start, stop in zip(ends[:-1], ends[1:])}
+
+
+def test_a_smaller_share_is_part_of_a_larger_one(config, tmp_path):
+    """Held-out documents and the tokenizer are those of the whole corpus; the half of the digest decides."""
+    write_corpus(tmp_path / "corpus.txt", documents=600)
+    config = dataclasses.replace(config, heldout_share=0.3)
+    whole, half, tenth = (prepare(dataclasses.replace(config, share=share)) for share in (1.0, 0.5, 0.1))
+    kept = [texts_of(store, "train") for store in (whole, half, tenth)]
+    assert kept[0] > kept[1] > kept[2]
+    for share, texts in zip((0.5, 0.1), kept[1:]):
+        assert abs(len(texts) - share * len(kept[0])) < 4 * np.sqrt(len(kept[0]) * share * (1 - share))
+    for store in (half, tenth):
+        assert store.tokenizer == whole.tokenizer and store.fingerprint != whole.fingerprint
+        for part in PARTS:
+            name = f"heldout.{part}.bin"
+            assert (store.path / name).read_bytes() == (whole.path / name).read_bytes()
+        # The hash that holds a document out does not decide about the share, or a share below 0.3 would be empty.
+        assert store.manifest["counts"]["heldout"] == whole.manifest["counts"]["heldout"]
+    documents = [document.text for document in sources.documents(config.corpus, "text")]
+    expected = [text for text in documents if split_of(digest(text), 0.3) == "train" and is_in_share(digest(text), 0.1)]
+    assert tenth.manifest["counts"]["train"]["corpus"]["bytes"] == sum(len(text.encode()) for text in expected)
+
+
+def test_a_share_without_two_documents_is_refused(config):
+    assert "raise data.share=0.001" in error_of(dataclasses.replace(config, share=0.001))
 
 
 def test_an_existing_tokenizer_is_identified_by_its_content(config, tmp_path):
