@@ -147,8 +147,8 @@ def open_cell(task: str, data: Path, export: Path, limit: int, overrides: Sequen
     cell = Cell(task, config, overrides, format.read(format.train)[: limit or None], format.read(format.heldout))
     if cell.kind == "questions" and not all(record["answers"] for record in [*cell.train, *cell.heldout]):
         raise UserError(f"{format.train} or {format.heldout} has questions without an answer; give files of SQuAD 1.1")
-    if cell.kind == "questions" and format.on_bad_answer != "stop":
-        raise UserError(f"examples.on_bad_answer={format.on_bad_answer}: the other arm cannot skip; leave it as it is")
+    if format.on_bad_record != "stop":
+        raise UserError(f"examples.on_bad_record={format.on_bad_record}: the other arm cannot skip; leave it as it is")
     return cell
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # {path of a setting under its old name: its new name}; `*` is any one part of the path, such as the name of a task.
-KEYS: dict[str, str] = {}
+KEYS: dict[str, str] = {"tasks.*.examples.on_bad_answer": "on_bad_record"}
 
 # {old kind: new kind}, of objectives, examples, maskings, schedules, optimizers and tokenizers.
 KINDS: dict[str, str] = {"labelled_text": "labeled_text"}

@@ -53,6 +53,20 @@ def conll(path: Path, sentences: int, seed: int = 0) -> Path:
     return path
 
 
+def conllu(path: Path, sentences: int, seed: int = 0) -> Path:
+    """CoNLL-U with comments, multiword tokens and empty nodes; the part of speech is determined by the word."""
+    draw, lines = random.Random(seed), []
+    for sentence in range(sentences):
+        words = draw.choices(WORDS + 2 * PEOPLE + PLACES, k=draw.randint(2, 7))
+        lines += [f"# sent_id = {sentence}", "1-2\t" + "".join(words[:2]) + "\t_" * 8]
+        for number, word in enumerate(words, start=1):
+            tag = "PROPN" if word in PEOPLE + PLACES else "VERB" if word in WORDS[:5] else "NOUN"
+            lines.append(f"{number}\t{word}\t{word}\t{tag}" + "\t_" * 6)
+        lines += ["7.1\tgood\tgood\tADJ" + "\t_" * 6, ""]
+    path.write_text("\n".join(lines))
+    return path
+
+
 def squad(path: Path, contexts: int, seed: int = 0, impossible: bool = False) -> Path:
     """`bid` asks for the only person of a context, `cage` for the only place; `jig` has no answer."""
     draw, paragraphs = random.Random(seed), []

@@ -63,6 +63,16 @@ def test_names_are_learned(tmp_path):
     }
 
 
+def test_parts_of_speech_are_learned(tmp_path):
+    files = [labeled_files.conllu(tmp_path / f"{name}.conllu", 120, seed) for seed, name in enumerate(("train", "dev"))]
+    assert finetune("tags.py:smoke", "tags", *files, tmp_path / "run") == 0
+    figures = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "f1" not in figures["eval"]  # parts of speech are not entities
+    assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.2
+    answer = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")[0]
+    assert len(answer["words"]) == len(answer["tags"]) == len(answer["prediction"])
+
+
 @pytest.mark.parametrize(
     "recipe, impossible", [pytest.param("qa.py:smoke", False, marks=pytest.mark.slow), ("qa.py:v2-smoke", True)]
 )
@@ -100,12 +110,11 @@ def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in output
-    assert "as in 3 of 24 questions; correct them, or set examples.on_bad_answer=skip" in output
-    skip = "--config.tasks.qa.examples.on_bad_answer=skip"
+    assert "not in the context at its answer_start; correct it, or set examples.on_bad_record=skip" in output
+    skip = "--config.tasks.qa.examples.on_bad_record=skip"
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
-    output = capsys.readouterr().out
-    assert "real tokens (3 left out, their answers not in the context)" in output
-    assert "rows, 22 examples (2 left out, their answers not in the context)" in output
+    output = capsys.readouterr().err
+    assert "train.json: 3 of 24 records skipped" in output and "dev.json: 2 of 24 records skipped" in output
     assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
 
 
@@ -114,13 +123,14 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     dev.write_text("ada X B-PER\njed X B-ORG\n")
     assert finetune("ner.py:smoke", "ner", train, dev, tmp_path / "run") == 2
     output = capsys.readouterr().err
-    assert output.count("\n") == 1 and "dev.txt:2 has the tag 'B-ORG', which the training file lacks" in output
+    assert output.count("\n") == 1 and "word 2 ('jed') has the tag 'B-ORG', which the training file lacks" in output
 
 
 @pytest.mark.parametrize(
     "recipe, steps_rows_rate",
     [
         ("ner.py", (3.0, 128, 32, 5e-5)),
+        ("tags.py", (3.0, 128, 32, 5e-5)),
         ("qa.py", (3.0, 384, 32, 5e-5)),
         ("qa.py:v2", (2.0, 384, 48, 5e-5)),
     ],

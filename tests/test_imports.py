@@ -135,6 +135,7 @@ def users_of(*libraries: str) -> set[str]:
         ("tokenizers", {"data/tokenizer/tokenizers_library.py"}),
         ("tensorflow_datasets", {"data/sources/tfds.py"}),
         ("datasets", {"data/sources/hub.py"}),
+        ("conllu", {"data/labeled/conllu.py"}),
     ],
 )
 def test_a_library_of_one_file(library, only):

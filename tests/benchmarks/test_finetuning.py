@@ -95,7 +95,7 @@ def test_questions_without_an_answer_are_refused(smoke, tmp_path):
     with pytest.raises(UserError, match="questions without an answer; give files of SQuAD 1.1"):
         open_cell("QA", smoke[1], smoke[2], 0, [override])
     with pytest.raises(UserError, match="the other arm cannot skip"):
-        open_cell("QA", smoke[1], smoke[2], 0, ["tasks.qa.examples.on_bad_answer=skip"])
+        open_cell("QA", smoke[1], smoke[2], 0, ["tasks.qa.examples.on_bad_record=skip"])
 
 
 def test_settings_that_one_arm_lacks_are_refused(smoke):

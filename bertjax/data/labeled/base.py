@@ -1,13 +1,20 @@
 """The contract of a labeled format: how a file becomes records, and records become examples in memory."""
 
 import dataclasses
+import functools
+import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
 from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.sources.bad import BadRecords
+from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
@@ -55,13 +62,19 @@ class LabeledFormat(ExampleFormat):
       train: the training file.
       heldout: the file that is scored, such as a development set.
       limit: number of records to use from the start of `train`; 0 for all.
+      on_bad_record: `stop` at a record that lacks a column, has an empty text or is not what the format needs, or
+        `skip` it and count it.
     """
 
     train: str = ""
     heldout: str = ""
     limit: int = 0
+    on_bad_record: str = "stop"
 
     def __post_init__(self):
+        if self.on_bad_record not in ON_BAD:
+            known = ", ".join(ON_BAD)
+            raise UserError(f"examples.on_bad_record={self.on_bad_record!r} is unknown; choose one of {known}")
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
 
@@ -71,12 +84,29 @@ class LabeledFormat(ExampleFormat):
         return ()
 
     def read(self, path: str) -> list[Record]:
-        """Return the records of a file.
+        """Return the records of a file; bad ones are left out and counted if `on_bad_record` is `skip`.
 
         Raises:
-          UserError: the file cannot be read, or a record is invalid; the message names the file and the line.
+          UserError: the file cannot be read, or a record is bad; the message names the file and the line.
         """
-        raise TypeError(f"{type(self).__name__} has no read()")
+        bad = BadRecords(self.on_bad_record, "records", remedy=", or set examples.on_bad_record=skip")
+        records = self.parse(path, functools.partial(bad.add, path))
+        if skipped := bad.skipped.get(path):
+            counted = f"{skipped:,} of {skipped + len(records):,} records skipped"
+            tqdm.write(f"{path}: {counted} (examples.on_bad_record=skip)", file=sys.stderr)
+        return records
+
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        """Return the records of a file.
+
+        Args:
+          path: the file.
+          on_bad: called with the error of each bad record; if the call returns, the record is left out.
+
+        Raises:
+          UserError: the file cannot be read, or no record is left.
+        """
+        raise TypeError(f"{type(self).__name__} has no parse()")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         """Return the number of times each label occurs, by name; empty if labels are not names."""
@@ -97,3 +127,22 @@ class LabeledFormat(ExampleFormat):
           UserError: a label is not among the classes, or is not a number although there are no classes.
         """
         raise TypeError(f"{type(self).__name__} has no encode()")
+
+
+def checked(records: Sequence[Record], check: Callable[[Record], None], path: str, on_bad: OnBad) -> list[Record]:
+    """Return the records for which `check` raises no error; the others go to `on_bad`.
+
+    Raises:
+      UserError: no record is left.
+    """
+    good = []
+    for record in records:
+        try:
+            check(record)
+        except UserError as error:
+            on_bad(error)
+        else:
+            good.append(record)
+    if not good:
+        raise UserError(f"{path} has no record that can be used; correct the file")
+    return good

@@ -1,6 +1,7 @@
 """Multiple choice: which of several endings or answers is correct (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
 
 import dataclasses
+import functools
 from collections import Counter
 from typing import ClassVar
 
@@ -9,7 +10,8 @@ import numpy as np
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
@@ -55,12 +57,10 @@ class Choices(LabeledFormat):
         """The columns that all choices share."""
         return (self.context, self.question) if self.question else (self.context,)
 
-    def read(self, path: str) -> list[Record]:
-        records = tables.read(path, [*self._shared, *self.choices, self.label], self.quoted)
-        count = len(self._choices_of(records[0]))
-        for record in records:
-            self._check(record, count)
-        return records
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        records = tables.read(path, [*self._shared, *self.choices, self.label], self.quoted, on_bad)
+        [(count, _)] = Counter(len(self._choices_of(record)) for record in records).most_common(1)
+        return checked(records, functools.partial(self._check, count=count), path, on_bad)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         """Return how often each choice is correct, by its number; 0 for choices that never are."""

@@ -11,10 +11,10 @@ from bertjax.data.framing import special_tokens
 from bertjax.data.labeled import squad
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.windows import most_context, windows
+from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-ON_BAD_ANSWER = ("stop", "skip")
 # The classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"
 
@@ -31,13 +31,13 @@ class Questions(LabeledFormat):
     Attributes:
       stride: tokens from the start of one window to the start of the next.
       max_question: the most tokens of a question; longer questions are cut.
-      on_bad_answer: `stop` at an answer that is not in its context at its `answer_start`, or `skip` the question.
+      on_bad_record: `stop` at a question without text or answer, or with an answer that is not in its context at its
+        `answer_start`, or `skip` and count such questions.
     """
 
     kind: str = dataclasses.field(init=False, default="questions")
     stride: int = 128
     max_question: int = 64
-    on_bad_answer: str = "stop"
     labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
 
     def __post_init__(self):
@@ -45,24 +45,13 @@ class Questions(LabeledFormat):
         for field in ("stride", "max_question"):
             if getattr(self, field) < 1:
                 raise UserError(f"examples.{field}={getattr(self, field)} must be at least 1 token")
-        if self.on_bad_answer not in ON_BAD_ANSWER:
-            known = ", ".join(ON_BAD_ANSWER)
-            raise UserError(f"examples.on_bad_answer={self.on_bad_answer!r} is unknown; choose one of {known}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return ("question", "context")
 
-    def read(self, path: str) -> list[Record]:
-        records = squad.read(path)
-        bad = [record for record in records if _bad_answer(record)]
-        if bad and self.on_bad_answer == "stop":
-            raise UserError(
-                f"{bad[0][WHERE]} has the answer {_bad_answer(bad[0])!r}, which is not in the context at its "
-                f"answer_start, as in {len(bad)} of {len(records)} questions; correct them, or set "
-                "examples.on_bad_answer=skip"
-            )
-        return records
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        return squad.read(path, on_bad)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)
@@ -76,15 +65,12 @@ class Questions(LabeledFormat):
                 f"a row of {seq_len} tokens has no room for a context after a question of examples.max_question="
                 f"{self.max_question} tokens; raise stages.0.seq_len or lower examples.max_question"
             )
-        used = [number for number, record in enumerate(records) if not _bad_answer(record)]
-        if not used:
-            raise UserError(f"none of {len(records)} questions has its answer in its context; correct answer_start")
-        questions = tokenizer.encode([records[number]["question"] for number in used])
-        distinct = list(dict.fromkeys(records[number]["context"] for number in used))
+        questions = tokenizer.encode([record["question"] for record in records])
+        distinct = list(dict.fromkeys(record["context"] for record in records))
         contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
         first, second, spans, best, answers, record_of = [], [], [], [], [], []
-        for number, question in zip(used, questions):
-            record, question = records[number], question[: self.max_question]
+        for number, (record, question) in enumerate(zip(records, questions)):
+            question = question[: self.max_question]
             ids, spans_of = contexts[record["context"]]
             if not ids:
                 raise UserError(f"{record.get(WHERE, 'this record')} has a context without tokens; leave it out")
@@ -103,7 +89,6 @@ class Questions(LabeledFormat):
         token_labels = {"begin": (begins, -1), "stop": (stops, -1), "most_context": (np.concatenate(best), False)}
         labels = {"start": starts, "end": ends}
         notes = {
-            "left out, their answers not in the context": len(records) - len(used),
             f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in questions),
             f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
@@ -135,12 +120,3 @@ def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -
         return -1, -1
     first, last = answer
     return (first - start + shift, last - start + shift) if start <= first and last < stop else (0, 0)
-
-
-def _bad_answer(record: Record) -> str:
-    """Return the first answer that is not at its `answer_start`; empty if there is none."""
-    for answer in record.get("answers", ()):
-        start, text = answer["answer_start"], answer["text"]
-        if start < 0 or record["context"][start : start + len(text)] != text:
-            return text
-    return ""

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,11 @@ from bertjax.data.plan import Counts, Spec
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# The name of a kind in the fingerprint of a plan: the one that it had first, so that runs made under it still resume.
+# The fingerprint of a plan has the first name of a kind and no later settings, so that runs made before still resume.
+# What such a setting changes is in the records, which have a fingerprint of their own.
 _HASHED_KINDS = {"labeled_text": "labelled_text"}
+_NOT_HASHED = ("on_bad_record", "conllu")
+_HASHED_ALWAYS = {"questions": {"on_bad_answer": "stop"}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +89,13 @@ class LabeledSource:
     def _encoded(self) -> dict[tuple, LabeledExamples]:
         return {}
 
+    @property
+    def _hashed_settings(self) -> dict[str, Any]:
+        settings = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
+        settings = {name: value for name, value in settings.items() if name not in _NOT_HASHED}
+        kind = settings["kind"]
+        return settings | {"kind": _HASHED_KINDS.get(kind, kind)} | _HASHED_ALWAYS.get(kind, {})
+
     def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
         """Pack the examples of a split into rows; the examples of a group share a row."""
         examples = self.examples(spec.split, spec.seq_len, classes)
@@ -101,9 +112,7 @@ class LabeledSource:
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
         tokens = int(lengths.sum())
         counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
-        choices = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
-        choices["kind"] = _HASHED_KINDS.get(choices["kind"], choices["kind"])
-        identity = [self.fingerprint, choices, classes, spec.split, spec.seq_len, spec.max_row_examples]
+        identity = [self.fingerprint, self._hashed_settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN)
 

@@ -7,21 +7,23 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.sources.base import OnBad, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
 
-def read(path: str) -> list[Record]:
+def read(path: str, on_bad: OnBad = stop) -> list[Record]:
     """Return the questions, each {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} and its place.
 
     A question that its context does not answer (`is_impossible` in SQuAD 2.0) has an empty list of answers.
 
     Args:
       path: a .json file, plain, .gz, .zst or .xz.
+      on_bad: called with the error of each bad context or question; if the call returns, it is left out.
 
     Raises:
-      UserError: the file cannot be read, is not in SQuAD's format, or has no questions; the message names the line or
-        the place in the structure.
+      UserError: the file cannot be read, is not in SQuAD's format, or no question is left; the message names the line
+        or the place in the structure.
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
@@ -33,28 +35,47 @@ def read(path: str) -> list[Record]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); convert the file") from None
-    records = list(_questions(whole, f"{path}:"))
+    records = list(_questions(whole, f"{path}:", on_bad))
     if not records:
         raise UserError(f"{path} has no questions; give a file with at least one")
     return records
 
 
-def _questions(whole: Any, where: str) -> Iterator[Record]:
+def _questions(whole: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
     for article, article_place in _members(whole, "data", where):
         for paragraph, paragraph_place in _members(article, "paragraphs", article_place):
-            context = _text(paragraph, "context", paragraph_place)
+            try:
+                context = _text(paragraph, "context", paragraph_place)
+            except UserError as error:
+                on_bad(error)
+                continue
             for question, place in _members(paragraph, "qas", paragraph_place):
-                impossible = _field(question, "is_impossible", bool, place, default=False)
-                answers = [] if impossible else [_answer(*answer) for answer in _members(question, "answers", place)]
-                if not answers and not impossible:
-                    raise UserError(f"{place} has no answer; add one, or set is_impossible")
-                yield {
-                    "id": str(question.get("id", place)),
-                    "question": _text(question, "question", place),
-                    "context": context,
-                    "answers": answers,
-                    WHERE: place,
-                }
+                try:
+                    record = _question(question, context, place)
+                except UserError as error:
+                    on_bad(error)
+                else:
+                    yield record
+
+
+def _question(question: Any, context: str, where: str) -> Record:
+    impossible = _field(question, "is_impossible", bool, where, default=False)
+    answers = [] if impossible else [_answer(*answer) for answer in _members(question, "answers", where)]
+    if not answers and not impossible:
+        raise UserError(f"{where} has no answer; add one or set is_impossible")
+    for answer in answers:
+        start, text = answer["answer_start"], answer["text"]
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(
+                f"{where} has the answer {text!r}, which is not in the context at its answer_start; correct it"
+            )
+    return {
+        "id": str(question.get("id", where)),
+        "question": _text(question, "question", where),
+        "context": context,
+        "answers": answers,
+        WHERE: where,
+    }
 
 
 def _answer(answer: Any, where: str) -> dict[str, str | int]:

@@ -1,9 +1,10 @@
-"""Sentences with a tag for every word, in the columns of CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003)."""
+"""Sentences with a tag for every word: columns of CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003), and CoNLL-U."""
 
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 from typing import ClassVar
 
 import numpy as np
@@ -11,8 +12,10 @@ from etils import epath
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
+from bertjax.data.labeled import conllu
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.windows import most_context, windows
+from bertjax.data.sources.base import OnBad
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -24,6 +27,7 @@ _DOCUMENT = "-DOCSTART-"
 class Tagged(LabeledFormat):
     """One line per word, its columns between tabs (or white space if it has no tab), a blank line after a sentence.
 
+    A file whose name ends in .conllu (and .gz, .zst or .xz) is read as CoNLL-U, see `bertjax.data.labeled.conllu`.
     A record is {`words`: [...], `tags`: [...]}; tags are kept as in the file (IOB1, IOB2, parts of speech). A record to
     predict may also be {`text`: ...}, whose words are separated by white space.
     An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. Token labels: `tag`,
@@ -34,12 +38,15 @@ class Tagged(LabeledFormat):
     Attributes:
       word: the column of the words, counted from 0, or from the last column, -1.
       tag: the column of the tags.
+      conllu: the tag in a .conllu file: `upos`, `xpos` or a feature, such as `feats.Case`; `_` is the tag of words
+        without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
       stride: tokens from the start of one window to the start of the next.
     """
 
     kind: str = dataclasses.field(init=False, default="tagged")
     word: int = 0
     tag: int = -1
+    conllu: str = "upos"
     stride: int = 64
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
 
@@ -47,22 +54,36 @@ class Tagged(LabeledFormat):
         super().__post_init__()
         if self.stride < 1:
             raise UserError(f"examples.stride={self.stride} must be at least 1 token")
+        conllu.check(self.conllu)
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return ("text",)
 
-    def read(self, path: str) -> list[Record]:
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
+        if conllu.SUFFIX in PurePath(path).suffixes:
+            self._check_no_effect(("word", "tag"), f"{path}, a file of CoNLL-U")
+            return conllu.read(path, self.conllu, on_bad)
+        self._check_no_effect(("conllu",), f"{path}, which does not end in {conllu.SUFFIX}")
         records = []
         for lines in _sentences(path):
-            pairs = [self._columns(columns, f"{path}:{number}") for number, columns in lines]
+            try:
+                pairs = [self._columns(columns, f"{path}:{number}") for number, columns in lines]
+            except UserError as error:
+                on_bad(error)
+                continue
             words, tags = zip(*pairs)
             records.append({"words": list(words), "tags": list(tags), WHERE: f"{path}:{lines[0][0]}"})
         if not records:
             raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
         return records
+
+    def _check_no_effect(self, fields: Sequence[str], file: str) -> None:
+        for field in fields:
+            if (value := getattr(self, field)) != getattr(Tagged, field):
+                raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
 
     def _columns(self, columns: list[str], where: str) -> tuple[str, str]:
         for setting, column in (("word", self.word), ("tag", self.tag)):
@@ -117,10 +138,10 @@ class Tagged(LabeledFormat):
         tags = record.get("tags", ())
         for index, tag in enumerate(tags):
             if tag not in known:
-                path, _, first = record.get(WHERE, "this record:0").rpartition(":")
                 raise UserError(
-                    f"{path}:{int(first) + index} has the tag {tag!r}, which the training file lacks "
-                    f"({', '.join(classes)}); correct it, or examples.tag={self.tag}"
+                    f"{record.get(WHERE, 'this record')} starts a sentence whose word {index + 1} "
+                    f"({words_of(record)[index]!r}) has the tag {tag!r}, which the training file lacks "
+                    f"({', '.join(classes)}); correct it, or the setting that chooses the tags"
                 )
         return np.array([known[tag] for tag in tags] or [-1] * len(words_of(record)), np.int32)
 

@@ -9,7 +9,8 @@ import numpy as np
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
@@ -39,14 +40,15 @@ class LabeledText(LabeledFormat):
     def inputs(self) -> tuple[str, ...]:
         return (self.text, self.pair) if self.pair else (self.text,)
 
-    def read(self, path: str) -> list[Record]:
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]
-        records = tables.read(path, columns, self.quoted)
-        for record in records:
-            for column in self.inputs:
-                if not isinstance(record[column], str) or not record[column].strip():
-                    raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
-        return records
+        records = tables.read(path, columns, self.quoted, on_bad)
+        return checked(records, self._check, path, on_bad)
+
+    def _check(self, record: Record) -> None:
+        for column in self.inputs:
+            if not isinstance(record[column], str) or not record[column].strip():
+                raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(str(record[self.label]) for record in records if self.label)

@@ -123,3 +123,13 @@ def test_files_with_different_numbers_of_choices_are_refused(files, store, tmp_p
 def test_empty_column_names_are_refused(fields):
     with pytest.raises(UserError, match="must each name a column"):
         Choices(**fields)
+
+
+def test_bad_records_are_left_out_and_counted_if_configured(store, tmp_path, capsys):
+    """The number of choices is that of most records, not that of the first one."""
+    path = tmp_path / "train.jsonl"
+    bad = [GOOD | {"choices": ["a", "b"]}, GOOD | {"label": 7}, {"context": "abc"}, GOOD | {"context": " "}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in [*bad, GOOD, GOOD]))
+    labeled = source((path, path), store, on_bad_record="skip")
+    assert [record["context"] for record in labeled.train] == ["abc"] * 2 and labeled.classes == ("0", "1", "2")
+    assert "4 of 6 records skipped" in capsys.readouterr().err

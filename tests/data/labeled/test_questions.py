@@ -118,21 +118,21 @@ def test_a_question_without_an_answer_points_to_cls(spelling):
         Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
 
 
-def test_bad_answers_stop_or_are_counted(tmp_path, spelling):
+def test_bad_answers_stop_or_are_counted(tmp_path, spelling, capsys):
     good, wrong = question("of bo", "bo"), question("of bo", "bo", start=2)
     path = write(tmp_path, squad(dict(good), dict(wrong), question("of bo", "bo", start=-2)))
     with pytest.raises(
         UserError,
-        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start, "
-        "as in 2 of 3 questions; correct them, or set examples.on_bad_answer=skip$",
+        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start; correct "
+        "it, or set examples.on_bad_record=skip$",
     ):
         Questions().read(path)
-    skipping = Questions(on_bad_answer="skip", max_question=4)
+    skipping = Questions(on_bad_record="skip", max_question=4)
     examples = skipping.encode(skipping.read(path), spelling, 32, (ANSWER,))
-    assert len(examples.records) == 3 and examples.record_of.tolist() == [0]
-    assert examples.notes == {"left out, their answers not in the context": 2}
-    with pytest.raises(UserError, match="none of 2 questions has its answer in its context; correct answer_start"):
-        skipping.encode(examples.records[1:], spelling, 32, (ANSWER,))
+    assert len(examples.records) == 1 and examples.record_of.tolist() == [0]
+    assert f"{path}: 2 of 3 records skipped (examples.on_bad_record=skip)" in capsys.readouterr().err
+    with pytest.raises(UserError, match="has no questions"):
+        skipping.read(write(tmp_path, squad(dict(wrong))))
 
 
 def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
@@ -150,7 +150,7 @@ def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
         ({"data": []}, r"train.json has no questions; give a file with at least one$"),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, r"train.json:data\[0\].paragraphs\[0\] has no text 'context'; "),
         (squad(question("a", "a", wording=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
-        (squad(question("a")), r"qas\[0\] has no answer; add one, or set is_impossible$"),
+        (squad(question("a")), r"qas\[0\] has no answer; add one or set is_impossible, or set examples.on_bad_record"),
         (squad(question("a", "a", start="0")), r"qas\[0\].answers\[0\] has no number 'answer_start'; "),
         (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),
     ],
@@ -165,7 +165,7 @@ def test_bad_files_are_refused(tmp_path, content, message):
     [
         ({"stride": 0}, "examples.stride=0 must be at least 1 token"),
         ({"max_question": 0}, "examples.max_question=0 must be at least 1 token"),
-        ({"on_bad_answer": "ask"}, "examples.on_bad_answer='ask' is unknown; choose one of stop, skip"),
+        ({"on_bad_record": "ask"}, "examples.on_bad_record='ask' is unknown; choose one of stop, skip"),
     ],
 )
 def test_bad_settings_are_refused(choices, message):

@@ -108,3 +108,35 @@ def test_bad_records_are_refused(files, store, tmp_path, record, choices, compla
     labeled = source((files[0], broken), store)
     with pytest.raises(UserError, match=complaint):
         labeled.examples("heldout", T, () if choices else labeled.classes)
+
+
+def test_bad_records_are_left_out_and_counted_if_configured(tmp_path, store, capsys):
+    """Lines of QQP, some of which lack columns or have an empty question, as the file of GLUE is said to."""
+    rows = ["id\tquestion1\tquestion2\tis_duplicate", "1\ta\tb\t0", "2\ta", "3\ta\t \t1", "4\tc\td\t1", "", "5\te"]
+    path = tmp_path / "train.tsv"
+    path.write_text("\n".join(rows) + "\n")
+    columns = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
+    with pytest.raises(UserError, match="train.tsv:3 has 2 fields, not 4; .*, or set examples.on_bad_record=skip$"):
+        _ = source((path, path), store, **columns).classes
+    labeled = source((path, path), store, on_bad_record="skip", **columns)
+    assert [record["question1"] for record in labeled.train] == ["a", "c"] and labeled.classes == ("0", "1")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" has ")[0] for line in lines[:3]] == [f"skipped: {path}:{line}" for line in (3, 7, 4)]
+    assert lines[3] == f"{path}: 3 of 5 records skipped (examples.on_bad_record=skip)"
+
+
+def test_many_bad_records_are_counted_but_not_listed(tmp_path, store, capsys):
+    path = tmp_path / "train.jsonl"
+    path.write_text(
+        '{"sentence": "a", "label": 1}\n' + '{"sentence": ""\n' * 400 + '{"sentence": " ", "label": 1}\n' * 9
+    )
+    assert len(source((path, path), store, on_bad_record="skip").train) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert sum(line.startswith("skipped: ") for line in lines) == 5
+    assert lines[-2:] == [
+        "further bad records are counted but not listed",
+        f"{path}: 409 of 410 records skipped (examples.on_bad_record=skip)",
+    ]
+    path.write_text('{"sentence": ""}\n')
+    with pytest.raises(UserError, match="train.jsonl has no rows"):
+        _ = source((path, path), store, on_bad_record="skip").train

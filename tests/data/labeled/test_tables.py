@@ -52,7 +52,7 @@ def test_json_lines(tmp_path):
     "name, text, complaint",
     [
         ("a.tsv", "text\tlabel\na\t1\n", "a.tsv has no column 'other'; it has 'text', 'label'"),
-        ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other'; it has 'text'"),
+        ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other', it has 'text'; correct the line or the name"),
         ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1 is not a JSON object"),
         ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give every line all columns"),

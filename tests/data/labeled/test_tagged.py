@@ -95,8 +95,8 @@ def test_every_word_has_a_tag_in_one_window(spelling, words, seq_len, stride):
 @pytest.mark.parametrize(
     "text, choices, message",
     [
-        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns, but examples.tag=1; correct either of them$"),
-        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns, but examples.word=-3; correct either of them$"),
+        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns, but examples.tag=1; correct either of them, or set .*"),
+        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns, but examples.word=-3; correct either of them, or set .*"),
         ("\n-DOCSTART- O\n\n", {}, r"train.txt has no sentences; give a file with a word and its tag in each line$"),
         ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8 \(invalid start byte\); convert the file$"),
     ],
@@ -108,11 +108,22 @@ def test_bad_files_are_refused(tmp_path, text, choices, message):
         Tagged(**choices).read(str(path))
 
 
+def test_bad_sentences_are_left_out_and_counted(tmp_path, capsys):
+    path = write(tmp_path, "a O\nb\nc O\n\nd O\n\ne\n")
+    with pytest.raises(UserError, match="train.txt:2 has 1 columns.*, or set examples.on_bad_record=skip$"):
+        Tagged(tag=1).read(path)
+    assert Tagged(tag=1, on_bad_record="skip").read(path) == [{"words": ["d"], "tags": ["O"], WHERE: f"{path}:5"}]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" has ")[0] for line in lines[:2]] == [f"skipped: {path}:2", f"skipped: {path}:7"]
+    assert lines[2:] == [f"{path}: 2 of 3 records skipped (examples.on_bad_record=skip)"]
+
+
 def test_a_tag_that_the_training_file_lacks_is_refused(tmp_path, spelling):
     path = write(tmp_path, CONLL)
     with pytest.raises(
         UserError,
-        match=r"train.txt:9 has the tag 'B-LOC', which the training file lacks \(B-PER, I-PER, O\); correct it",
+        match=r"train.txt:8 starts a sentence whose word 2 \('oslo'\) has the tag 'B-LOC', which the training file "
+        r"lacks \(B-PER, I-PER, O\); correct it",
     ):
         Tagged().encode(Tagged().read(path), spelling, 16, ("B-PER", "I-PER", "O"))
 

@@ -1,0 +1,99 @@
+"""Files of CoNLL-U, the format of Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
+
+from collections.abc import Iterator
+
+from etils import epath
+
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.lines import numbered_lines
+from bertjax.errors import UserError
+
+SUFFIX = ".conllu"
+COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+FEATURE = "feats."
+# What the format writes for a value that is absent.
+ABSENT = "_"
+
+
+def check(field: str) -> None:
+    """Raise UserError unless a setting names a tag: `upos`, `xpos` or `feats.NAME`."""
+    if field not in ("upos", "xpos") and not (field.startswith(FEATURE) and field != FEATURE):
+        raise UserError(
+            f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or a feature such as feats.Case"
+        )
+
+
+def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
+    """Return the sentences as {`words`, `tags`} and the place of their first line.
+
+    The words are the syntactic ones, which have the tags: the lines of multiword tokens (`1-2`) and of empty nodes
+    (`1.1`) are left out.
+
+    Args:
+      path: a .conllu file, plain, .gz, .zst or .xz.
+      field: the tag, see `check`; a word without it has the tag `_`.
+      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+
+    Raises:
+      UserError: the file cannot be read, no sentence is left, or no word has the feature.
+    """
+    records = []
+    for lines in _sentences(path):
+        try:
+            record = _record(lines, path, field)
+        except UserError as error:
+            on_bad(error)
+        else:
+            if record["words"]:
+                records.append(record)
+    if not records:
+        raise UserError(f"{path} has no sentences that can be used; give a file in the format of CoNLL-U")
+    if all(tag == ABSENT for record in records for tag in record["tags"]):
+        raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
+    return records
+
+
+def _record(lines: list[tuple[int, bytes]], path: str, field: str) -> Record:
+    """Return a sentence; its `words` are empty if it has comments only."""
+    pairs = [pair for number, line in lines if (pair := _word(line, f"{path}:{number}", field))]
+    words, tags = ([pair[i] for pair in pairs] for i in range(2))
+    return {"words": words, "tags": tags, WHERE: f"{path}:{lines[0][0]}"}
+
+
+def _word(line: bytes, where: str, field: str) -> tuple[str, str] | None:
+    """Return the word and the tag of a line, None for a comment, a multiword token and an empty node."""
+    from conllu import exceptions, parser
+
+    try:
+        columns = line.decode("utf-8").split("\t")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8 ({error.reason}); convert the file") from None
+    if columns[0].startswith("#"):
+        return None
+    if len(columns) != len(COLUMNS):
+        raise UserError(f"{where} has {len(columns)} columns between tabs, not {len(COLUMNS)}; correct the line")
+    values = dict(zip(COLUMNS, columns))
+    try:
+        number, feats = parser.parse_id_value(values["id"]), parser.parse_dict_value(values["feats"]) or {}
+    except exceptions.ParseException as error:
+        raise UserError(f"{where} is not CoNLL-U ({error}); correct the line") from None
+    if number is None or not values["form"].strip():
+        raise UserError(f"{where} has no {'word' if number else 'number'}; correct the line")
+    if not isinstance(number, int):
+        return None
+    tag = feats.get(field.removeprefix(FEATURE)) if field.startswith(FEATURE) else values[field]
+    return values["form"], tag or ABSENT
+
+
+def _sentences(path: str) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the numbered lines between blank lines."""
+    lines = []
+    for number, line in numbered_lines(epath.Path(path)):
+        if line.strip():
+            lines.append((number, line))
+        elif lines:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
