@@ -25,8 +25,11 @@ from benchmarks.arms.setting import Setting
 from benchmarks.train_step import Arm
 from bertjax.cli import exit_code_of
 from bertjax.errors import UserError
-from bertjax.hardware.flops import training_flops
 from bertjax.models.config import PRESETS, EncoderConfig
+from bertjax.models.flops import Counts, FlopsPart, head_products
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.model import HeadSpec
+from bertjax.training.flops import StepFlops
 
 # Size of the vocabulary that Google published with BERT.
 _VOCAB_SIZE = 30_522
@@ -89,9 +92,10 @@ def flops_per_token(setting: Setting, length: int) -> float:
 
     The vocabulary product at positions without a prediction is not useful, and not counted.
     """
-    predictions = setting.batch * setting.predicted
     encoder = ours.encoder(setting, unroll=True)
-    return training_flops(encoder, setting.tokens, setting.tokens * length, predictions) / setting.tokens
+    part = FlopsPart(encoder, {"predictions": head_products(encoder, HeadSpec(MaskedLMHead))})
+    counts = Counts(setting.tokens, setting.tokens * length, setting.batch * setting.predicted)
+    return StepFlops((part,)).useful(counts) / setting.tokens
 
 
 def figures(setting: Setting, rates: dict[str, list[float]], peak: float | None) -> dict[str, dict]:

@@ -7,7 +7,7 @@ its fields are its settings, and everything it computes is a pure function of it
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.outputs import Output, Sample
@@ -29,20 +30,6 @@ Key = jax.Array | None
 Terms = tuple[Arrays, dict[str, Sums]]
 # {path of an encoder: masks}, see `bertjax.models.taps`.
 Taps = dict[str, Any] | None
-
-
-class FlopsPart(NamedTuple):
-    """A part of a step's FLOPs: an encoder that runs over every token.
-
-    Attributes:
-      encoder: its architecture.
-      share: its FLOPs relative to a forward and backward pass; 1/3 for a forward pass only.
-      predicts: whether a product with the vocabulary follows at the predicted positions.
-    """
-
-    encoder: EncoderConfig
-    share: float = 1.0
-    predicts: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +160,7 @@ class Objective:
         return None
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """Return the parts of a step's FLOPs."""
+        """Return the parts of a step's FLOPs, the trained encoder first; by default it has no head."""
         return (FlopsPart(config),)
 
     @property

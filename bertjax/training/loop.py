@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.errors import RunFailed
+from bertjax.models.flops import Counts
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -192,8 +193,8 @@ class Loop:
             if processes.is_writer():  # every process has the same metrics
                 self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
             task = self._program.at(spec.stage).tasks[spec.task]
-            counts = (metrics[name] for name in ("tokens", "token_pairs", "predictions"))
-            self._log.count(metrics, task.flops.useful(*counts))
+            counts = Counts(**{name: metrics[name] for name in Counts._fields})
+            self._log.count(metrics, task.flops.useful(counts))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
             bar.update(step - bar.n)

@@ -6,6 +6,7 @@ devices may be descriptions of devices that are not there.
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable
 
 import jax
@@ -260,8 +261,12 @@ class TaskProgram:
 
     @functools.cached_property
     def flops(self) -> StepFlops:
-        """Counts the operations of the task's steps."""
-        return StepFlops(self.objective.flops_parts(self.program.encoder))
+        """Counts the operations of the task's steps. A frozen encoder has no backward pass."""
+        parts, frozen_paths = self.objective.flops_parts(self.program.encoder), self.program.config.optimizer.frozen
+        encoder_paths = paths_of({"encoder": self.program.abstract_state["params"]["encoder"]})
+        if all(any(re.search(pattern, path) for pattern in frozen_paths) for path in encoder_paths):
+            parts = (parts[0]._replace(backward="heads"), *parts[1:])
+        return StepFlops(parts)
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:

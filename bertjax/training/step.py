@@ -203,8 +203,8 @@ def _select(new: Any, old: Any, is_applied: jax.Array, idle_paths: frozenset[str
 
 
 def consumption(batch: Arrays) -> Arrays:
-    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions and of
-    rows that are not empty."""
+    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions, of
+    examples, and of rows that are not empty."""
     slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])
     lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
@@ -212,6 +212,7 @@ def consumption(batch: Arrays) -> Arrays:
         "tokens": jnp.sum(lengths_BN),
         "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),
         "predictions": jnp.asarray(sum(predicted)),
+        "examples": jnp.sum(lengths_BN > 0),
         "rows": jnp.sum(jnp.any(lengths_BN > 0, axis=1)),
     }
 

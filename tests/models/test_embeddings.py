@@ -10,7 +10,6 @@ import pytest
 from flax import linen as nn
 
 from bertjax.errors import UserError
-from bertjax.hardware.flops import training_flops
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
@@ -88,13 +87,6 @@ def test_every_parameter_of_factorized_embeddings_has_a_rule():
     specs = {path_of(p): spec_of(path_of(p), leaf, rules) for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert specs["encoder/projection/kernel"] == jax.sharding.PartitionSpec("fsdp", None)
     assert specs["encoder/projection/bias"] == jax.sharding.PartitionSpec()
-
-
-def test_flops_of_factorized_embeddings_by_hand():
-    """Layers 3, width 16, embeddings 8, feed-forward 32, vocabulary 100."""
-    kernels, attention = 3 * (4 * 16 * 16 + 2 * 16 * 32) * 10, 3 * 2 * 16 * 50
-    projection, head = 8 * 16 * 10, (16 * 8 + 100 * 8) * 2
-    assert training_flops(NARROW, 10, 50, 2) == 6 * (kernels + attention + projection + head)
 
 
 def test_without_a_segment_table_segments_do_not_matter():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.hardware.flops import training_flops
 from bertjax.models import kernels, vocabulary
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
@@ -160,15 +159,6 @@ def test_only_heads_have_biases():
     rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
     specs = {path: spec_of(path, leaf, rules) for path, leaf in leaves.items()}
     assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
-
-
-def test_flops_by_hand():
-    """Layers 4, two of them local with 2 tokens to either side; width 16, feed-forward 24, vocabulary 100."""
-    kernels_, attention = 4 * (4 * 16 * 16 + 3 * 16 * 24) * 20, 2 * 16 * (2 * 200 + 2 * 20 * 5)
-    head = (16 * 16 + 100 * 16) * 3
-    assert training_flops(CONFIG, 20, 200, 3) == 6 * (kernels_ + attention + head)
-    short = 2 * 16 * 4 * 40  # examples that lie within the window
-    assert training_flops(CONFIG, 20, 40, 3) == 6 * (kernels_ + short + head)
 
 
 @pytest.mark.parametrize("preset, millions", [("modern_base", 149), ("modern_large", 395)])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.hardware.flops import training_flops
 from bertjax.models import kernels
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
@@ -188,12 +187,6 @@ def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
         Encoder(dataclasses.replace(CONFIG, segments=0)).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
     )
     assert alone["params"]["layers"]["attention"]["relative"].keys() == {"distance", "content_bias", "distance_bias"}
-
-
-def test_flops_by_hand():
-    """Three layers of width 16, feed-forward 24, vocabulary 100."""
-    kernels_, attention, head = 3 * (4 * 16 * 16 + 2 * 16 * 24) * 20, 3 * 16 * 3 * 200, (16 * 16 + 100 * 16) * 3
-    assert training_flops(CONFIG, 20, 200, 3) == 6 * (kernels_ + attention + head)
 
 
 def test_only_the_plain_implementation_has_relative_bias():

@@ -140,5 +140,6 @@ def test_consumption_counts_real_tokens_and_pairs_that_attend():
         "tokens": 7,
         "token_pairs": 9 + 4 + 4,
         "predictions": 3,
+        "examples": 3,
         "rows": 2,
     }

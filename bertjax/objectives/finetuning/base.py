@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
@@ -38,6 +39,9 @@ class ExampleObjective(Objective):
         nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
         pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
         return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key)).astype(jnp.float32)
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        return (FlopsPart(config, {"examples": config.width * (config.width + self.num_outputs)}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         (name,) = self.labels

@@ -9,6 +9,7 @@ import numpy as np
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective
@@ -34,6 +35,9 @@ class TokenObjective(Objective):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, T, num_outputs]."""
         return model.head(self.term, model.encode(batch, key).hidden)
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        return (FlopsPart(config, {"tokens": config.width * self.num_outputs}),)
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:

@@ -13,8 +13,9 @@ import jax
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import Model
-from bertjax.objectives.base import Arrays, FlopsPart, joined
+from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
 from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TeacherLoss
 
@@ -81,7 +82,11 @@ class Distillation(MaskedLM):
         return {"teacher": {"encoder": self._teacher.params["encoder"], "heads": {"mlm": self._teacher.head("mlm")}}}
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        return FlopsPart(config), FlopsPart(self._teacher_config(config), share=1 / 3)
+        teacher, head = self._teacher_config(config), self.heads(config)["mlm"]
+        return (
+            FlopsPart(config, {"predictions": head_products(config, head)}),
+            FlopsPart(teacher, {"predictions": head_products(teacher, head)}, backward="none"),
+        )
 
     def weights(self, batch):
         return super().weights(batch) | {loss.term: loss.weight(batch) for loss in self.losses}

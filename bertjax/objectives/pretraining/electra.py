@@ -19,11 +19,12 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import DetectionHead, MaskedLMHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
-from bertjax.objectives.base import Arrays, FlopsPart, joined
+from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
@@ -95,7 +96,11 @@ class Electra(MaskedLM):
         return model.head("rtd", model.encode(batch, key).hidden)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        return FlopsPart(config, predicts=False), FlopsPart(self.generator(config))
+        generator, heads = self.generator(config), self.heads(config)
+        return (
+            FlopsPart(config, {"tokens": head_products(config, heads["rtd"])}),
+            FlopsPart(generator, {"predictions": head_products(generator, heads["mlm"])}, read=1.0),
+        )
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return those of masked language modeling; a token that found no place to be predicted is not masked."""

@@ -16,6 +16,7 @@ from bertjax.data.masking import Masking, TokenMasking, gather_masked, mask
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoded
+from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective, Terms, joined
@@ -85,6 +86,13 @@ class MaskedLM(Objective):
         """Device: return logits_BKV at the positions `<term>_positions_BK`, which need no other feature."""
         hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"]).hidden
         return model.head("mlm", hidden_BKD, model.word_VE)
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        heads = {"predictions": head_products(config, HeadSpec(MaskedLMHead))}
+        for part in self.parts:
+            unit = "tokens" if part.reads_all_tokens else "examples"
+            heads[unit] = heads.get(unit, 0) + head_products(config, part.head)
+        return (FlopsPart(config, heads, read=None if "tokens" in heads else 1.0),)
 
     @property
     def sharding_rules(self):

@@ -23,9 +23,10 @@ from bertjax.data.masking import Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import VocabularyHead
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, FlopsPart
+from bertjax.objectives.base import Arrays
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
@@ -79,8 +80,8 @@ class PermutationLM(MaskedLM):
         return _query_logits(model, batch, _last(batch, batch["plm_positions_BK"]), None, key)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """The query stream adds a share of the content stream."""
-        return (FlopsPart(config, share=1.0 + self.masking.rate),)
+        products = head_products(config, self.heads(config)[self.term])
+        return (FlopsPart(config, {"predictions": products}, read=1.0, queries=True),)
 
     @property
     def sharding_rules(self):

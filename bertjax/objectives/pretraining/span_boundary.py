@@ -15,6 +15,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, SpanMasking, mask
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import SpanBoundaryHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, joined
@@ -53,6 +54,11 @@ class SpanBoundary(MaskedLM):
             "mlm": model.head("mlm", own_BKD, model.word_VE),
             "sbo": model.head("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], model.word_VE),
         }
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        """Each predicted token counts twice, once for each head, and both together read three positions."""
+        products = sum(head_products(config, head) for head in self.heads(config).values())
+        return (FlopsPart(config, {"predictions": products / 2}, read=1.5),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return those of masked language modeling, and those of the boundaries of each predicted position.

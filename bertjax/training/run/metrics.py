@@ -14,7 +14,7 @@ from bertjax.training.run.journal import Journal
 from bertjax.training.run.workdir import Workdir
 
 # Metrics that are summed over the steps of a run; every other one is a value of its step.
-_SUMMED = ("tokens", "token_pairs", "predictions", "rows")
+_SUMMED = ("tokens", "token_pairs", "predictions", "examples", "rows")
 
 
 @dataclasses.dataclass
@@ -24,6 +24,7 @@ class Totals:
     tokens: float = 0.0
     token_pairs: float = 0.0
     predictions: float = 0.0
+    examples: float = 0.0
     rows: float = 0.0
     flops: float = 0.0
     executed_flops: float = 0.0

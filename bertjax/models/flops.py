@@ -1,0 +1,93 @@
+"""The matrix products of encoders and heads, by formula."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from flax.core import FrozenDict
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, SpanBoundaryHead, VocabularyHead
+from bertjax.models.model import HeadSpec
+
+
+class Counts(NamedTuple):
+    """What a step computes on.
+
+    Attributes:
+      tokens: number of tokens.
+      token_pairs: sum over examples of length squared: a token attends to its own example only, however many others
+        share its row.
+      predictions: number of predicted positions, all places of the features whose names end in `_weights_BK`.
+      examples: number of examples.
+    """
+
+    tokens: float
+    token_pairs: float
+    predictions: float = 0.0
+    examples: float = 0.0
+
+
+class FlopsPart(NamedTuple):
+    """A part of a step's FLOPs: an encoder that runs over every token, and the heads on its hidden states.
+
+    Attributes:
+      encoder: its architecture.
+      heads: {unit: multiply-adds of all heads for each of them}; a unit is `tokens`, `predictions` or `examples`.
+      read: number of positions for each prediction that its last layer computes; None if it computes all tokens.
+      queries: whether every layer computes a second state for each prediction, as XLNet's do.
+      backward: what has a backward pass: `all`, only the `heads`, or `none` (a teacher).
+    """
+
+    encoder: EncoderConfig
+    heads: Mapping[str, float] = FrozenDict()
+    read: float | None = None
+    queries: bool = False
+    backward: str = "all"
+
+
+def head_products(config: EncoderConfig, head: HeadSpec) -> int:
+    """Return the multiply-adds of a head for one position or example; 0 for a class that is not in `models.heads`."""
+    width, embedded = config.width, config.embedded_width
+    if head.kind is MaskedLMHead:
+        return (width + config.vocab_size) * embedded
+    if head.kind is VocabularyHead:
+        return config.vocab_size * width
+    if head.kind is SpanBoundaryHead:
+        boundary = (2 * width + head.options["place_width"]) * width
+        return boundary + (width + config.vocab_size) * embedded
+    if head.kind is DetectionHead:
+        return width * (width + 1)
+    if head.kind is PairHead:  # with the pooler before it
+        return width * (width + head.options.get("classes", PairHead.classes))
+    return 0
+
+
+def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:
+    """Return the multiply-adds of the matrix products of a forward pass.
+
+    For each token, a layer has 4 D^2 in attention and 2 D F in the feed-forward part (3 D F with a gate). For each pair
+    of tokens it has 2 D, or 4 D with relative positions: Transformer-XL's products with distances have one for each of
+    2 T distances. A local layer attends to as many tokens as its window has, also at the ends of an example. Embeddings
+    of another width E add E D for each token. Lookups and elementwise operations do not count.
+
+    Args:
+      counts: what it computes on.
+      read: number of positions for each prediction, in addition to the summary of each example, that the last layer
+        computes; keys and values are still those of all tokens. None if it computes all tokens.
+      queries: whether every layer computes a second state for each prediction (XLNet's query stream). The last layer
+        then computes only these, and no summaries.
+    """
+    width = config.width
+    products = 3 if config.activation == "geglu" else 2
+    outside_keys = 2 * width**2 + products * width * config.feedforward  # query, output, feed-forward
+    each_pair = (4 if config.positions == "relative" else 2) * width
+    seen = counts.token_pairs / max(counts.tokens, 1.0)
+    added = counts.predictions if queries else 0.0
+    total = config.embedded_width * width * counts.tokens if config.embedded_width != width else 0.0
+    for layer in range(config.layers):
+        states = counts.tokens + added
+        if layer == config.layers - 1 and read is not None:
+            states = read * counts.predictions + (0.0 if queries else counts.examples)
+        visible = min(seen, 2 * config.window + 1) if layer % config.global_every else seen
+        total += 2 * width**2 * counts.tokens + states * (outside_keys + each_pair * visible)
+    return total

@@ -1,0 +1,163 @@
+"""The formula of FLOPs beside the matrix products of the loss's gradient, traced and not compiled."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import jax
+import pytest
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from bertjax.config import Config, Task
+from bertjax.data.formats import FORMATS, kinds_with
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.flops import Counts, FlopsPart, encoder_products
+from bertjax.objectives import KINDS, OBJECTIVES
+from bertjax.objectives.pretraining.distillation import Distillation
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.permutation import PermutationLM
+from bertjax.objectives.teacher import Teacher
+from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.flops import StepFlops
+from bertjax.training.parameter_rules import without_gradient
+from bertjax.training.program import Program
+from bertjax.training.step import normalized, total_loss
+from tests import batches
+
+SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward=512, max_positions=32)
+LARGER = dataclasses.replace(SMALL, vocab_size=8064, layers=6, width=256, heads=4, feedforward=1024, max_positions=128)
+
+
+def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
+    """A run of full rows, 16 of them."""
+    objective = OBJECTIVES.class_of(kind)()
+    if "classes" in {field.name for field in dataclasses.fields(objective)}:
+        objective = dataclasses.replace(objective, classes=("0", "1", "2"))
+    if isinstance(objective, PermutationLM):
+        encoder = dataclasses.replace(encoder, positions="relative")
+    if isinstance(objective, Distillation):
+        deeper = dataclasses.replace(encoder, layers=2 * encoder.layers)
+        teacher = Teacher(deeper, batches.param_shapes(MaskedLM(), deeper), "a tokenizer", Path("teacher"))
+        objective = objective.bind_teacher(teacher)
+    examples = FORMATS.class_of(kinds_with(objective.labels)[0])()
+    tasks, stages = {kind: Task(objective, examples)}, (Stage(10**6, encoder.max_positions, 16),)
+    return Program(Config(model=encoder, tasks=tasks, stages=stages, **fields), encoder.vocab_size)
+
+
+def traced(made: Program) -> int:
+    """The FLOPs of the products in the gradient of the loss that a step computes."""
+    task = made.task
+    objective, model = task.objective, task.model
+    batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in arguments(made).items()}
+
+    def loss(params, frozen, batch):
+        params = without_gradient(params, made.config.optimizer.frozen)
+        sums, _ = objective.terms(model, params, frozen, batch, jax.random.key(0), True)
+        return total_loss(objective, normalized(sums, objective.weights(batch)))
+
+    frozen = objective.frozen_params(made.encoder)
+    closed = jax.make_jaxpr(jax.grad(loss))(made.abstract_state["params"], frozen, batch)
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))  # as the compiler does
+    return products(jaxpr)
+
+
+def arguments(made: Program) -> dict[str, jax.ShapeDtypeStruct]:
+    return made.task.abstract_batches(made.config.stages[0], steps=1)
+
+
+def products(jaxpr) -> int:
+    """Two operations for each multiply-add of every product; what a scan repeats counts each time."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            sizes = [equation.invars[0].aval.shape[axis] for axis in contracted]
+            total += 2 * math.prod(sizes) * math.prod(equation.outvars[0].aval.shape)
+        inner = [getattr(value, "jaxpr", value) for value in equation.params.values()]
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += times * sum(products(value) for value in inner if hasattr(value, "eqns"))
+    return total
+
+
+@pytest.mark.parametrize("encoder", [SMALL, LARGER], ids=["small", "larger"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
+    made = program(kind, encoder)
+    assert made.task.flops.executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"activation": "geglu", "norm": "pre", "positions": "rotary", "biases": "heads"},
+        {"embedding_width": 32, "sharing": "all"},
+    ],
+    ids=["modern", "albert"],
+)
+def test_the_formula_counts_the_products_of_other_architectures(changes):
+    made = program("mlm", dataclasses.replace(SMALL, **changes))
+    assert made.task.flops.executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+
+
+def test_a_frozen_encoder_has_no_backward_pass():
+    whole, frozen = (
+        program("classification", SMALL, optimizer=OptimizerConfig(frozen=paths)) for paths in ((), ("^encoder/",))
+    )
+    assert frozen.task.flops.executed(arguments(frozen)) == pytest.approx(traced(frozen), rel=0.01)
+    assert traced(whole) == pytest.approx(3 * traced(frozen), rel=0.01)
+
+
+def test_what_is_computed_again_is_not_counted():
+    made = program("mlm", SMALL)
+    model = dataclasses.replace(SMALL, execution=Execution(remat="full"))
+    again = OBJECTIVES.class_of("mlm")().model(model)
+    useful = made.task.flops.executed(arguments(made))
+    made.task.__dict__["model"] = again
+    assert traced(made) > 1.2 * useful
+
+
+def test_electra_beside_masked_language_modeling():
+    """XLA counts 1.46 times the operations for the smallest encoder; the reasons are heads and the last layer."""
+    encoder = dataclasses.replace(SMALL, vocab_size=2048)
+    electra, mlm = (program(kind, encoder) for kind in ("electra", "mlm"))
+    ratio = electra.task.flops.executed(arguments(electra)) / mlm.task.flops.executed(arguments(mlm))
+    assert ratio == pytest.approx(traced(electra) / traced(mlm), rel=0.02) and ratio > 1.3
+
+
+def test_packed_examples_attend_to_themselves_only():
+    """Two examples of 8 tokens cost what they cost in two rows, and less than one example of 16."""
+    parts = StepFlops((FlopsPart(SMALL),))
+    packed = parts.useful(Counts(tokens=16, token_pairs=2 * 8 * 8, examples=2))
+    kernels, attention = 2 * 16 * (4 * 128**2 + 2 * 128 * 512), 2 * 2 * 128 * (2 * 8 * 8)
+    assert packed == 6 * (kernels + attention) < parts.useful(Counts(16, 16 * 16, examples=1))
+
+
+def test_products_by_hand():
+    """Layers 3, width 16, feed-forward 32. 10 tokens, 50 pairs, 2 predictions, 4 examples."""
+    counts = Counts(10, 50, 2, 4)
+    each, keys, pair = 2 * 16 * 16 + 2 * 16 * 32, 2 * 16 * 16, 2 * 16
+    whole = keys * 10 + each * 10 + pair * 50
+    assert encoder_products(batches.ENCODER, counts) == 3 * whole
+    last = keys * 10 + (2 + 4) * (each + pair * 5)
+    assert encoder_products(batches.ENCODER, counts, read=1.0) == 2 * whole + last
+    two_streams = keys * 10 + 12 * (each + pair * 5)
+    last = keys * 10 + 2 * (each + pair * 5)
+    assert encoder_products(batches.ENCODER, counts, read=1.0, queries=True) == 2 * two_streams + last
+    narrow = dataclasses.replace(batches.ENCODER, embedding_width=8)
+    assert encoder_products(narrow, counts) == 3 * whole + 8 * 16 * 10
+
+
+def test_relative_positions_add_a_product_with_two_distances_for_each_pair():
+    """Transformer-XL multiplies a query by the distances -T..T, and shifts."""
+    relative = dataclasses.replace(batches.ENCODER, positions="relative")
+    assert encoder_products(relative, Counts(10, 50)) == encoder_products(batches.ENCODER, Counts(10, 100))
+
+
+def test_products_of_local_layers_by_hand():
+    """Layers 4, two of them local with 2 tokens to either side; width 16, feed-forward 24 with a gate."""
+    local = dataclasses.replace(
+        batches.ENCODER, layers=4, feedforward=24, activation="geglu", window=2, global_every=2, norm="pre"
+    )
+    kernels = 4 * (4 * 16 * 16 + 3 * 16 * 24) * 20
+    assert encoder_products(local, Counts(20, 200)) == kernels + 2 * 16 * (2 * 200 + 2 * 20 * 5)
+    assert encoder_products(local, Counts(20, 40)) == kernels + 2 * 16 * 4 * 40  # examples within the window
