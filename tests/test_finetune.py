@@ -120,16 +120,15 @@ def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert output.count("\n") == 1 and complaint in output, output
 
 
-def test_seeds(finetune, tmp_path, capsys):
-    brief = ["--config.stages.0.epochs=2", f"--workdir={tmp_path}"]
-    assert runs.call(*finetune, *brief, "--seeds=2") == 0
+def test_seeds(finetune, finished, tmp_path, capsys):
+    assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=2") == 0
     output = capsys.readouterr().out
     assert "held out, 2 seeds" in output and f"figures   {tmp_path}/seeds.json" in output
     spread = json.loads((tmp_path / "seeds.json").read_text())["metrics"]["accuracy"]
     alone = [json.loads((tmp_path / f"seed={seed}" / "summary.json").read_text()) for seed in (0, 1)]
     assert spread["values"] == [summary["eval"]["accuracy"] for summary in alone]
-    assert runs.weights(tmp_path / "seed=0") != runs.weights(tmp_path / "seed=1")
-    assert runs.call(*finetune, *brief, "--seeds=-1") == 2
+    assert runs.weights(tmp_path / "seed=0") == runs.weights(finished) != runs.weights(tmp_path / "seed=1")
+    assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=-1") == 2
 
 
 def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
