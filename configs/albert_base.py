@@ -30,7 +30,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 
 `albert_base.py:large`, `:xlarge` and `:xxlarge` are the other sizes of table 1.
 
-Deviations: biases and layer norms have no trust ratio. The text keeps its case.
+Deviations: biases and layer norms have no trust ratio. The text keeps its case. An apostrophe, a digit and a letter
+other than a to z do not start a word (docs/concepts/masking.md).
 
 `albert_base.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """

@@ -71,9 +71,18 @@ def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, pred
                 [at] = part
                 kept = tokens[at] == originals[at]
                 text += "‹=›" if kept else f"‹{tokenizer.decode(originals[part], keep_special=True)}›"
-            continues = int(originals[part[0]]) in tokenizer.continuation_ids
-            spelled.append(text if continues or not spelled else " " + text)
+            spelled.append(text if not spelled or _follows(tokenizer, originals, part[0]) else " " + text)
     return "".join(spelled)
+
+
+def _follows(tokenizer: Tokenizer, tokens: np.ndarray, at: int) -> bool:
+    """Return whether a token, not the first one, directly follows the one before, without a space."""
+    pair = tokens[at - 1 : at + 1].tolist()
+    if pair[1] in tokenizer.continuation_ids:
+        return True
+    # Punctuation starts a word but needs no space before it.
+    is_text = tokenizer.special_ids.isdisjoint(pair)
+    return is_text and tokenizer.decode(pair) == "".join(tokenizer.decode([token]) for token in pair)
 
 
 def draw_packing(feed: Feed, target: Path) -> None:

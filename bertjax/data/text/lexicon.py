@@ -14,7 +14,7 @@ from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of the mined phrases; 1 had punctuation within words of SentencePiece
 MINE = "mine"
 
 

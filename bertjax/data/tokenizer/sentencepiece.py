@@ -20,6 +20,8 @@ from bertjax.errors import UserError
 TRAINING_THREADS = 4
 LOG_NOTHING = 3
 WORD_START = "\u2581"
+# Both join the parts of a word ("don't"), also in the lists of punctuation of XLNet and ALBERT, which leave them out.
+APOSTROPHES = ("'", "\u2019")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces, byte pieces included, that do not start with U+2581, the sign for a space."""
-        starts = (i for i in range(self.vocab_size) if self.piece(i).startswith(WORD_START))
+        """Ids of the pieces, byte pieces included, that neither start with U+2581 nor are punctuation.
+
+        U+2581 is the sign for a space. Punctuation starts a word, as that of ASCII does in the published code of ALBERT
+        (`_is_start_piece_sp`) and XLNet (`_is_start_piece`). As there, a letter directly after punctuation continues
+        it: `well-known` is the words `well` and `-known`.
+        """
+        starts = (i for i in range(self.vocab_size) if _starts_word(self.piece(i)))
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
@@ -114,6 +121,11 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _normalized(self, texts: list[str]) -> list[str]:
         return [unicodedata.normalize("NFC", text) for text in texts] if self.normalizer == "nfc" else texts
+
+
+def _starts_word(piece: str) -> bool:
+    is_punctuation = all(unicodedata.category(character)[0] in "PS" for character in piece)
+    return piece.startswith(WORD_START) or (is_punctuation and piece not in APOSTROPHES)
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTokenizer:

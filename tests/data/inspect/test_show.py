@@ -46,6 +46,18 @@ def test_with_the_labels_filled_in_the_text_equals_the_corpus(store, feed):
     assert len(set(words[1:-1]) & set(text)) >= 0.8 * len(set(words[1:-1]))
 
 
+def test_with_the_labels_filled_in_there_are_no_other_spaces(store, feed):
+    """Punctuation is a word of its own but stays at the word before it."""
+    output, tokenizer = show(feed, store.tokenizer, ROWS), store.tokenizer
+    shown = re.findall(r"^    A  \[CLS\] (.*) \[SEP\]$", output, re.M)
+    assert len(shown) > 10 and any("‹.›" in line or ".‹" in line for line in shown)
+    sentences = tokenizer.decode(store.split("train").tokens.tolist())
+    for line in shown:
+        filled = re.sub(r"(\[MASK\]|[^\s‹›\[\]]*?)‹=›", r"\1", line)
+        filled = re.sub(r"\[MASK\]‹([^›]+)›", r"\1", filled)
+        assert "‹" in filled or filled in sentences  # a random token has no mark at its start
+
+
 def test_the_picture_is_drawn(feed, tmp_path):
     draw_packing(feed, tmp_path / "packing.png")
     assert (tmp_path / "packing.png").read_bytes().startswith(b"\x89PNG")

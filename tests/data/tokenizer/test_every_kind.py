@@ -119,6 +119,7 @@ def test_only_the_first_piece_of_a_word_starts_it(trained, kind):
     "kind, text, continuing",
     [
         ("char", "it is", {"\u2581": False, "i": True, "t": True, "s": True}),
+        ("char", "it-is, so", {"\u2581": False, **dict.fromkeys("itso", True), "-": False, ",": False}),
         ("char", "\uac00", {"\u2581": False, "<0xEA>": True, "<0xB0>": True, "<0x80>": True}),
         ("wordpiece", "is, therefore", {"is": False, ",": False, "there": False, "##fore": True}),
         ("byte_bpe", "it, is", {"\u0120it": False, ",": True, "\u0120is": False}),

@@ -1,12 +1,14 @@
 """SentencePiece: settings that only it has, and models that were trained elsewhere."""
 
 import io
+import re
 
 import pytest
 import sentencepiece
 
 from bertjax.data import tokenizer
 from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.sources import documents
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.errors import UserError
 
@@ -56,3 +58,26 @@ def test_files_that_are_not_models_are_refused(tmp_path, content, capfd):
     with pytest.raises(UserError, match="m.model"):
         tokenizer.from_model(path)
     assert capfd.readouterr() == ("", "")
+
+
+# What a token is if it is a word by itself, written for the text and not for the pieces.
+PUNCTUATION = re.compile(r"(?!['\u2019]\Z)(?:[^\w\s]|_)+")
+
+
+@pytest.mark.parametrize("corpus", ["embedded:en", "embedded:ko"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_words_start_after_a_space_and_at_punctuation(corpus, kind):
+    texts = [line for document in list(documents(corpus, "text"))[::20] for line in document.text.splitlines() if line]
+    tokens = tokenizer.train(texts, TokenizerConfig(kind=kind, vocab_size=2400))
+    count, punctuation, apostrophes = 0, 0, 0
+    for text, (ids, spans) in zip(texts, tokens.encode_with_offsets(texts)):
+        after_space = False
+        for token, (start, stop) in zip(ids, spans.tolist()):
+            is_space, is_punctuation = start == stop, PUNCTUATION.fullmatch(text, start, stop) is not None
+            opens = is_space or (not after_space and (start == 0 or text[start - 1].isspace()))
+            if token not in tokens.byte_ids:  # which cannot be told from the text
+                assert (token not in tokens.continuation_ids) == (opens or is_punctuation), (text, start, stop)
+                apostrophes += not opens and text[start:stop] in ("'", "\u2019")
+            count, punctuation, after_space = count + 1, punctuation + (is_punctuation and not opens), is_space
+    # Without this rule they were all parts of the words before them.
+    assert 0.03 < punctuation / count < 0.2 and apostrophes
