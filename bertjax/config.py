@@ -8,7 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
-from bertjax import renames, typed
+from bertjax import renames, row_lengths, typed
 from bertjax.data.config import DataConfig
 from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.data.formats.base import ExampleFormat
@@ -115,11 +115,10 @@ class Config:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
-            if stage.seq_len > self.model.max_positions:
-                raise UserError(
-                    f"stages.{index}.seq_len={stage.seq_len} exceeds model.max_positions={self.model.max_positions}; "
-                    f"lower stages.{index}.seq_len or raise model.max_positions"
-                )
+        formats = {name: task.examples for name, task in self.tasks.items()}
+        longest = row_lengths.longest_example(self.model, self.stages, formats)
+        if longest > self.model.max_positions:  # an encoder without a position table; who uses it must know the length
+            object.__setattr__(self, "model", dataclasses.replace(self.model, max_positions=longest))
         if self.stages[0].learning_rate:
             raise UserError(
                 f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
@@ -261,7 +260,7 @@ class Config:
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         for task in identity["tasks"].values():
-            for path in ("train", "heldout"):  # of labeled files; what they hold is in the same fingerprint
+            for path in ("train", "heldout", "further_heldout"):  # of labeled files, which have a fingerprint
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint

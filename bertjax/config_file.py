@@ -8,7 +8,7 @@ from typing import Any
 
 import ml_collections
 
-from bertjax import typed
+from bertjax import row_lengths, typed
 from bertjax.config import INIT_FROM, Config, from_dict, plain
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
@@ -45,6 +45,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         mapping["model"] = _model_of(mapping.get("init_from", "")) | model
         del mapping["model"]["preset"]
+        mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _open_stages(mapping)
     return from_dict(mapping)
 

@@ -147,6 +147,47 @@ def test_the_objective_is_chosen_by_its_kind():
     assert from_dict(to_dict(config)) == config
 
 
+def _choices(seq_len: int, **settings) -> dict:
+    examples = {"kind": "choices", "choices": ["a", "b", "c", "d"]} | settings
+    task = {"objective": {"kind": "multiple_choice"}, "examples": examples}
+    return {"tasks": {"race": task}, "stages": [{"seq_len": seq_len}]}
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        _choices(2048),
+        _choices(4096, max_tokens=512),
+        _choices(2048, choices=["options"], max_tokens=512),
+        {"tasks": {"mlm": {"examples": {"max_tokens": 512}}}, "stages": [{"seq_len": 4096}]},
+    ],
+)
+def test_a_row_may_be_longer_than_the_position_table(mapping):
+    config = from_dict(mapping)
+    assert config.model.max_positions == 512 and from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    "mapping, longest",
+    [(_choices(2052), 513), (_choices(2048, choices=["options"]), 1024), (_choices(4096, max_tokens=600), 600)],
+)
+def test_examples_longer_than_the_position_table(mapping, longest):
+    with pytest.raises(UserError) as caught:
+        from_dict(mapping)
+    assert str(caught.value) == (
+        f"stages.0.seq_len={mapping['stages'][0]['seq_len']} allows examples of {longest} tokens in tasks.race, and "
+        "model.max_positions=512; set tasks.race.examples.max_tokens=512, or lower stages.0.seq_len"
+    )
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+def test_encoders_without_a_position_table_have_no_longest_example(positions):
+    """What leaves the run states how long its examples were."""
+    config = from_dict({"model": {"positions": positions}, "stages": [{"seq_len": 1024}]})
+    assert config.model.max_positions == 1024
+    assert from_dict({"model": {"positions": positions}}).model.max_positions == 512
+
+
 @pytest.mark.parametrize(
     "objective, kind",
     [
@@ -237,7 +278,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         (
             {"stages": [{"seq_len": 1024}]},
             "stages.0.seq_len=1024 exceeds model.max_positions=512; lower stages.0.seq_len or raise "
-            "model.max_positions",
+            "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
         ),
         (
             {"model": {"preset": "tinny"}},
@@ -270,13 +311,18 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"tasks": {"a": {}, "b": {}}, "stages": [{"tasks": ["a"]}]},
             "tasks.b is in no stage; add it to stages.N.tasks, or remove it from tasks",
         ),
+        (
+            {"optimizer": {"layer_decay_offset": 2}},
+            "optimizer.layer_decay_offset=2 has no effect without optimizer.layer_decay; set both, such as "
+            "layer_decay=0.8",
+        ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
         ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),
         (
             {"stages": [{}, {"seq_len": 1024}]},
             "stages.1.seq_len=1024 exceeds model.max_positions=512; lower stages.1.seq_len or raise "
-            "model.max_positions",
+            "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
         ),
         ({"stages": [{}, {"learning_rate": -1}]}, "stages.1.learning_rate=-1.0 must not be negative"),
         (
@@ -343,7 +389,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
-            "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind",
+            "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind, max_tokens",
         ),
         ({"tasks": {"a": {"examples": {"kind": 5}}}}, "tasks.a.examples.kind=5 is int; it must be text"),
         ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),

@@ -63,8 +63,10 @@ def test_pairs_find_each_other(tmp_path):
 
 
 def test_choices_are_learned(tmp_path):
+    """The rows of 48 tokens are longer than the position table, the examples are not."""
     files, run = files_of(labeled_files.choices, tmp_path), tmp_path / "run"
-    assert finetune("choices.py:smoke", "choices", *files, run) == 0
+    longer = ["--config.stages.0.seq_len=48", "--config.tasks.choices.examples.max_tokens=16"]
+    assert finetune("choices.py:smoke", "choices", *files, run, *longer, "--config.model.max_positions=16") == 0
     figures = json.loads((run / "summary.json").read_text())
     assert figures["eval"]["accuracy"] > 0.9 > figures["baseline"]["majority_accuracy"] + 0.3
     predictions = runs.records(run / "predictions" / "heldout.jsonl")
@@ -75,6 +77,19 @@ def test_choices_are_learned(tmp_path):
     assert evaluate.run(str(run / "export"))["eval"] == pytest.approx(figures["eval"], rel=1e-6)
     with pytest.raises(UserError, match="was not fine-tuned for a task that predicts something for each record"):
         bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])
+
+
+def test_exams_are_learned(tmp_path):
+    files = (labeled_files.race(tmp_path / "train", 80), labeled_files.race(tmp_path / "dev", 24, seed=1))
+    run = tmp_path / "run"
+    assert finetune("choices.py:race-smoke", "choices", *files, run) == 0
+    figures = json.loads((run / "summary.json").read_text())
+    assert figures["eval"]["accuracy"] > 0.9 > figures["baseline"]["majority_accuracy"] + 0.3
+    predictions = runs.records(run / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 48
+    assert np.mean([p["prediction"] == p["answer"] for p in predictions]) == figures["eval"]["accuracy"]
+    question = {"article": "abc cab", "question": "bid", "A": "cadiz", "B": "hebei", "C": "jed", "D": "gabia"}
+    assert bertjax.predictor(run / "export").predict([question])[0]["prediction"] == 2
 
 
 @pytest.mark.parametrize(
@@ -99,6 +114,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, more, complaint):
         ("embeddings.py:STS-B", (4.0, 256, 32, 2e-5)),
         ("embeddings.py:pairs", (3.0, 64, 1024, 5e-5)),
         ("choices.py", (3.0, 512, 64, 2e-5)),
+        ("choices.py:race", (4.0, 2048, 64, 1e-5)),
     ],
 )
 def test_the_settings_are_those_of_the_paper(recipe, settings):

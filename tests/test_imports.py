@@ -29,14 +29,16 @@ ALLOWED = {
     "training.schedules": "errors registry",
     "training.config": "errors models training.schedules",
     "training.stages": "data training.config training.schedules",
-    "config": "errors registry renames typed data models objectives training.config training.schedules training.stages",
+    "row_lengths": "errors renames typed data models training.config",
+    "config": "errors registry renames row_lengths typed data models objectives "
+    "training.config training.schedules training.stages",
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "errors storage renames typed data hardware export config "
     "training.config training.parallel training.param_paths training.stages training.state",
     "opening": "errors renames data models export config training.run",
-    "config_file": "errors typed config opening",
+    "config_file": "errors row_lengths typed config opening",
     "training": "errors mesh data models hardware export objectives config opening training.config training.parallel "
     "training.param_paths training.run training.schedules training.stages training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",

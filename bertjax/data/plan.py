@@ -121,6 +121,10 @@ class Plan:
         """Return the examples of each row, -1 for an empty slot; int32, a memory map."""
         return np.load(self.path / _ROWS, mmap_mode="r").view(np.ndarray)
 
+    def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Return the examples of rows (int64 [B]), the same in all epochs, -1 for empty slots; int32 [B, N]."""
+        return self.rows_RN[rows]
+
 
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     """Return the plan of a split, from `<store>/plans/` if it is there and undamaged, else after writing it there.
@@ -160,7 +164,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     """Write the folder of a plan."""
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
-        blocks = spec.examples.blocks(split, spec.seq_len, spec.plan_seed)
+        blocks = spec.examples.blocks(split, spec.examples.longest(spec.seq_len), spec.plan_seed)
         written, lost, repeated = _write_ranges(draft / _RANGES, blocks)
         if not written:
             where = f"the {spec.split} split" + (f" of source {spec.source}" if spec.source else "")

@@ -19,7 +19,7 @@ Arrays = dict[str, jax.Array]
 
 
 class EncodedExamples(Examples, Protocol):
-    """Examples of at most T tokens that were made of records.
+    """Examples that were made of records; those of a group have at most T tokens together.
 
     Attributes:
       notes: {what was done to records: number of records}, such as texts that were cut.
@@ -52,8 +52,8 @@ class Pipeline:
 
     @property
     def seq_len(self) -> int:
-        """T, the most tokens of an example."""
-        return self.model.encoder.max_positions
+        """T, the most tokens of a row: of a group of examples that share it."""
+        return self.group * self.model.encoder.max_positions
 
     @property
     def objective(self) -> Objective:

@@ -80,7 +80,8 @@ class EncoderConfig:
       sharing_groups: G, number of sets of shared parameters; L / G consecutive layers use one set.
       embedding_width: E, width of the embeddings; a dense layer maps them to D if E differs (Lan et al., 2020, section
         3.1; arXiv 1909.11942); 0 for D.
-      max_positions: number of tokens of the longest example.
+      max_positions: number of tokens of the longest example: the length of the position table. Encoders without a
+        table read examples of any length; a run raises the number to that of its longest examples.
       position_offset: rows of the position table before the first position, which no token reads; RoBERTa has 2, for
         its padding symbol and the symbol before it.
       segments: rows of the segment table; 0 for none. With relative positions two tokens share a segment or not, and
@@ -196,6 +197,11 @@ class EncoderConfig:
         return {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "execution"
         }
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether positions are rows of a table, which bounds the length of an example."""
+        return self.positions == "learned"
 
     @property
     def has_biases(self) -> bool:

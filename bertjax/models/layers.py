@@ -100,7 +100,7 @@ class Embeddings(nn.Module):
         config, width = self.config, self.config.embedded_width
         init = nn.initializers.truncated_normal(config.init_stddev)
         self.word = self.param("word", init, (config.padded_vocab_size, width))
-        if config.positions == "learned":
+        if config.has_position_table:
             self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
         if config.positions == "relative":
             self.query = self.param("query", init, (width,))
@@ -123,7 +123,7 @@ class Embeddings(nn.Module):
         summed_BTE = rows(self.word, tokens_BT)
         if self.config.positions == "relative":
             return dropout(summed_BTE.astype(self.config.execution.dtype), self.config.dropout, key)
-        if self.config.positions == "learned":
+        if self.config.has_position_table:
             summed_BTE += rows(self.position, positions_BT + self.config.position_offset)
         if self.config.segments:
             summed_BTE += rows(self.segment, segments_BT)

@@ -130,7 +130,12 @@ def _every_nth_layer(model: Export, every: int) -> dict:
 def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
     """Return the settings that differ from the source and change what the weights compute."""
     ours = program.encoder
-    free = {*_FREE, *(["layers"] if program.config.init_every > 1 else []), *([] if ours.segments else ["segments"])}
+    free = {
+        *_FREE,
+        *(["layers"] if program.config.init_every > 1 else []),
+        *([] if ours.segments else ["segments"]),
+        *([] if ours.has_position_table else ["max_positions"]),
+    }
     fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
     return [
         f"model.{field}={getattr(source, field)} (not {getattr(ours, field)})"

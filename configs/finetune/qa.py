@@ -3,9 +3,10 @@
     python -m bertjax.train --config=configs/finetune/qa.py --config.init_from=EXPORT --seeds=5 --workdir=runs/squad1
     python -m bertjax.train --config=configs/finetune/qa.py:v2 --config.init_from=EXPORT --seeds=5 --workdir=runs/squad2
 
-EXPORT is an export of a run or of a converted model (docs/guides/huggingface.md) with 384 positions. The recipe reads
-squad/train-v1.1.json and squad/dev-v1.1.json (-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and `...heldout=`
-name others. With `v2`, the threshold for no answer is tuned on the dev set and reported with its F1.
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md); with fewer than
+384 positions, rows, questions and strides are shorter. The recipe reads squad/train-v1.1.json and squad/dev-v1.1.json
+(-v2.0 for `v2`); `--config.tasks.qa.examples.train=` and `...heldout=` name others. With `v2`, the threshold for no
+answer is tuned on the dev set, reported with its F1 and kept in the export.
 
 | setting | paper | where | here |
 |---|---|---|---|

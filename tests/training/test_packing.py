@@ -11,6 +11,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT, SentenceOrderPrediction, SentenceStructurePrediction
+from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 
 T = 64
@@ -63,6 +64,19 @@ def test_the_packed_loss_is_the_sum_of_the_unpacked_losses(store, encoder, kind)
         np.testing.assert_allclose(objective.weights(packed)[term], objective.weights(alone)[term])
     for name, (right, weight) in metrics.items():
         np.testing.assert_allclose(metrics_packed[name], (right, weight), rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_hold_several_examples_of_bounded_length(store, kind):
+    """So a row may be longer than the position table, whose rows are the positions."""
+    examples = FORMATS.class_of(kind)(max_tokens=T // 4)
+    task = Task(OBJECTIVES.get(kind, MaskedLM()), examples, row_examples=8)
+    config = Config(model=EncoderConfig(max_positions=T // 4), tasks={"task": task}, stages=(Stage(seq_len=T),))
+    batch = all_rows(Feeds(config, store).train["task", T])
+    assert batch["positions_BT"].max() < T // 4 == examples.longest(T)
+    assert np.mean((batch["examples_BT"] > 0).sum(axis=1)) > T // 2
+    full = all_rows(feed_of(store, kind, 8))
+    assert full["positions_BT"].max() >= T // 4
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FILLS_ITS_ROWS])

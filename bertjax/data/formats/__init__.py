@@ -23,6 +23,7 @@ LABELED_KINDS = {
     "questions": "bertjax.data.labeled.questions:Questions",
     "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
     "choices": "bertjax.data.labeled.choices:Choices",
+    "race": "bertjax.data.labeled.race:Race",
 }
 
 FORMATS = Union("examples", ExampleFormat, default="segment_pairs", kinds=KINDS | LABELED_KINDS)

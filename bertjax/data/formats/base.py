@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.data.examples import Examples
 from bertjax.data.store import Split, TokenStore
+from bertjax.errors import UserError
 
 # About how many sentences a block covers. It bounds the memory, whatever the size of the split.
 BLOCK_SENTENCES = 1 << 20
@@ -38,11 +39,24 @@ class ExampleFormat:
 
     Attributes:
       kind: the name of the format in a configuration; each subclass sets its own as the default.
+      max_tokens: the most tokens of an example, special tokens included; 0 for as many as a row has room for. Longer
+        rows hold several examples, and only examples must fit into the position table of the model.
       labels: names of the labels of every example.
+      token_settings: names of the settings that are numbers of tokens in an example.
     """
 
     kind: str = dataclasses.field(init=False)
+    max_tokens: int = dataclasses.field(default=0, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ()
+    token_settings: ClassVar[tuple[str, ...]] = ("max_tokens",)
+
+    def __post_init__(self):
+        if self.max_tokens < 0:
+            raise UserError(f"examples.max_tokens={self.max_tokens} must not be negative; 0 fills the row")
+
+    def longest(self, seq_len: int) -> int:
+        """Return the most tokens of an example in rows of T tokens."""
+        return min(self.max_tokens or seq_len, seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +71,17 @@ class TextFormat(ExampleFormat):
 
     def identity(self) -> dict:
         """Return the settings that the examples follow from, as plain values."""
-        return dataclasses.asdict(self)
+        settings = dataclasses.asdict(self)
+        if not self.max_tokens:  # plans from before this setting keep their fingerprints
+            del settings["max_tokens"]
+        return settings
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """Yield the examples of one pass over a split; the size of the blocks changes neither them nor their order.
 
         Args:
           split: the split; its `documents` may be a part of `sentences`, and only that part is used.
-          seq_len: T, the most tokens of an example.
+          seq_len: the most tokens of an example (`longest`).
           seed: the seed of all random numbers.
 
         Raises:

@@ -105,6 +105,7 @@ class PairFormat(TextFormat):
     places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another, DISTANT: in_the_same}
 
     def __post_init__(self):
+        super().__post_init__()
         if self.trim not in TRIMS:
             raise UserError(f"examples.trim={self.trim!r} is unknown; choose one of {', '.join(TRIMS)}")
         if self.trim == "outer_ends" and PREVIOUS in self.relations:

@@ -33,6 +33,7 @@ class RunFormat(TextFormat):
     across: ClassVar[bool]
 
     def __post_init__(self):
+        super().__post_init__()
         if self.cut not in CUTS:
             raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
 

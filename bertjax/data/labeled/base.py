@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from bertjax.errors import UserError
 Record = dict[str, Any]
 # The one key of a record that is not in the file: its place, as file and line.
 WHERE = "_where"
+# The names of the two files that every run has.
+SPLITS = ("train", "heldout")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,8 @@ class LabeledFormat(ExampleFormat):
     Attributes:
       train: the training file.
       heldout: the file that is scored, such as a development set.
+      further_heldout: {name: file} of further files that are scored; metrics are named `eval/<name>/<metric>`. Only
+        `heldout` chooses the best checkpoint.
       limit: number of records to use from the start of `train`; 0 for all.
       on_bad_record: `stop` at a record that lacks a column, has an empty text or is not what the format needs, or
         `skip` it and count it.
@@ -68,13 +73,21 @@ class LabeledFormat(ExampleFormat):
 
     train: str = ""
     heldout: str = ""
+    further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
     limit: int = 0
     on_bad_record: str = "stop"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.on_bad_record not in ON_BAD:
             known = ", ".join(ON_BAD)
             raise UserError(f"examples.on_bad_record={self.on_bad_record!r} is unknown; choose one of {known}")
+        for name in self.further_heldout:
+            if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
+                raise UserError(
+                    f"examples.further_heldout has the name {name!r}; use letters, digits, - and _, and not "
+                    f"{' or '.join(SPLITS)}"
+                )
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
 
@@ -115,12 +128,12 @@ class LabeledFormat(ExampleFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        """Return examples of at most T tokens.
+        """Return examples of at most `longest(T)` tokens.
 
         Args:
           records: records with labels; without them the labels of the examples are meaningless.
           tokenizer: the tokenizer of the model.
-          seq_len: T.
+          seq_len: T of a row.
           classes: names of the labels, in the order of their numbers; empty if labels are numbers.
 
         Raises:

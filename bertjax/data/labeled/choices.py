@@ -20,11 +20,91 @@ _SHORTEST = special_tokens(2) + 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Choices(LabeledFormat):
-    """Each row of a table is C examples `[CLS] context [SEP] choice [SEP]`, one per choice, in one row of a batch.
+class ChoiceFormat(LabeledFormat):
+    """The base of formats whose records are C examples `[CLS] context [SEP] choice [SEP]`, one per choice, in one row.
 
     All records of a run have the same C. An example has at most 1/C of the tokens of a row. Label: `choice`, the number
-    of the correct choice, counted from 0, on all C examples.
+    of the correct choice, counted from 0, on all C examples. A subclass sets the four names of columns.
+    """
+
+    context: ClassVar[str]
+    question: ClassVar[str]
+    choices: ClassVar[tuple[str, ...]]
+    label: ClassVar[str]
+    labels: ClassVar[tuple[str, ...]] = ("choice",)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Empty if the choices are a list, which is not a text."""
+        return (*self.shared, *self.choices) if len(self.choices) > 1 else ()
+
+    def longest(self, seq_len: int) -> int:
+        """Return the most tokens of an example; a list of choices may have only two."""
+        return min(self.max_tokens or seq_len, seq_len // max(2, len(self.choices)))
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The columns that all choices share."""
+        return (self.context, self.question) if self.question else (self.context,)
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        """Return how often each choice is correct, by its number; 0 for choices that never are."""
+        counts = Counter({str(number): 0 for number in range(len(self.choices_of(records[0])))})
+        counts.update(str(int(record[self.label])) for record in records)
+        return counts
+
+    def encode(
+        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
+    ) -> LabeledExamples:
+        count = len(classes) or len(self.choices_of(records[0]))
+        longest = min(self.longest(seq_len), seq_len // count)
+        if longest < _SHORTEST:
+            raise UserError(
+                f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; raise stages.0.seq_len or "
+                "examples.max_tokens"
+            )
+        for record in records:
+            self.check(record, count)
+        contexts = tokenizer.encode([record[self.context] for record in records])
+        first = [ids for ids in contexts for _ in range(count)]
+        second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
+        first, second, notes = truncate(first, second, longest)
+        numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
+        return LabeledExamples(
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),
+            records=records,
+            record_of=np.repeat(np.arange(len(records)), count),
+            group=count,
+            notes=notes,
+        )
+
+    def second_segments(self, record: Record) -> list[str]:
+        """Return the text after the context, for each choice."""
+        question = [record[self.question]] if self.question else []
+        return [" ".join([*question, choice]) for choice in self.choices_of(record)]
+
+    def choices_of(self, record: Record) -> list[str]:
+        """Return the choices of a record, from their columns or from the one column with a list."""
+        values = [record[column] for column in self.choices]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+
+    def check(self, record: Record, count: int) -> None:
+        """Raise UserError unless a record has `count` choices and the number of one of them as its label."""
+        where, choices = record.get(WHERE, "this record"), self.choices_of(record)
+        if len(choices) != count:
+            raise UserError(
+                f"{where} has {len(choices)} choices, others have {count}; give all records the same number"
+            )
+        label = record.get(self.label, 0)
+        if str(label) not in map(str, range(count)):
+            raise UserError(
+                f"{where} has the label {label!r}; write the number of the correct choice, from 0 to {count - 1}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices(ChoiceFormat):
+    """Each row of a table is a record with several choices.
 
     Attributes:
       context: the column of the text that all choices share; in a .tsv or .csv without a header, its number.
@@ -40,86 +120,28 @@ class Choices(LabeledFormat):
     choices: tuple[str, ...] = ("choices",)
     label: str = "label"
     quoted: bool = False
-    labels: ClassVar[tuple[str, ...]] = ("choice",)
 
     def __post_init__(self):
         super().__post_init__()
         if not all((self.context, *self.choices, self.choices, self.label)):
             raise UserError("examples.context, examples.choices and examples.label must each name a column")
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Empty if the choices are a list, which is not a text."""
-        return (*self._shared, *self.choices) if len(self.choices) > 1 else ()
-
-    @property
-    def _shared(self) -> tuple[str, ...]:
-        """The columns that all choices share."""
-        return (self.context, self.question) if self.question else (self.context,)
-
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        records = tables.read(path, [*self._shared, *self.choices, self.label], self.quoted, on_bad)
-        [(count, _)] = Counter(len(self._choices_of(record)) for record in records).most_common(1)
-        return checked(records, functools.partial(self._check, count=count), path, on_bad)
+        records = tables.read(path, [*self.shared, *self.choices, self.label], self.quoted, on_bad)
+        [(count, _)] = Counter(len(self.choices_of(record)) for record in records).most_common(1)
+        return checked(records, functools.partial(self.check, count=count), path, on_bad)
 
-    def class_counts(self, records: list[Record]) -> Counter[str]:
-        """Return how often each choice is correct, by its number; 0 for choices that never are."""
-        counts = Counter({str(number): 0 for number in range(len(self._choices_of(records[0])))})
-        counts.update(str(int(record[self.label])) for record in records)
-        return counts
-
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
-        count = len(classes) or len(self._choices_of(records[0]))
-        if seq_len // count < _SHORTEST:
-            raise UserError(
-                f"a row of {seq_len} tokens leaves {seq_len // count} for each of {count} choices; raise "
-                "stages.0.seq_len"
-            )
-        for record in records:
-            self._check(record, count)
-        contexts = tokenizer.encode([record[self.context] for record in records])
-        first = [ids for ids in contexts for _ in range(count)]
-        second = tokenizer.encode([text for record in records for text in self._second_segments(record)])
-        first, second, notes = truncate(first, second, seq_len // count)
-        numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
-        return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),
-            records=records,
-            record_of=np.repeat(np.arange(len(records)), count),
-            group=count,
-            notes=notes,
-        )
-
-    def _second_segments(self, record: Record) -> list[str]:
-        """Return the text after the context, for each choice."""
-        question = [record[self.question]] if self.question else []
-        return [" ".join([*question, choice]) for choice in self._choices_of(record)]
-
-    def _choices_of(self, record: Record) -> list[str]:
-        values = [record[column] for column in self.choices]
-        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
-
-    def _check(self, record: Record, count: int) -> None:
-        where = record.get(WHERE, "this record")
-        choices = self._choices_of(record)
+    def check(self, record: Record, count: int) -> None:
+        """Raise UserError also if a text is missing."""
+        where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) < 2:
             raise UserError(
                 f"{where} has {len(choices)} choice; set examples.choices to two or more columns, or to the field of "
                 "a .jsonl with a list"
             )
-        shared = [record[column] for column in self._shared]
+        shared = [record[column] for column in self.shared]
         choice_columns = self.choices if len(self.choices) > 1 else self.choices * len(choices)
-        for name, text in zip((*self._shared, *choice_columns), [*shared, *choices], strict=True):
+        for name, text in zip((*self.shared, *choice_columns), [*shared, *choices], strict=True):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"{where} has no text in {name!r}; fill it in or leave the row out")
-        if len(choices) != count:
-            raise UserError(
-                f"{where} has {len(choices)} choices, others have {count}; give all records the same number"
-            )
-        label = record.get(self.label, 0)
-        if str(label) not in map(str, range(count)):
-            raise UserError(
-                f"{where} has the label {label!r}; write the number of the correct choice, from 0 to {count - 1}"
-            )
+        super().check(record, count)

@@ -39,6 +39,7 @@ class Questions(LabeledFormat):
     stride: int = 128
     max_question: int = 64
     labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
+    token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride", "max_question")
 
     def __post_init__(self):
         super().__post_init__()
@@ -59,11 +60,12 @@ class Questions(LabeledFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        room = seq_len - special_tokens(2)
+        longest = self.longest(seq_len)
+        room = longest - special_tokens(2)
         if room <= self.max_question:
             raise UserError(
-                f"a row of {seq_len} tokens has no room for a context after a question of examples.max_question="
-                f"{self.max_question} tokens; raise stages.0.seq_len or lower examples.max_question"
+                f"an example of {longest} tokens has no room for a context after a question of examples.max_question="
+                f"{self.max_question} tokens; raise stages.0.seq_len, or lower examples.max_question"
             )
         questions = tokenizer.encode([record["question"] for record in records])
         distinct = list(dict.fromkeys(record["context"] for record in records))
@@ -90,7 +92,7 @@ class Questions(LabeledFormat):
         labels = {"start": starts, "end": ends}
         notes = {
             f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in questions),
-            f"read in windows of {seq_len} tokens": int(np.sum(np.bincount(record_of) > 1)),
+            f"read in windows of {longest} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabeledExamples(
             ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels, token_labels),

@@ -36,11 +36,14 @@ class SiamesePairs(LabeledText):
     def labels(self) -> tuple[str, ...]:
         return ("side", "pair_label") if self.label else ("side",)
 
+    def longest(self, seq_len: int) -> int:
+        return min(self.max_tokens or seq_len, seq_len // 2)
+
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
         texts = [record[column] for record in records for column in self.inputs]
-        segments, _, notes = truncate(tokenizer.encode(texts), None, seq_len // 2)
+        segments, _, notes = truncate(tokenizer.encode(texts), None, self.longest(seq_len))
         labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
         if self.label:
             labels["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)

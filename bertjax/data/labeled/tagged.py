@@ -49,6 +49,7 @@ class Tagged(LabeledFormat):
     conllu: str = "upos"
     stride: int = 64
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
+    token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
 
     def __post_init__(self):
         super().__post_init__()
@@ -99,9 +100,12 @@ class Tagged(LabeledFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        room = seq_len - special_tokens(1)
+        longest = self.longest(seq_len)
+        room = longest - special_tokens(1)
         if room < 1:
-            raise UserError(f"a row of {seq_len} tokens has no room for a word; raise stages.0.seq_len")
+            raise UserError(
+                f"an example of {longest} tokens has no room for a word; raise stages.0.seq_len or examples.max_tokens"
+            )
         sentences = [words_of(record) for record in records]
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
         # A word without tokens still has its tag.
@@ -129,7 +133,7 @@ class Tagged(LabeledFormat):
             ragged=add_special_tokens(texts, None, Vocabulary.of(tokenizer), {}, token_labels),
             records=records,
             record_of=np.array(record_of, np.int64),
-            notes={f"read in windows of {seq_len} tokens": cut} if cut else {},
+            notes={f"read in windows of {longest} tokens": cut} if cut else {},
         )
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:

@@ -58,7 +58,7 @@ class LabeledText(LabeledFormat):
     ) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
-        first, second, notes = truncate(first, second, seq_len)
+        first, second, notes = truncate(first, second, self.longest(seq_len))
         labels = {"label": self.label_numbers(records, classes)}
         return LabeledExamples(
             ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels),

@@ -175,6 +175,7 @@ def test_bad_settings_are_refused(choices, message):
 
 def test_a_row_without_room_for_a_context_is_refused(spelling):
     with pytest.raises(
-        UserError, match="a row of 67 tokens has no room for a context after a question of examples.max_question=64"
+        UserError,
+        match="example of 67 tokens has no room for a context after a question of examples.max_question=64",
     ):
         Questions().encode([question("a", "a")], spelling, 67, (ANSWER,))

@@ -133,5 +133,5 @@ def test_bad_settings_are_refused(spelling):
         Tagged(stride=0)
     with pytest.raises(UserError, match="examples.train or examples.heldout is empty; name a file of words and tags"):
         Tagged().read("")
-    with pytest.raises(UserError, match="a row of 2 tokens has no room for a word; raise stages.0.seq_len"):
+    with pytest.raises(UserError, match="an example of 2 tokens has no room for a word; raise stages.0.seq_len"):
         encoded(spelling, ["a"], 2, ["O"])

@@ -1,0 +1,100 @@
+"""Exams with questions of four choices: RACE (Lai et al., 2017, arXiv 1704.04683) in its original files."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from etils import epath
+
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.choices import ChoiceFormat
+from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.lines import numbered_lines
+from bertjax.errors import UserError
+
+LETTERS = ("A", "B", "C", "D")
+_BLANK = "_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Race(ChoiceFormat):
+    """Each question of an article is a record {`article`, `question`, `A`, `B`, `C`, `D`, `answer`}.
+
+    `train` and `heldout` are folders; all .txt files in them and in their folders are read (`RACE/train` has the
+    folders `middle` and `high`), in the order of their paths. The first segment is the article, the second one the
+    question and a choice, or the question with the choice in place of its blank `_`, as `race_utils.py` of
+    google-research/albert has them. `answer` is a number from 0 to 3.
+    """
+
+    kind: str = dataclasses.field(init=False, default="race")
+    context: ClassVar[str] = "article"
+    question: ClassVar[str] = "question"
+    choices: ClassVar[tuple[str, ...]] = LETTERS
+    label: ClassVar[str] = "answer"
+
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        if not path:
+            raise UserError("examples.train or examples.heldout is empty; name a folder such as RACE/train for each")
+        folder = epath.Path(path)
+        files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
+        records = [record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad)]
+        if not records:
+            raise UserError(f"{path} has no questions in .txt files; name a folder such as RACE/train or RACE/dev/high")
+        return records
+
+    def second_segments(self, record: Record) -> list[str]:
+        question, choices = record[self.question], self.choices_of(record)
+        if _BLANK in question:
+            return [question.replace(_BLANK, choice) for choice in choices]
+        return [f"{question} {choice}" for choice in choices]
+
+
+def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
+    """Yield the questions of a file, which has one article as a JSON object."""
+    try:
+        article, *lists = _exam(file)
+    except UserError as error:
+        on_bad(error)
+        return
+    for number, (question, options, answer) in enumerate(zip(*lists)):
+        error = ""
+        if not isinstance(question, str):
+            error = f"questions[{number}] is {question!r}, not a text; correct it"
+        elif not _are_texts(options):
+            error = f"options[{number}] must be a list of {len(LETTERS)} texts; correct it"
+        elif answer not in LETTERS:
+            error = f"answers[{number}] is {answer!r}; write one of {', '.join(LETTERS)}"
+        if error:
+            on_bad(UserError(f"{file}: {error}"))
+            continue
+        where = f"{file}: questions[{number}]"
+        choices = dict(zip(LETTERS, options))
+        yield {"article": article, "question": question, **choices, "answer": LETTERS.index(answer), WHERE: where}
+
+
+def _exam(file: epath.Path) -> tuple[str, list, list, list]:
+    """Return the article of a file, its questions, their options and their answers."""
+    whole = _object(file)
+    article = whole.get("article")
+    if not isinstance(article, str) or not article.strip():
+        raise UserError(f"{file} has no text in 'article'; fill it in or remove the file")
+    lists = [whole.get(name) for name in ("questions", "options", "answers")]
+    if not all(isinstance(entries, list) for entries in lists) or len(set(map(len, lists))) > 1:
+        raise UserError(f"{file} must have lists 'questions', 'options' and 'answers' of one length; correct it")
+    return article, *lists
+
+
+def _are_texts(options: Any) -> bool:
+    return isinstance(options, list) and [type(option) for option in options] == [str] * len(LETTERS)
+
+
+def _object(file: epath.Path) -> dict[str, Any]:
+    content = b"\n".join(line for _, line in numbered_lines(file))
+    try:
+        whole = json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} is not JSON in UTF-8 ({error}); correct or remove the file") from None
+    if not isinstance(whole, dict):
+        raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
+    return whole

@@ -1,0 +1,105 @@
+"""RACE in its original files: articles with questions of four choices, and errors in files."""
+
+import json
+
+import pytest
+
+from bertjax.data.labeled.base import WHERE
+from bertjax.data.labeled.race import Race
+from bertjax.errors import UserError
+
+EXAM = {
+    "id": "high1.txt",
+    "article": "ann met bo . they ran .",
+    "questions": ["who ran", "ann met _ ."],
+    "options": [["ann", "bo", "both", ""], ["bo", "li", "oslo", "x"]],
+    "answers": ["C", "A"],
+}
+
+
+def write(folder, exam, name="high/1.txt"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(exam if isinstance(exam, str) else json.dumps(exam))
+    return path
+
+
+def test_every_question_of_every_level_is_a_record(tmp_path):
+    write(tmp_path, EXAM, "middle/2.txt")
+    path = write(tmp_path, EXAM, "high/10.txt")
+    write(tmp_path, "notes of mine", "readme.md")
+    write(tmp_path, "a copy's metadata", "high/._10.txt")
+    records = Race().read(str(tmp_path))
+    assert len(records) == 4 and records[0] == {
+        "article": EXAM["article"],
+        "question": "who ran",
+        **{"A": "ann", "B": "bo", "C": "both", "D": ""},
+        "answer": 2,
+        WHERE: f"{path}: questions[0]",
+    }
+    assert [record["answer"] for record in records] == [2, 0, 2, 0]
+    assert len(Race().read(str(tmp_path / "middle"))) == 2
+    assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
+
+
+def test_the_choice_follows_the_question_or_fills_its_blank(tmp_path, spelling):
+    write(tmp_path, EXAM)
+    records = Race().read(str(tmp_path))
+    examples = Race(max_tokens=60).encode(records, spelling, 240, ("0", "1", "2", "3"))
+    assert examples.group == 4 and len(examples) == 8 and examples.notes == {}
+    ragged = examples.ragged
+    texts = []
+    for tokens, segments in zip(ragged.token_lists(), ragged.segments[ragged.offsets[:-1]]):
+        parts = spelling.decode(tokens.tolist(), keep_special=True).split("[SEP]")
+        assert parts[0].removeprefix("[CLS]").strip() == EXAM["article"] and segments == 0
+        texts.append(parts[1].strip())
+    assert texts == [
+        *("who ran ann", "who ran bo", "who ran both", "who ran"),
+        *("ann met bo .", "ann met li .", "ann met oslo .", "ann met x ."),
+    ]
+    assert ragged.labels["choice"].tolist() == [2] * 4 + [0] * 4
+
+
+def test_the_article_is_cut_before_the_question(tmp_path, spelling):
+    write(tmp_path, EXAM | {"article": "ann " * 200})
+    records = Race().read(str(tmp_path))
+    examples = Race(max_tokens=40).encode(records, spelling, 1000, ("0", "1", "2", "3"))
+    assert examples.lengths().max() == 40 and examples.notes == {"cut to 40 tokens": 8}
+    text = spelling.decode(examples.take([4]).tokens.tolist(), keep_special=True)
+    assert text.endswith("[SEP] ann met bo . [SEP]")
+
+
+@pytest.mark.parametrize(
+    "exam, complaint",
+    [
+        (EXAM | {"answers": ["C", "E"]}, "1.txt: answers[1] is 'E'; write one of A, B, C, D"),
+        (EXAM | {"answers": ["C", 0]}, "1.txt: answers[1] is 0; write one of A, B, C, D"),
+        (EXAM | {"answers": ["C"]}, "1.txt must have lists 'questions', 'options' and 'answers' of one length"),
+        (EXAM | {"options": None}, "1.txt must have lists 'questions', 'options' and 'answers' of one length"),
+        (EXAM | {"options": [["a"] * 4, ["a"] * 3]}, "1.txt: options[1] must be a list of 4 texts"),
+        (EXAM | {"options": [["a"] * 4, ["a", "b", "c", 4]]}, "1.txt: options[1] must be a list of 4 texts"),
+        (EXAM | {"questions": ["who", None]}, "1.txt: questions[1] is None, not a text"),
+        (EXAM | {"article": " "}, "1.txt has no text in 'article'"),
+        ([EXAM], "1.txt is not a JSON object with an article and its questions"),
+        ("{", "1.txt is not JSON in UTF-8"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, exam, complaint):
+    write(tmp_path, exam)
+    with pytest.raises(UserError) as caught:
+        Race().read(str(tmp_path))
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_questions_can_be_skipped(tmp_path, capsys):
+    write(tmp_path, EXAM | {"answers": ["E", "A"]})
+    write(tmp_path, "{", "middle/2.txt")
+    (record,) = Race(on_bad_record="skip").read(str(tmp_path))
+    assert record["answer"] == 0 and "2 of 3 records skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path, complaint", [("", "is empty; name a folder such as RACE/train"), (".", "no questions")])
+def test_a_folder_without_exams_is_refused(tmp_path, monkeypatch, path, complaint):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=complaint):
+        Race().read(path)

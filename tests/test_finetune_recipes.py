@@ -1,0 +1,68 @@
+"""The fine-tuning recipes with an encoder that reads less than they were written for."""
+
+import logging
+
+import pytest
+
+from bertjax import export
+from bertjax.config import from_dict, to_dict
+from bertjax.config_file import load
+from bertjax.errors import UserError
+from tests import runs
+
+CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
+VARIANTS = {
+    "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI"),
+    "ner": ("", "smoke"),
+    "qa": ("", "v2", "smoke", "v2-smoke"),
+    "choices": ("", "race", "smoke", "race-smoke"),
+    "embeddings": ("NLI", "STS-B", "pairs", "NLI-smoke", "STS-B-smoke", "pairs-smoke"),
+}
+RECIPES = [f"{name}.py:{variant}".rstrip(":") for name, variants in VARIANTS.items() for variant in variants]
+
+
+def exported(folder, **model) -> str:
+    """The settings of a model, which are all that a configuration copies of it."""
+    config = from_dict({"model": {"preset": "google_tiny", **model}, "stages": [{"seq_len": 32}]})
+    folder.mkdir()
+    export.write_manifest(folder, to_dict(config), 100, {})
+    return f"init_from={folder}"
+
+
+def test_every_recipe_is_tried():
+    assert {path.stem for path in CONFIGS.glob("*.py")} == set(VARIANTS)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_loads_with_32_positions(tmp_path, caplog, recipe):
+    config = load(f"{CONFIGS / recipe}", [exported(tmp_path / "export", max_positions=32)])
+    (stage,) = config.stages
+    wanted = load(f"{CONFIGS / recipe}", [exported(tmp_path / "large", max_positions=512)])
+    longest, before = (c.task.examples.longest(c.stages[0].seq_len) for c in (config, wanted))
+    assert longest == min(32, before)
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    lowered = f"stages.0.seq_len={stage.seq_len} (not {wanted.stages[0].seq_len})"
+    assert len(messages) == (before > 32) and all(lowered in message for message in messages)
+
+
+def test_settings_in_tokens_are_lowered_in_proportion(tmp_path, caplog):
+    source = exported(tmp_path / "export", max_positions=32)
+    load(f"{CONFIGS / 'qa.py'}", [source])
+    changes = (
+        "stages.0.seq_len=32 (not 384), tasks.qa.examples.stride=10 (not 128), "
+        "tasks.qa.examples.max_question=5 (not 64)"
+    )
+    assert caplog.messages == [f"{tmp_path / 'export'} reads examples of at most 32 tokens: {changes}"]
+    race = load(f"{CONFIGS / 'choices.py:race'}", [source])
+    assert (race.stages[0].seq_len, race.task.examples.max_tokens) == (128, 32)
+
+
+def test_a_length_on_the_command_line_is_not_lowered(tmp_path):
+    source = exported(tmp_path / "export", max_positions=32)
+    with pytest.raises(UserError, match="^stages.0.seq_len=64 exceeds model.max_positions=32; lower stages.0.seq_len"):
+        load(f"{CONFIGS / 'ner.py'}", [source, "stages.0.seq_len=64"])
+
+
+def test_encoders_without_a_position_table_read_any_length(tmp_path, caplog):
+    config = load(f"{CONFIGS / 'qa.py'}", [exported(tmp_path / "export", max_positions=32, positions="rotary")])
+    assert config.stages[0].seq_len == 384 == config.model.max_positions and not caplog.messages
