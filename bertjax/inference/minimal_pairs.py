@@ -2,6 +2,10 @@
 
 The pairs are those of BLiMP (Warstadt et al., 2020, arXiv 1912.00582), or have its fields. A sentence is scored by its
 pseudo-log-likelihood under a masked language model, as Salazar et al. (2020, arXiv 1910.14659) do on BLiMP.
+
+A model that cannot tell the sentences of a pair apart gives both the same score: one that knows only the frequencies of
+words does so if one sentence is a permutation of the other. Such a tie counts as half a right answer, which is what a
+coin would get, so that chance is 50%.
 """
 
 from collections.abc import Callable
@@ -16,6 +20,8 @@ from bertjax.inference.predictor import Predictor, Request
 from bertjax.inference.records import read_file
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
+# Scores that differ relatively by less than float32 rounds in a forward pass are equal.
+_ROUNDING = 1e-6
 
 
 def read(path: str) -> list[Record]:
@@ -48,7 +54,7 @@ def score(
     request: Request,
     on_tokens: Callable[[int], object] = lambda tokens: None,
 ) -> dict[str, Any]:
-    """Return the share of the pairs whose good sentence has the higher score; a tie counts as wrong.
+    """Return the share of the pairs whose good sentence has the higher score; a tie counts as one half.
 
     Args:
       predictor: the model.
@@ -57,26 +63,27 @@ def score(
       on_tokens: called with the number of tokens of each batch when it is done.
 
     Returns:
-      {`accuracy`, `pairs`: their number, `UID`: {name: {`accuracy`, `pairs`}}}, the names in the order of the file; a
-      pair without a `UID` counts only in the overall figures.
+      {`accuracy`, `ties` and `pairs`: their numbers, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, the names in the
+      order of the file; a pair without a `UID` counts only in the overall figures.
     """
     scores = [prediction["pseudo_log_likelihood"] for prediction in predictor.predictions(request, on_tokens)]
     good, bad = np.array(scores).reshape(-1, 2).T
-    is_right = good > bad
-    paradigms: dict[str, list[bool]] = {}
-    for pair, right in zip(pairs, is_right, strict=True):
+    points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
+    paradigms: dict[str, list[float]] = {}
+    for pair, point in zip(pairs, points.tolist(), strict=True):
         if PARADIGM in pair:
-            paradigms.setdefault(str(pair[PARADIGM]), []).append(bool(right))
-    return _shares(is_right) | {PARADIGM: {name: _shares(of_paradigm) for name, of_paradigm in paradigms.items()}}
+            paradigms.setdefault(str(pair[PARADIGM]), []).append(point)
+    return _shares(points) | {PARADIGM: {name: _shares(of_paradigm) for name, of_paradigm in paradigms.items()}}
 
 
 def table(figures: dict[str, Any]) -> str:
     """Return the result of `score` as lines for a terminal."""
     rows = [*figures[PARADIGM].items(), ("all", figures)]
     width = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{width}}  {row['accuracy']:>8.1%}  {row['pairs']:>7,}" for name, row in rows]
-    return "\n".join([f"{'':<{width}}  accuracy    pairs", *lines])
+    lines = [f"{name:<{width}}  {row['accuracy']:>8.1%}  {row['ties']:>7,}  {row['pairs']:>7,}" for name, row in rows]
+    return "\n".join([f"{'':<{width}}  accuracy     ties    pairs", *lines])
 
 
-def _shares(is_right: np.ndarray | list[bool]) -> dict[str, float]:
-    return {"accuracy": float(np.mean(is_right)), "pairs": len(is_right)}
+def _shares(points: np.ndarray | list[float]) -> dict[str, float]:
+    ties = int(np.count_nonzero(np.equal(points, 0.5)))
+    return {"accuracy": float(np.mean(points)), "ties": ties, "pairs": len(points)}

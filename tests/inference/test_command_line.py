@@ -162,7 +162,7 @@ def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsy
     assert call(folder, flag, "--json", main=evaluate.main) == 0
     captured = capsys.readouterr()
     figures = json.loads(captured.out)["minimal_pairs"]
-    assert figures["pairs"] == 3 and figures["UID"] == {"one": {name: figures[name] for name in ("accuracy", "pairs")}}
+    assert figures["pairs"] == 3 and figures["UID"] == {"one": {n: figures[n] for n in ("accuracy", "ties", "pairs")}}
     assert captured.err == f"1 of 6 sentences were cut to {LONGEST} tokens\n"
     assert call(folder, flag, main=evaluate.main) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]

@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from bertjax.inference import minimal_pairs
+from bertjax.inference.predictor import Predictor
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.inference.test_predictor import framed, probabilities
 
@@ -65,7 +67,7 @@ def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, 
     assert list(figures["UID"]) == ["a", "b"]
     for name, paradigm in figures["UID"].items():
         chosen = [is_right for is_right, record in zip(right, records) if record.get("UID") == name]
-        assert paradigm == {"accuracy": np.mean(chosen), "pairs": len(chosen)}
+        assert paradigm == {"accuracy": np.mean(chosen), "ties": 0, "pairs": len(chosen)}
 
 
 def test_swapped_pairs_have_the_complementary_accuracy(predictor, pairs, tmp_path):
@@ -75,10 +77,27 @@ def test_swapped_pairs_have_the_complementary_accuracy(predictor, pairs, tmp_pat
     assert score(predictor, swapped)["accuracy"] == pytest.approx(1 - score(predictor, pairs)["accuracy"])
 
 
-def test_a_tie_counts_as_wrong(predictor, tmp_path):
+def test_a_tie_counts_one_half(predictor, tmp_path):
     path = tmp_path / "same.jsonl"
     path.write_text(json.dumps({"sentence_good": WORDS[0], "sentence_bad": WORDS[0]}) + "\n")
-    assert score(predictor, path) == {"accuracy": 0.0, "pairs": 1, "UID": {}}
+    assert score(predictor, path) == {"accuracy": 0.5, "ties": 1, "pairs": 1, "UID": {}}
+
+
+def test_a_model_that_ignores_the_order_of_words_is_at_chance(model, predictor, tmp_path):
+    """Although attention sums the words of a permutation in another order, and floats are rounded."""
+    records = [
+        {"sentence_good": " ".join(words), "sentence_bad": " ".join([*words[2:], *words[:2]]), "UID": "order"}
+        for words in (text.split() for text in sentences(40, most_words=9, seed=5))
+        if len(set(words)) > 2
+    ]
+    path = tmp_path / "order.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    params = jax.tree.map(np.copy, model.params)
+    params["encoder"]["embeddings"]["position"][:] = 0.0
+    figures = score(Predictor(model._replace(params=params)), path)
+    everything = {"accuracy": 0.5, "ties": len(records), "pairs": len(records)}
+    assert len(records) > 20 and figures == everything | {"UID": {"order": everything}}
+    assert score(predictor, path)["ties"] == 0
 
 
 def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
@@ -89,9 +108,10 @@ def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
 
 
 def test_a_table_has_each_kind_and_the_total():
-    figures = {"accuracy": 0.75, "pairs": 2000, "UID": {"agreement": {"accuracy": 0.5, "pairs": 1000}}}
+    agreement = {"accuracy": 0.5, "ties": 0, "pairs": 1000}
+    figures = {"accuracy": 0.75, "ties": 1200, "pairs": 2000, "UID": {"agreement": agreement}}
     assert minimal_pairs.table(figures).splitlines() == [
-        "           accuracy    pairs",
-        "agreement     50.0%    1,000",
-        "all           75.0%    2,000",
+        "           accuracy     ties    pairs",
+        "agreement     50.0%        0    1,000",
+        "all           75.0%    1,200    2,000",
     ]
