@@ -108,6 +108,8 @@ class OptimizerConfig:
       clip_norm: largest global norm of the gradient; 0 does not clip.
       layer_decay: factor on the learning rate with every layer from the heads down to the embeddings (Howard & Ruder,
         2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
+      layer_decay_offset: exponent of that factor for the last layer; that of the embeddings is L larger, and the
+        heads have none. It is 1 in Howard & Ruder and 2 in ELECTRA (`_get_layer_lrs` of google-research/electra).
       multipliers: further factors on the learning rate; the first one whose path matches is applied.
       frozen: regular expressions; parameters whose path matches one never change and have no moments.
     """
@@ -123,6 +125,7 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     layer_decay: float = 1.0
+    layer_decay_offset: int = 1
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
 
@@ -137,9 +140,14 @@ class OptimizerConfig:
         for field in ("b1", "b2", "warmup_share"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
-        for field in ("warmup_steps", "weight_decay", "clip_norm"):
+        for field in ("warmup_steps", "weight_decay", "clip_norm", "layer_decay_offset"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
+        if self.layer_decay == 1.0 and self.layer_decay_offset != 1:
+            raise UserError(
+                f"optimizer.layer_decay_offset={self.layer_decay_offset} has no effect without optimizer.layer_decay; "
+                "set both, such as layer_decay=0.8"
+            )
         for index, multiplier in enumerate(self.multipliers):
             name = f"optimizer.multipliers.{index}"
             _check_pattern(f"{name}.path", multiplier.path)

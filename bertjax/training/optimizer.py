@@ -32,7 +32,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     if config.kind == "lamb":
         steps.append(_by_trust_ratio())
     if config.layer_decay < 1.0:
-        steps.append(by_depth(config.layer_decay))
+        steps.append(by_depth(config.layer_decay, config.layer_decay_offset))
     if config.multipliers:
         steps.append(by_multiplier(config.multipliers))
     chain = optax.chain(*steps)

@@ -26,8 +26,8 @@ def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
     return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
 
 
-def by_depth(decay: float) -> optax.GradientTransformation:
-    """Scale updates by decay^(L + 1 - depth): depth 0 for the embeddings, 1 to L for the layers, L + 1 for the heads.
+def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
+    """Scale updates by decay^(L + offset - depth): depth 0 for the embeddings, 1 to L for the layers; not the heads.
 
     L counts the layers of the stack. A row of parameters that several layers share has the depth of the last of them.
     """
@@ -39,9 +39,9 @@ def by_depth(decay: float) -> optax.GradientTransformation:
             if IS_STACKED(path):
                 rows = update.shape[0]
                 last_layers = (1 + jnp.arange(rows)) * (layers // rows)
-                factors = decay ** (layers + 1 - last_layers)
+                factors = decay ** (layers + offset - last_layers)
                 return update * factors.reshape(-1, *[1] * (update.ndim - 1))
-            return update * decay ** (layers + 1) if _IS_EMBEDDING(path) else update
+            return update * decay ** (layers + offset) if _IS_EMBEDDING(path) else update
 
         return map_with_path(scaled, updates), state
 

@@ -13,6 +13,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import Multiplier, OptimizerConfig
 from bertjax.training.optimizer import apply_updates, decay_mask, make_optimizer
 from bertjax.training.param_paths import map_with_path
+from bertjax.training.parameter_rules import by_depth
 from tests import batches
 
 CONFIG = OptimizerConfig(b1=0.8, b2=0.95, weight_decay=0.1, clip_norm=0.5)
@@ -238,6 +239,27 @@ def test_layer_decay_lowers_the_rate_from_the_heads_down():
     for index, share in enumerate((0.5**3, 0.5**2, 0.5)):
         np.testing.assert_allclose(shares["encoder"]["layers"]["dense"]["kernel"][index], share, rtol=1e-3)
     np.testing.assert_allclose(shares["heads"]["kernel"], 1.0, rtol=1e-3)
+
+
+@pytest.mark.parametrize("layers, decay", [(12, 0.8), (24, 0.9)])
+def test_electras_published_decay_gives_electras_rates(layers, decay):
+    """decay^(n + 2 - depth), with depth 0 for embeddings, 1 to n for layers and n + 2 for the task: google-research/
+    electra, `model/optimization.py`, `_get_layer_lrs`; 0.8 for its small and base, 0.9 for its large model."""
+    depths = {"embeddings": 0, "task": layers + 2} | {f"layer_{index}": index + 1 for index in range(layers)}
+    authors = {name: decay ** (layers + 2 - depth) for name, depth in depths.items()}
+    params = {
+        "encoder": {"embeddings": {"word": jnp.ones(2)}, "layers": {"dense": {"kernel": jnp.ones((layers, 2, 2))}}},
+        "heads": {"classification": {"kernel": jnp.ones((2, 2))}},
+    }
+    rule = by_depth(decay, offset=2)
+    ours, _ = rule.update(jax.tree.map(jnp.ones_like, params), rule.init(params), params)
+    np.testing.assert_allclose(ours["encoder"]["embeddings"]["word"], authors["embeddings"], rtol=1e-5)
+    np.testing.assert_allclose(ours["heads"]["classification"]["kernel"], authors["task"], rtol=1e-5)
+    for index in range(layers):
+        np.testing.assert_allclose(
+            ours["encoder"]["layers"]["dense"]["kernel"][index], authors[f"layer_{index}"], rtol=1e-5
+        )
+    assert authors["layer_0"] < authors[f"layer_{layers - 1}"] == pytest.approx(decay**2)
 
 
 def test_layer_decay_treats_the_projection_as_embeddings():
