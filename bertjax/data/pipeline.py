@@ -66,7 +66,7 @@ class Feed:
         parts, taken = [], 0
         for index in np.unique(np.maximum(plans_B, 0)):
             plan, here = self.plans[index], np.flatnonzero(plans_B == index)
-            examples_BN = plan.rows_RN[rows_B[here]]
+            examples_BN = plan.rows(rows_B[here], epochs_B[here])
             filled_BN = examples_BN >= 0
             ragged = plan.examples.take(examples_BN[filled_BN])
             parts.append(dataclasses.replace(ragged, ids=ragged.ids + self._first_ids[index]))

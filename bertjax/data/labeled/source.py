@@ -4,38 +4,79 @@ import dataclasses
 import functools
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.packing import assign, pack
 from bertjax.data.plan import Counts, Spec
+from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# The fingerprint of a plan has the first name of a kind and no later settings, so that runs made before still resume.
-# What such a setting changes is in the records, which have a fingerprint of their own.
-_HASHED_KINDS = {"labeled_text": "labelled_text"}
-_NOT_HASHED = ("on_bad_record", "conllu")
-_HASHED_ALWAYS = {"questions": {"on_bad_answer": "stop"}}
+# Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
+_NOT_HASHED = ("train", "heldout", "further_heldout", "on_bad_record", "conllu")
+# In the same fingerprint: another way to fill rows gives other batches.
+_PACKING_VERSION = 2
+# Epochs whose examples are kept; a batch may span two.
+_EPOCHS_KEPT = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledPlan:
     """The rows of one split, as `bertjax.data.plan.Plan` has them, in memory.
 
+    Every epoch has the same rows of lengths. In training, groups of one length trade places at random by seed and
+    epoch, so that runs differ in which examples share a row, as they do in the order of rows.
+
     Attributes:
-      fingerprint: hex, a hash of everything that determines the rows.
+      fingerprint: hex, a hash of everything that determines the rows, except for the seed.
       examples: the examples of the rows.
       counts: the numbers of rows, examples and tokens.
-      rows_RN: the examples of each row, -1 for empty slots; int32.
+      rows_RN: the examples of each row before they trade places, -1 for empty slots; int32.
+      seed: seed of the run; None if examples keep their places, as held-out ones do.
     """
 
     fingerprint: str
     examples: LabeledExamples
     counts: Counts
     rows_RN: np.ndarray
+    seed: int | None = None
+
+    def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Return the examples of rows (int64 [B]) in their epochs (int64 [B]), -1 for empty slots; int32 [B, N]."""
+        rows_BN = self.rows_RN[rows]
+        if self.seed is None:
+            return rows_BN
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            rows_BN[here] = np.where(rows_BN[here] < 0, -1, self._swapped(epoch)[rows_BN[here]])
+        return rows_BN
+
+    def _swapped(self, epoch: int) -> np.ndarray:
+        """Return the example that takes the place of each example in an epoch; int32 [M]."""
+        if epoch not in self._epochs:
+            size, groups = self.examples.group, np.arange(len(self._by_length))
+            order = np.lexsort((bits(self.seed, "packing", epoch, groups, 0), self._lengths))
+            swapped = np.empty(len(order), np.int32)
+            swapped[self._by_length] = order
+            if len(self._epochs) == _EPOCHS_KEPT:
+                del self._epochs[next(iter(self._epochs))]
+            self._epochs[epoch] = (swapped[:, None] * size + np.arange(size, dtype=np.int32)).ravel()
+        return self._epochs[epoch]
+
+    @functools.cached_property
+    def _epochs(self) -> dict[int, np.ndarray]:
+        return {}
+
+    @functools.cached_property
+    def _lengths(self) -> np.ndarray:
+        """Return the number of tokens of each group; int64."""
+        return self.examples.lengths().reshape(-1, self.examples.group).sum(axis=1)
+
+    @functools.cached_property
+    def _by_length(self) -> np.ndarray:
+        return np.argsort(self._lengths, kind="stable")
 
 
 class LabeledSource:
@@ -61,43 +102,46 @@ class LabeledSource:
         return self.format.read(self.format.heldout)
 
     @functools.cached_property
+    def _further(self) -> dict[str, list[Record]]:
+        return {name: self.format.read(path) for name, path in self.format.further_heldout.items()}
+
+    def records(self, split: str) -> list[Record]:
+        """Return the records of `train`, `heldout` or a name of `further_heldout`."""
+        return getattr(self, split) if split in SPLITS else self._further[split]
+
+    @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the labels of the training file, sorted."""
         return tuple(sorted(self.format.class_counts(self.train)))
 
     def unigram_counts(self, split: str) -> np.ndarray:
         """Return the number of times a split has each class, in the order of the classes; int64."""
-        records = self.train if split == "train" else self.heldout
-        counts = self.format.class_counts(records)
+        counts = self.format.class_counts(self.records(split))
         return np.array([counts[name] for name in self.classes], np.int64)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of the records and the tokenizer."""
+        """A hash of the tokenizer and of the records of `train` and `heldout`, on which a run depends."""
         content = json.dumps([[_content(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 
     def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabeledExamples:
-        """Return the examples of `train` or `heldout`, encoded once for each T."""
+        """Return the examples of a split, encoded once for each T."""
         key = split, seq_len, classes
         if key not in self._encoded:
-            records = self.train if split == "train" else self.heldout
-            self._encoded[key] = self.format.encode(records, self.tokenizer, seq_len, classes)
+            self._encoded[key] = self.format.encode(self.records(split), self.tokenizer, seq_len, classes)
         return self._encoded[key]
 
     @functools.cached_property
     def _encoded(self) -> dict[tuple, LabeledExamples]:
         return {}
 
-    @property
-    def _hashed_settings(self) -> dict[str, Any]:
-        settings = dataclasses.asdict(dataclasses.replace(self.format, train="", heldout=""))
-        settings = {name: value for name, value in settings.items() if name not in _NOT_HASHED}
-        kind = settings["kind"]
-        return settings | {"kind": _HASHED_KINDS.get(kind, kind)} | _HASHED_ALWAYS.get(kind, {})
-
     def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
-        """Pack the examples of a split into rows; the examples of a group share a row."""
+        """Pack the examples of a split into rows; the examples of a group share a row.
+
+        Raises:
+          UserError: a group has more tokens than a row, or a label is unknown.
+        """
         examples = self.examples(spec.split, spec.seq_len, classes)
         group = examples.group
         lengths = examples.lengths().reshape(-1, group).sum(axis=1)
@@ -112,9 +156,10 @@ class LabeledSource:
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
         tokens = int(lengths.sum())
         counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
-        identity = [self.fingerprint, self._hashed_settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
-        fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return LabeledPlan(fingerprint, examples, counts, rows_RN)
+        settings = {name: v for name, v in dataclasses.asdict(self.format).items() if name not in _NOT_HASHED}
+        identity = [self.fingerprint, settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
+        fingerprint = hashlib.sha256(json.dumps([*identity, _PACKING_VERSION], sort_keys=True).encode()).hexdigest()
+        return LabeledPlan(fingerprint, examples, counts, rows_RN, spec.seed if spec.split == "train" else None)
 
 
 def _content(record: Record) -> list:

