@@ -66,9 +66,13 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
         raise UserError(
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
+    for setting in config.task.objective.tuned_settings:
+        value = getattr(config.task.objective, setting)
+        source = "tuned on the scored file" if value is None else f"{value:.4f}, as the export has it"
+        print(f"objective.{setting}: {source}")
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
-    return {"eval": evaluation.metrics, "baseline": evaluation.baselines}
+    return {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
 
 
 def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | None:
@@ -76,7 +80,9 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
     examples = config.task.examples
     if not isinstance(examples, LabeledFormat):
         return None
-    source = LabeledSource(dataclasses.replace(examples, heldout=path or examples.heldout), tokenizer)
+    source = LabeledSource(
+        dataclasses.replace(examples, heldout=path, further_heldout={}) if path else examples, tokenizer
+    )
     try:
         _ = source.train  # the baselines are those of the training file
     except UserError as error:
@@ -92,7 +98,7 @@ def run_pairs(name: str, path: str) -> dict[str, Any]:
       path: a .jsonl file with BLiMP's fields `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
 
     Returns:
-      {`minimal_pairs`: {`accuracy`, `pairs`, `UID`: {name: {`accuracy`, `pairs`}}}}.
+      {`minimal_pairs`: {`accuracy`, `ties`, `pairs`, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}}.
 
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM head.
@@ -119,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
         "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
         'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
         '"agreement"}.\n'
-        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood.",
+        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood, and half if both are equal.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

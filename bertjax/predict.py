@@ -18,6 +18,7 @@ from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.base import Pipeline
 from bertjax.inference.embed import Embed
+from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
 from bertjax.inference.records import read_file, read_lines, records_of, single_field
@@ -140,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.out.endswith(_ARRAY) and kind is not Embed:
         raise UserError(f"--out={args.out} can hold only embeddings; add --do=embed, or name a .jsonl file")
     pipeline = predictor.pipeline(kind, **options)
+    if isinstance(pipeline, FineTuned):
+        print("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     try:
         run(predictor, request, args.out)

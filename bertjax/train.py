@@ -19,12 +19,12 @@ from bertjax import cli, config_file, export
 from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
-from bertjax.data.labeled.base import Record
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
 from bertjax.training import init_from
+from bertjax.training.evaluation import Evaluation, tuned
 from bertjax.training.feeds import Feeds
 from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
@@ -101,9 +101,16 @@ def run(
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
         params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
-        model = export.Export(configuration.to_dict(config), program.encoder, params, feeds.store.tokenizer, figures)
-        processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation.predictions))
+        settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
+        model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
+        processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
         return Summary(trained.step, True, figures, Path(files.root))
+
+
+def _tuned(config: Config, metrics: dict[str, float]) -> Config:
+    """Return the configuration with what the last evaluation has tuned, such as a threshold."""
+    tasks = {name: dataclasses.replace(t, objective=tuned(t.objective, metrics)) for name, t in config.tasks.items()}
+    return dataclasses.replace(config, tasks=tasks)
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -165,6 +172,7 @@ def _record_run(
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print("\n".join(report.plan_line(feed, task, label(task)) for (task, _), feed in feeds.train.items()))
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
+    print("".join(f"{report.heldout_line(feed, name)}\n" for name, feed in feeds.further_heldout.items()), end="")
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
     print(report.layout_line(program), flush=True)
     return {
@@ -182,7 +190,7 @@ def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Token
     append_jsonl(files.starts, start_record(resumes, longer))
 
 
-def _write_results(files: Workdir, model: export.Export, name: str, predictions: list[Record]) -> None:
+def _write_results(files: Workdir, model: export.Export, name: str, evaluation: Evaluation) -> None:
     with local_folder(files.export) as folder:
         export.write(folder, model)
         try:
@@ -190,8 +198,9 @@ def _write_results(files: Workdir, model: export.Export, name: str, predictions:
         except UserError as error:  # transformers has no class for the heads of this objective
             print(f"{files.export / 'hf'} is not written: {error}")
     write_json(files.summary, model.numbers)
-    if predictions:
-        write_jsonl(files.predictions / "heldout.jsonl", predictions)
+    for heldout, part in evaluation.by_set.items():
+        if part.predictions:
+            write_jsonl(files.predictions / f"{heldout}.jsonl", part.predictions)
     curves.draw(files.metrics, files.curves, name)
 
 

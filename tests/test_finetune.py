@@ -108,6 +108,11 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
         (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder, a workdir, or WORKDIR@STEP"),
         (["--config.tasks.good.examples.label=stars"], "has no field 'stars'; it has 'sentence'"),
         (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
+        (
+            ["--config.tasks.good.examples.further_heldout.train=dev.jsonl"],
+            "examples.further_heldout has the name 'train'; use letters, digits, - and _, and not train or heldout",
+        ),
+        (["--config.tasks.good.examples.further_heldout.more=nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--config.tasks.good.examples.limit=-1"], "examples.limit=-1 must not be negative"),
         (["--config.tasks.good.objective.metric=fame"], "objective.metric='fame' is unknown; choose one of accuracy"),
         (["--config.stages.0.seq_len=64"], "stages.0.seq_len=64 exceeds model.max_positions=32"),
@@ -118,6 +123,25 @@ def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert runs.call(*finetune, *more, f"--workdir={tmp_path}") == 2
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and complaint in output, output
+
+
+def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, tmp_path):
+    """As the two development sets of MNLI are."""
+    train = finetune[2].partition("=")[2]
+    further = [f"--config.tasks.good.examples.further_heldout.seen={train}", f"--workdir={tmp_path}"]
+    assert runs.call(*finetune, *further) == 0
+    assert runs.weights(tmp_path) == runs.weights(finished), "they have no effect on the training"
+    summary, without = (json.loads((root / "summary.json").read_text()) for root in (tmp_path, finished))
+    own = {name: value for name, value in summary["eval"].items() if not name.startswith("seen/")}
+    assert own == without["eval"] and summary["eval"].keys() - own == {f"seen/{name}" for name in own}
+    assert 0.5 < summary["baseline"]["seen/majority_accuracy"] < 1
+    seen = runs.records(tmp_path / "predictions" / "seen.jsonl")
+    assert len(seen) == 160 and len(runs.records(tmp_path / "predictions" / "heldout.jsonl")) == 40
+    right = sum(record["prediction"] == record["label"] for record in seen) / 160
+    metrics = runs.records(tmp_path / "metrics.jsonl")
+    assert summary["eval"]["seen/accuracy"] == pytest.approx(right) == metrics[-1]["eval/seen/accuracy"]
+    assert metrics[-1]["eval/heldout/accuracy"] == summary["eval"]["accuracy"]
+    assert evaluate.run(str(tmp_path / "export"))["eval"] == pytest.approx(summary["eval"], rel=1e-5)
 
 
 def test_seeds(finetune, finished, tmp_path, capsys):

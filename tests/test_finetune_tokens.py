@@ -5,7 +5,9 @@ import json
 import pytest
 
 import bertjax
+from bertjax import evaluate, predict
 from bertjax.config_file import load
+from bertjax.opening import SavedModel
 from tests import labeled_files, runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
@@ -76,7 +78,7 @@ def test_parts_of_speech_are_learned(tmp_path):
 @pytest.mark.parametrize(
     "recipe, impossible", [pytest.param("qa.py:smoke", False, marks=pytest.mark.slow), ("qa.py:v2-smoke", True)]
 )
-def test_answers_are_found(tmp_path, recipe, impossible):
+def test_answers_are_found(tmp_path, capsys, recipe, impossible):
     files = (
         labeled_files.squad(tmp_path / "train.json", 150, impossible=impossible),
         labeled_files.squad(tmp_path / "dev.json", 30, seed=1, impossible=impossible),
@@ -92,6 +94,8 @@ def test_answers_are_found(tmp_path, recipe, impossible):
     assert len(predictions) == (90 if impossible else 60)
     right = sum(answers["prediction"] in ([a["text"] for a in answers["answers"]] or [""]) for answers in predictions)
     assert 100 * right / len(predictions) == pytest.approx(figures["exact_match"])
+    if impossible:
+        _check_threshold(tmp_path, figures, capsys)
     contexts = ["abc ada cab gabia fed.", "gig hid " * 30 + "hebei jed gig."]
     questions = [{"question": ask, "context": context, "answers": 7} for context in contexts for ask in ("bid", "cage")]
     answers = bertjax.predictor(tmp_path / "run" / "export").predict(questions)
@@ -100,6 +104,24 @@ def test_answers_are_found(tmp_path, recipe, impossible):
         begin, stop = answer["begin"], answer["stop"]
         assert answer["prediction"] == (answer["context"][begin:stop] if begin >= 0 else "")
         assert all(answer["context"][best["begin"] : best["stop"]] == best["text"] for best in answer["nbest"])
+
+
+def _check_threshold(folder, figures, capsys):
+    """The export keeps the threshold that was tuned on the held-out file, and uses it on other files."""
+    saved = SavedModel(folder / "run" / "export")
+    assert saved.config.task.objective.threshold == figures["threshold"]
+    assert evaluate.run(str(saved.folder))["eval"] == pytest.approx(figures, rel=1e-5)
+    other = labeled_files.squad(folder / "other.json", 5, seed=2, impossible=True)
+    assert evaluate.run(str(saved.folder), str(other))["eval"]["threshold"] == figures["threshold"]
+    questions = folder / "questions.jsonl"
+    questions.write_text(json.dumps({"question": "jig", "context": "abc ada cab."}) + "\n")
+    out = folder / "answers.jsonl"
+    assert predict.main([str(saved.folder), f"--file={questions}", f"--out={out}", "--platform=cpu"]) == 0
+    printed = f"objective.threshold={figures['threshold']:.4f}, as it was tuned on the held-out file of the training"
+    assert printed in capsys.readouterr().err
+    (answer,) = runs.records(out)
+    margin = answer["no_answer"] - answer["score"]
+    assert (answer["prediction"] == "") == (margin > figures["threshold"])
 
 
 def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):

@@ -41,6 +41,17 @@ class FineTuned(Pipeline):
         return self._task.objective
 
     @property
+    def remarks(self) -> list[str]:
+        """One line for each setting that an evaluation tunes: the value that the predictions use."""
+        values = {name: getattr(self.objective, name) for name in self.objective.tuned_settings}
+        return [
+            f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training"
+            if value is not None
+            else f"objective.{name} was not tuned, because the training has not ended; predictions use 0"
+            for name, value in values.items()
+        ]
+
+    @property
     def fields(self) -> tuple[str, ...]:
         return self._task.examples.inputs
 

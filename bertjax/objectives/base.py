@@ -40,10 +40,10 @@ class Objective:
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that chooses the best checkpoint, higher is better; if it is empty, the loss of the first term
-        does, lower is better.
-      classes: names of the predicted classes, in the order of their numbers. An objective with named classes makes this
-        a field, and a run fills it in from its training file.
+      best_metric: metric that chooses the best checkpoint, higher is better unless it is a loss (`<term>_loss`); if it
+        is empty, the loss of the first term does.
+      tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
+      classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
         change them.
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
@@ -53,6 +53,7 @@ class Objective:
 
     labels: ClassVar[tuple[str, ...]] = ()
     best_metric: ClassVar[str] = ""
+    tuned_settings: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False
     group: ClassVar[int] = 1

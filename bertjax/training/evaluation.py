@@ -1,7 +1,10 @@
 """Evaluation on held-out rows with fixed masks: sums over all of them, the objective's scores, and a few samples."""
 
+import copy
 import dataclasses
 import functools
+import types
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -10,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
+from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, regroup
@@ -18,6 +22,9 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.step import StepContext, micro_batches, shard_keys
+
+# The name of the held-out documents or file that every run has.
+HELDOUT = "heldout"
 
 
 def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
@@ -55,8 +62,9 @@ class Evaluation:
       baselines: the same metrics of simple baselines.
       samples: examples with the model's best guesses.
       predictions: the objective's predictions, if it makes any.
-      rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or minus the
-        objective's `best_metric`.
+      further: the evaluations of further held-out files, by name.
+      rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or the objective's
+        `best_metric`, negative unless it is a loss.
     """
 
     metrics: dict[str, float]
@@ -64,14 +72,36 @@ class Evaluation:
     samples: list[Sample]
     predictions: list[Record]
     rank: float
+    further: dict[str, "Evaluation"] = dataclasses.field(default_factory=dict)
+
+    @property
+    def by_set(self) -> dict[str, "Evaluation"]:
+        """The evaluation of each held-out set; the first one is `heldout`."""
+        return {HELDOUT: self} | self.further
+
+    @property
+    def all_metrics(self) -> dict[str, float]:
+        """The metrics of all sets; those of a further file are named `<set>/<metric>`."""
+        return self._of_all("metrics")
+
+    @property
+    def all_baselines(self) -> dict[str, float]:
+        """The baselines of all sets, named like the metrics."""
+        return self._of_all("baselines")
+
+    def _of_all(self, field: str) -> dict[str, float]:
+        further = {f"{name}/{key}": v for name, part in self.further.items() for key, v in getattr(part, field).items()}
+        return getattr(self, field) | further
 
 
 class Evaluator:
-    """Evaluates params of one program on the held-out rows of all of its tasks."""
+    """Evaluates params of one program on the held-out rows of all of its tasks, and on further held-out files."""
 
     def __init__(self, program: Program, feeds: Feeds):
         self._qualified = program.config.qualified
         self._tasks = {name: _TaskEvaluator(task, feeds) for name, task in program.tasks.items()}
+        first = self._tasks[program.config.task_name]
+        self._further = {name: first.on(feed) for name, feed in feeds.further_heldout.items()}
 
     def __call__(self, params: dict) -> Evaluation:
         """Evaluate all tasks; the rank is that of the first one."""
@@ -88,8 +118,9 @@ class Evaluator:
             [entry for evaluation in evaluations.values() for entry in getattr(evaluation, field)]
             for field in ("samples", "predictions")
         )
-        rank = next(iter(evaluations.values())).rank
-        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, rank)
+        first = next(iter(evaluations.values()))
+        further = {name: evaluate(params, first.metrics) for name, evaluate in self._further.items()}
+        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, first.rank, further)
 
 
 class _TaskEvaluator:
@@ -97,16 +128,29 @@ class _TaskEvaluator:
 
     def __init__(self, task: TaskProgram, feeds: Feeds):
         self._task, self._program, self._store = task, task.program, feeds.store
-        self._feed = feeds.heldout[task.name]
-        (self._plan,) = self._feed.plans
-        self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
+        self._read_from(feeds.heldout[task.name])
         self._step = jax.jit(functools.partial(eval_step, task.context))
         self._outputs = jax.jit(functools.partial(outputs, task.context))
         self._counts = self._store.unigram_counts("train")
 
-    def __call__(self, params: dict) -> Evaluation:
-        """Evaluate all rows; the last batch is filled up with empty rows."""
-        objective = self._task.objective
+    def on(self, feed: Feed) -> "_TaskEvaluator":
+        """Return an evaluator of the same task on other rows, with the same compiled functions."""
+        other = copy.copy(self)
+        other._read_from(feed)
+        return other
+
+    def _read_from(self, feed: Feed) -> None:
+        self._feed, (self._plan,) = feed, feed.plans
+        self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
+
+    def __call__(self, params: dict, tuned_by: Mapping[str, float] = types.MappingProxyType({})) -> Evaluation:
+        """Evaluate all rows; the last batch is filled up with empty rows.
+
+        Args:
+          params: the params of the model.
+          tuned_by: metrics of the evaluation that has tuned what an objective leaves open.
+        """
+        objective = tuned(self._task.objective, tuned_by)
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
@@ -126,8 +170,8 @@ class _TaskEvaluator:
             records = self._records(np.concatenate(ids))
             metrics |= objective.score(outputs, examples, records)
             predictions = objective.predictions(outputs, examples, records)
-        best = objective.best_metric
-        rank = -metrics[best] if best else next(value for name, value in metrics.items() if name.endswith("_loss"))
+        best = objective.best_metric or next(name for name in metrics if name.endswith("_loss"))
+        rank = metrics[best] if best.endswith("_loss") else -metrics[best]
         return Evaluation(metrics, _ratios(baselines), samples, predictions, rank)
 
     def _records(self, ids: np.ndarray) -> list[Record]:
@@ -158,6 +202,14 @@ class _TaskEvaluator:
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
         )
+
+
+def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
+    """Return the objective with the settings that an evaluation with these metrics has tuned, if they were None."""
+    open_settings = [name for name in objective.tuned_settings if getattr(objective, name) is None and name in metrics]
+    if not open_settings:
+        return objective  # a copy would lack what `bind` added
+    return dataclasses.replace(objective, **{name: metrics[name] for name in open_settings})
 
 
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:

@@ -36,7 +36,7 @@ class Feeds:
         Raises:
           UserError: a split is too small, or a source has too few rows for its weight.
         """
-        feeds = (*self.train.values(), *self.heldout.values())
+        feeds = (*self.train.values(), *self.heldout.values(), *self.further_heldout.values())
         rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)
         log.debug("%d rows are planned", rows)
 
@@ -74,6 +74,12 @@ class Feeds:
         """A feed of held-out rows for each task, with the T of the last stage that trains it."""
         lengths = {task: stage.seq_len for stage in self.config.stages for task in stage.among(self.config.tasks)}
         return {task: self.feed("heldout", lengths[task], task) for task in self.config.tasks}
+
+    @functools.cached_property
+    def further_heldout(self) -> dict[str, Feed]:
+        """A feed for each of the further held-out files of a labeled format."""
+        names = self.store.format.further_heldout if isinstance(self.store, LabeledSource) else ()
+        return {name: self.feed(name, self.config.stages[-1].seq_len) for name in names}
 
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.

@@ -222,7 +222,8 @@ class Loop:
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
         with self._log.spending("evaluation"), self._watchdog.paused():
             evaluation = self._evaluate(step)
-        self._flush(evaluation.metrics)
+        metrics_of = {name: part.metrics for name, part in evaluation.by_set.items()}
+        self._flush({f"{name}/{metric}": v for name, metrics in metrics_of.items() for metric, v in metrics.items()})
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
         return evaluation

@@ -4,9 +4,10 @@
         --workdir=runs/glue/MRPC
 
 EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). Variants are
-CoLA, SST-2, MRPC, STS-B, RTE, QQP, MNLI, MNLI-mm, QNLI and WNLI. The recipe reads the original files, such as
-glue/MRPC/train.tsv and glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. When
-the tasks are trained in runs/glue,
+CoLA, SST-2, MRPC, STS-B, RTE, QQP, MNLI, QNLI and WNLI. The recipe reads the original files, such as
+glue/MRPC/train.tsv and glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=` and `...heldout=` name others. MNLI
+scores one model on both of its development sets, the second one named by `...further_heldout.mismatched=`. When the
+tasks are trained in runs/glue,
 
     python -m bertjax.evaluate runs/glue --suite=glue
 
@@ -33,13 +34,12 @@ COLUMNS = {
     "RTE": ("sentence1", "sentence2", "label"),
     "QQP": ("question1", "question2", "is_duplicate"),
     "MNLI": ("sentence1", "sentence2", "gold_label"),
-    "MNLI-mm": ("sentence1", "sentence2", "gold_label"),
     "QNLI": ("question", "sentence", "label"),
     "WNLI": ("sentence1", "sentence2", "label"),
 }
-# Development sets not called dev.tsv, and folders not called like the task.
-HELDOUT = {"MNLI": "dev_matched.tsv", "MNLI-mm": "dev_mismatched.tsv"}
-FOLDERS = {"MNLI-mm": "MNLI"}
+# Development sets not called dev.tsv: MNLI has one of the genres of the training file, and one of others.
+HELDOUT = {"MNLI": "dev_matched.tsv"}
+FURTHER = {"MNLI": {"mismatched": "glue/MNLI/dev_mismatched.tsv"}}
 # Tokens per row and the most examples that share one (0: one per 16 tokens). Sentences of these two tasks have 11 and
 # 13 tokens on average. Rows of 128 tokens with 8 examples, which suit pairs, would be 69% and 71% full. These rows are
 # 98% and 99.6% full, with attention over half as many tokens. 4 of SST-2's 67,349 sentences are cut to 64 tokens.
@@ -55,7 +55,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if variant == "STS-B":
         objective = {"kind": "regression"}
     seq_len, row_examples = ROWS.get(variant, (128, 0))
-    folder = f"glue/{FOLDERS.get(variant, variant)}"
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
     config.tasks = {
@@ -63,8 +62,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "objective": objective,
             "examples": {
                 "kind": "labeled_text",
-                "train": f"{folder}/train.tsv",
-                "heldout": f"{folder}/{HELDOUT.get(variant, 'dev.tsv')}",
+                "train": f"glue/{variant}/train.tsv",
+                "heldout": f"glue/{variant}/{HELDOUT.get(variant, 'dev.tsv')}",
+                "further_heldout": FURTHER.get(variant, {}),
                 "text": text,
                 "pair": pair,
                 "label": label,

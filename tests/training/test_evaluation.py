@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.config import from_dict
 from bertjax.objectives.outputs import Output
+from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
@@ -110,6 +111,13 @@ def test_samples_show_the_first_rows(store, evaluation):
         assert list(sample.answers) == [store.tokenizer.piece(int(label)) for label in labels]
         assert [len(guesses) for guesses in sample.guesses] == [5] * len(labels)
         assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
+
+
+def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
+    """Not the highest accuracy: a model that takes every token for an original is right about almost all of them."""
+    small_program = program(store, objective=Electra())
+    evaluation = Evaluator(small_program, Feeds(small_program.config, store))(small_program.init_state()["params"])
+    assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
 
 
 def test_scores_get_every_example_once_and_in_order(store, params):

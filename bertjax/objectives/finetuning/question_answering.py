@@ -57,14 +57,14 @@ class QuestionAnswering(TokenObjective):
     scores more than `threshold` above the best span. `exact_match` and `f1` are percentages, as in SQuAD.
 
     Attributes:
-      threshold: margin above which the answer is empty. If the answers are known, the threshold with the highest F1 is
-        used instead and reported as `threshold` (Devlin et al., 4.3).
+      threshold: margin above which the answer is empty. None: evaluations of a run use the threshold with the highest
+        F1 and report it as `threshold` (Devlin et al., 4.3); the export has that of the last evaluation.
       longest: largest number of tokens in an answer.
       nbest: number of answers that are kept for each question.
       classes: see `Objective`; it holds `NO_ANSWER` if there are questions without an answer.
     """
 
-    threshold: float = 0.0
+    threshold: float | None = None
     longest: int = 30
     nbest: int = 20
     classes: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class QuestionAnswering(TokenObjective):
         f1 = np.array([squad_metrics.f1(answer.text(), answer.gold) for answer in answers])
         if NO_ANSWER not in self.classes:
             return {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
-        threshold = self._tuned(answers)
+        threshold = self._threshold(answers)
         refused = np.array([answer.margin > threshold for answer in answers])
         without = np.array([not answer.gold for answer in answers])
         exact, f1 = np.where(refused, without, exact), np.where(refused, without, f1)
@@ -128,7 +128,7 @@ class QuestionAnswering(TokenObjective):
         If answers may be empty, `no_answer` is the score of an empty one; `prediction` is empty if that is too high.
         """
         answers = self._answers(outputs, examples, records)
-        threshold = self._tuned(answers) if all("answers" in answer.record for answer in answers) else self.threshold
+        threshold = self._threshold(answers)
         return [self._prediction(answer, threshold) for answer in answers]
 
     def _prediction(self, answer: _Answer, threshold: float) -> Record:
@@ -144,8 +144,16 @@ class QuestionAnswering(TokenObjective):
                 first |= {"prediction": "", "begin": -1, "stop": -1}
         return question | first | {"nbest": best}
 
-    def _tuned(self, answers: list[_Answer]) -> float:
-        """Return the threshold with the highest F1."""
+    @property
+    def tuned_settings(self) -> tuple[str, ...]:
+        return ("threshold",) if NO_ANSWER in self.classes else ()
+
+    def _threshold(self, answers: list[_Answer]) -> float:
+        """Return the threshold that is set, or the one with the highest F1; 0 if the answers are not known."""
+        if self.threshold is not None:
+            return self.threshold
+        if not all("answers" in answer.record for answer in answers):
+            return 0.0
         answered = np.array([squad_metrics.f1(answer.text(), answer.gold) for answer in answers])
         refused = np.array([float(not answer.gold) for answer in answers])
         return squad_metrics.best_threshold(np.array([answer.margin for answer in answers]), answered, refused)

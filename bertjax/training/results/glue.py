@@ -19,10 +19,12 @@ class Suite:
     Attributes:
       tasks: {name of the folder of a task's runs: (metric, heading of the column in the paper)}.
       averaged: the tasks that the column `average` averages.
+      shared: {task without runs of its own: (folder of the runs that score it, metric)}.
     """
 
     tasks: dict[str, tuple[str, str]]
     averaged: tuple[str, ...]
+    shared: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
 # Devlin et al. (2019), table 1: accuracies, F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA; no WNLI.
@@ -39,6 +41,7 @@ GLUE = Suite(
         "RTE": ("accuracy", "RTE"),
     },
     averaged=("MNLI", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE"),
+    shared={"MNLI-mm": ("MNLI", "mismatched/accuracy")},
 )
 SUITES = {"glue": GLUE}
 
@@ -46,20 +49,34 @@ SUITES = {"glue": GLUE}
 def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
     """Return {task: the score of each seed, between 0 and 1} of the finished runs in `folder/TASK`.
 
+    A shared task is read from the runs that score it, unless it has a folder of its own.
+
     Raises:
       UserError: there are no finished runs.
     """
     scores = {}
     for task, (metric, _) in suite.tasks.items():
-        root = Path(folder).expanduser() / task
-        if (root / "seeds.json").exists():
-            scores[task] = json.loads((root / "seeds.json").read_text())["metrics"][metric]["values"]
-        elif (root / "summary.json").exists():
-            scores[task] = [json.loads((root / "summary.json").read_text())["eval"][metric]]
+        root = Path(folder).expanduser()
+        values = _scores_in(root / task, metric)
+        if not values and task in suite.shared:
+            scoring, metric = suite.shared[task]
+            values = _scores_in(root / scoring, metric)
+        if values:
+            scores[task] = values
     if not scores:
         names = ", ".join(suite.tasks)
         raise UserError(f"{folder} holds no finished run of a task; train with --workdir={folder}/TASK ({names})")
     return scores
+
+
+def _scores_in(root: Path, metric: str) -> list[float]:
+    """Return the score of each seed, none if the runs are not finished or do not have the metric."""
+    if (root / "seeds.json").exists():
+        return json.loads((root / "seeds.json").read_text())["metrics"].get(metric, {"values": []})["values"]
+    if (root / "summary.json").exists():
+        figures = json.loads((root / "summary.json").read_text())["eval"]
+        return [figures[metric]] if metric in figures else []
+    return []
 
 
 def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str, float]]:

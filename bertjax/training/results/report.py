@@ -38,7 +38,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
 
 def show_samples(step: int, evaluation: Evaluation) -> str:
     """Return an evaluation as text: the metrics, and masked sentences with the best guesses."""
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.metrics.items())
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.all_metrics.items())
     lines = [f"step {step}, held out: {metrics}"]
     for sample in evaluation.samples:
         lines.append(f"  {sample.text}")
@@ -52,8 +52,8 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
 def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
     """Return the results of a finished run as they are in `summary.json`."""
     return {
-        "eval": evaluation.metrics,
-        "baseline": evaluation.baselines,
+        "eval": evaluation.all_metrics,
+        "baseline": evaluation.all_baselines,
         "tokens": totals.tokens,
         "steps": steps,
         "seconds": totals.seconds,

@@ -109,12 +109,18 @@ class MetricsLog:
             setattr(self._totals, name, getattr(self._totals, name) + time.monotonic() - start)
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:
-        """Write the entry of a step, with the totals so far."""
+        """Write the entry of a step, with the totals so far.
+
+        Args:
+          step: number of steps done.
+          metrics: those of training.
+          evaluation: those of an evaluation after the step, named `<set>/<metric>`.
+        """
         if not self._writes:
             return
         totals = self.totals
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
-        values |= {f"eval/heldout/{name}": value for name, value in (evaluation or {}).items()}
+        values |= {f"eval/{name}": value for name, value in (evaluation or {}).items()}
         values |= {
             "tokens": totals.tokens,
             "rows": totals.rows,

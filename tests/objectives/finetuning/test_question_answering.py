@@ -14,6 +14,7 @@ from bertjax.config import Task
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
+from bertjax.training.evaluation import tuned
 from tests.objectives import labeled_batches
 
 SEQ_LEN = 32
@@ -202,6 +203,10 @@ def test_the_threshold_is_that_with_the_highest_f1(spelling):
     scores = QuestionAnswering(classes=BOTH).score({"logits": logits_T2}, examples.ragged, records)
     assert scores["threshold"] == pytest.approx(4.0)
     assert scores["f1"] == scores["exact_match"] == 100.0
+    kept = QuestionAnswering(classes=BOTH, threshold=2.0).score({"logits": logits_T2}, examples.ragged, records)
+    assert (kept["threshold"], kept["exact_match"]) == (2.0, pytest.approx(200 / 3)), "one chosen elsewhere is kept"
+    chosen = tuned(QuestionAnswering(classes=BOTH), scores)
+    assert chosen == QuestionAnswering(classes=BOTH, threshold=scores["threshold"]) == tuned(chosen, {"threshold": 9.0})
     always = QuestionAnswering(classes=(ANSWER,)).score({"logits": logits_T2}, examples.ragged, records)
     assert always == {"exact_match": pytest.approx(200 / 3), "f1": pytest.approx(200 / 3)}
 

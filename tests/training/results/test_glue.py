@@ -39,6 +39,15 @@ def test_the_average_is_over_all_columns(tmp_path):
     assert as_dict(GLUE, scores_of(GLUE, tmp_path))["average"]["mean"] == pytest.approx(40.0)
 
 
+def test_the_model_of_mnli_scores_both_of_its_sets(tmp_path):
+    (tmp_path / "MNLI").mkdir()
+    metrics = {"accuracy": {"values": [0.84, 0.85]}, "mismatched/accuracy": {"values": [0.83, 0.82]}}
+    (tmp_path / "MNLI" / "seeds.json").write_text(json.dumps({"metrics": metrics}))
+    assert scores_of(GLUE, tmp_path) == {"MNLI": [0.84, 0.85], "MNLI-mm": [0.83, 0.82]}
+    write(tmp_path, "MNLI-mm", "accuracy", [0.8])
+    assert scores_of(GLUE, tmp_path)["MNLI-mm"] == [0.8], "a run of its own is preferred"
+
+
 def test_an_empty_folder(tmp_path):
     with pytest.raises(UserError, match="holds no finished run of a task; train with --workdir="):
         scores_of(GLUE, tmp_path)
