@@ -14,6 +14,7 @@ CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 VARIANTS = {
     "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI"),
     "ner": ("", "smoke"),
+    "tags": ("",),
     "qa": ("", "v2", "smoke", "v2-smoke"),
     "choices": ("", "race", "smoke", "race-smoke"),
     "embeddings": ("NLI", "STS-B", "pairs", "NLI-smoke", "STS-B-smoke", "pairs-smoke"),
