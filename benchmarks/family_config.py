@@ -88,7 +88,7 @@ def get_config(variant: str = "mlm") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     if name == STUDENT:
         layers = SavedModel(teacher).settings["model"]["layers"]
-        config.init_from, config.init_every = teacher, 2
+        config.init_from, config.init_layers = teacher, tuple(range(0, layers, 2))
         config.model = {"preset": "init_from", "layers": layers // 2}
         config.tasks = {STUDENT: task("distillation", teacher=teacher)}
         stages = [{}]

@@ -91,12 +91,13 @@ class Config:
       seed: seed of initialization, data order, masking and dropout.
       init_from: path of an export folder, a `RUN` or `RUN@STEP` whose weights the run starts with; the optimizer starts
         from scratch.
-      init_every: take every n-th layer of `init_from`, starting with the first; DistilBERT takes every second.
+      init_layers: the layers of `init_from` that the run starts with, counted from 0; empty for all of them. DistilBERT
+        takes (0, 2, 4, 7, 9, 11) of 12.
     """
 
     seed: int = 0
     init_from: str = ""
-    init_every: int = 1
+    init_layers: tuple[int, ...] = ()
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
@@ -106,13 +107,9 @@ class Config:
     runtime: RuntimeConfig = RuntimeConfig()
 
     def __post_init__(self):
-        if self.init_every < 1 or (self.init_every > 1 and not self.init_from):
-            raise UserError(
-                f"init_every={self.init_every} must be at least 1, and 1 without init_from, whose layers it selects; "
-                "set init_every=1"
-            )
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
+        self._check_init_layers()
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -128,6 +125,18 @@ class Config:
         self._check_tasks()
         if not any(stage.open_settings for stage in self.stages):
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
+
+    def _check_init_layers(self) -> None:
+        if not self.init_layers:
+            return
+        listed = f"init_layers={list(self.init_layers)}"
+        if not self.init_from:
+            raise UserError(f"{listed} selects layers of init_from, which is empty; set init_from, or init_layers=[]")
+        if len(self.init_layers) != self.layers_at(0):
+            raise UserError(
+                f"{listed} has {len(self.init_layers)} entries and the run starts with {self.layers_at(0)} layers; "
+                f"list {self.layers_at(0)}, or set model.layers={len(self.init_layers)}"
+            )
 
     def _check_depths(self) -> None:
         depths = [self.layers_at(index) for index in range(len(self.stages))]

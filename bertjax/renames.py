@@ -16,7 +16,17 @@ def current(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       settings: a configuration as `config.json` and `bertjax.json` hold it.
     """
-    return _current(settings, ())
+    return _with_init_layers(_current(settings, ()))
+
+
+def _with_init_layers(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which `init_layers` lists the layers that `init_every` counted."""
+    every = settings.get("init_every")
+    layers = settings["model"].get("layers", 0) if isinstance(settings.get("model"), dict) else 0
+    if every != 1 and not (isinstance(every, int) and layers):
+        return settings  # the key is absent, or unknown to the reader
+    chosen = [every * layer for layer in range(layers)] if every > 1 else []
+    return {key: value for key, value in settings.items() if key != "init_every"} | {"init_layers": chosen}
 
 
 def _current(value: Any, path: tuple[str, ...]) -> Any:

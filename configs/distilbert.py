@@ -8,20 +8,25 @@ The student uses the teacher's tokenizer. On a TPU slice add `--distributed --wo
 | setting | paper | where | here |
 |---|---|---|---|
 | student | half the layers, no segment embeddings | section 2 | the same; an untrained pooler stays |
-| initial weights | every second layer of the teacher | section 2 | the first, third, ... |
+| initial weights | one of two layers of the teacher | section 2 | 0, 2, 4, 7, 9 and 11 of 12 (*) |
 | losses | soft targets, masked LM, cosine of hidden states | section 2 | the same, times 5, 2 and 1 (*) |
+| tokens of the soft targets | | | all (*) |
 | temperature | the same for both | section 2 | 2 (*) |
 | next sentence | none | section 2 | none |
 | batch | up to 4,000 examples | section 2 | 4,000 rows |
 | masking | dynamic | section 2 | the same, 15%: 80% [MASK], 10% random, 10% kept (*) |
 | learning rate | | | 5e-4, warm-up over 5% of the steps, linear decay (*) |
-| optimizer | | | Adam, epsilon 1e-6, no weight decay, clip norm 5 (*) |
+| optimizer | | | Adam, betas 0.9 and 0.98, epsilon 1e-6, no weight decay, clip norm 5 (*) |
+| position embeddings | | | the teacher's, frozen (*) |
 | epochs | | | 3 (*) |
 | corpus | that of BERT | section 2 | `data.corpus`; default: Wikipedia |
 
-(*) From the authors' published code (huggingface/transformers, examples/research_projects/distillation).
+(*) From the authors' published code (huggingface/transformers, examples/research_projects/distillation). Position
+embeddings are frozen by `sinusoidal_pos_embds` in the student's configuration.
 
-Deviations: that code masks rare words more often, and it freezes the position embeddings.
+For a teacher of another depth, the layers are evenly spaced from the first to the last.
+
+Deviations: that code masks rare words more often.
 
 `distilbert.py:smoke` distills `runs/tiny-smoke/export` on the embedded corpus in under a minute.
 `python -m bertjax.train --config=configs/tiny.py:smoke` writes that export.
@@ -41,18 +46,28 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     model = SavedModel(teacher).settings["model"]
     if model["layers"] % 2:
         raise ValueError(f"{teacher} has {model['layers']} layers, an odd number; name a teacher with an even number")
+    layers = model["layers"] // 2
     config = ml_collections.ConfigDict()
-    config.init_from, config.init_every = teacher, 2
-    config.model = {"preset": "init_from", "layers": model["layers"] // 2, "segments": 0}
+    config.init_from = teacher
+    config.init_layers = tuple(round(layer * (2 * layers - 1) / max(layers - 1, 1)) for layer in range(layers))
+    config.model = {"preset": "init_from", "layers": layers, "segments": 0}
     config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}
     config.tasks = {
         "distillation": {
-            "objective": {"kind": "distillation", "teacher": teacher},
+            "objective": {"kind": "distillation", "teacher": teacher, "soft_on": "all"},
             "examples": {"kind": "full_sentences"},
             "row_examples": 1,
         }
     }
-    config.optimizer = {"learning_rate": 5e-4, "warmup_share": 0.05, "weight_decay": 0.0, "clip_norm": 5.0}
+    config.optimizer = {
+        "learning_rate": 5e-4,
+        "warmup_share": 0.05,
+        "b2": 0.98,
+        "weight_decay": 0.0,
+        "clip_norm": 5.0,
+    }
+    if model["positions"] == "learned":
+        config.optimizer.frozen = ("^encoder/embeddings/position$",)
     config.stages = [{"epochs": 3.0, "seq_len": model["max_positions"], "batch": 4000}]
     config.runtime = {"log_every": 100}
     if variant == "smoke":

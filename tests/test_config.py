@@ -212,6 +212,20 @@ def test_settings_are_read_under_their_earlier_names(monkeypatch):
     assert renames.current(old) == new and from_dict(old) == from_dict(new)
 
 
+@pytest.mark.parametrize("every, layers", [(1, []), (2, [0, 2, 4])])
+def test_the_earlier_init_every_is_read_as_a_list_of_layers(every, layers):
+    old = {"init_every": every, "init_from": "teacher", "model": {"layers": 3}}
+    assert renames.current(old) == {"init_layers": layers, "init_from": "teacher", "model": {"layers": 3}}
+    assert from_dict(old).init_layers == tuple(layers)
+
+
+def test_chosen_layers_need_a_source():
+    with pytest.raises(
+        UserError, match=r"init_layers=\[0\] selects layers of init_from, which is empty; set init_from"
+    ):
+        from_dict({"init_layers": [0], "model": {"layers": 1}})
+
+
 def test_a_kind_is_read_under_its_earlier_name():
     task = {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text", "text": "one"}}
     config = from_dict({"tasks": {"a": task}})

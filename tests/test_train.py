@@ -59,7 +59,7 @@ def test_a_run_that_is_older_than_a_setting_resumes(undisturbed, tmp_path):
     path = tmp_path / "run" / "config.json"
     record = json.loads(path.read_text())
     for half in ("config", "identity"):
-        del record[half]["model"]["norm"], record[half]["init_every"], record[half]["stages"][0]["layers"]
+        del record[half]["model"]["norm"], record[half]["init_layers"], record[half]["stages"][0]["layers"]
     path.write_text(json.dumps(record))
     assert check_identity(files, identity, longer=False)
     other = identity | {"model": identity["model"] | {"norm": "pre"}}

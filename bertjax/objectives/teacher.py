@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from bertjax.models.model import HeadSpec
 from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence, squared_error
 
 Arrays = Mapping[str, jax.Array]
+
+# Tokens whose logits exist at a time: at 30,000 tokens of vocabulary, 1,024 are 126 MB for each model.
+_TOKENS_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,6 +135,51 @@ class LogitsLoss:
 
 
 @dataclasses.dataclass(frozen=True)
+class TokenLogitsLoss:
+    """Kullback-Leibler divergence of the distributions at all tokens, special symbols too. Metric: `agreement`.
+
+    The logits of a batch [B, T, V] never exist at once: a few rows at a time are computed, and again in the backward
+    pass.
+
+    Attributes:
+      temperature: divisor of the student's and the teacher's logits.
+      term: name of the loss term.
+    """
+
+    temperature: float = 1.0
+    term: str = "soft"
+
+    def weight(self, batch: Arrays) -> jax.Array:
+        """Return W, the number of tokens."""
+        return _tokens(batch)
+
+    def terms(
+        self, student: Mapping[str, Any], teacher: Mapping[str, Any], batch: Arrays
+    ) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
+        """Return the term and `agreement`, how often both models rank the same token first.
+
+        Args:
+          student, teacher: {`hidden`: hidden_BTD, `head`: a function from hidden_TD to logits_TV}.
+          batch: the core batch.
+        """
+
+        @jax.checkpoint
+        def of_row(row):
+            student_TD, teacher_TD, is_token_T = row
+            student_TV, teacher_TV = student["head"](student_TD), teacher["head"](teacher_TD)
+            divergence_T = kl_divergence(teacher_TV, student_TV, self.temperature)
+            agrees_T = student_TV.argmax(axis=-1) == teacher_TV.argmax(axis=-1)
+            return jnp.sum(divergence_T * is_token_T), jnp.sum(agrees_T * is_token_T)
+
+        is_token_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
+        rows, seq_len = is_token_BT.shape
+        rows_at_once = max(1, min(rows, _TOKENS_AT_ONCE // seq_len))
+        sums_B = jax.lax.map(of_row, (student["hidden"], teacher["hidden"], is_token_BT), batch_size=rows_at_once)
+        divergence, agreed = (jnp.sum(values) for values in sums_B)
+        return {self.term: divergence}, {"agreement": (agreed, jnp.sum(is_token_BT))}
+
+
+@dataclasses.dataclass(frozen=True)
 class CosineLoss:
     """One minus the cosine of the last hidden states, over all tokens.
 
@@ -184,7 +232,7 @@ class HiddenLoss:
         return {self.term: total / len(self.layers)}, {}
 
 
-TeacherLoss = LogitsLoss | CosineLoss | HiddenLoss
+TeacherLoss = LogitsLoss | TokenLogitsLoss | CosineLoss | HiddenLoss
 
 
 def _tokens(batch: Arrays) -> jax.Array:

@@ -59,9 +59,9 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """Return the weights of `init_from` that the run has too.
 
-    The encoder must be the same, except for layers that `init_every` skips and for a segment table that the new encoder
-    does not have. A head that the source lacks, or has in another shape, is initialized from scratch with a warning. So
-    is a missing pooler, as in a checkpoint with only an MLM head.
+    The encoder must be the same, except for layers that `init_layers` leaves out and for a segment table that the new
+    encoder does not have. A head that the source lacks, or has in another shape, is initialized from scratch with a
+    warning. So is a missing pooler, as in a checkpoint with only an MLM head.
 
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
@@ -73,7 +73,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
     model = saved.export
-    source = _every_nth_layer(model, program.config.init_every)
+    source = _with_layers(model, program.config.init_layers)
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
@@ -115,15 +115,26 @@ def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
     return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
 
 
-def _every_nth_layer(model: Export, every: int) -> dict:
-    """Return parameters with every n-th layer, starting with the first."""
-    layers = model.encoder.layers
-    if layers % every:
-        raise UserError(
-            f"init_every={every} does not divide the {layers} layers of init_from; use a divisor of {layers}"
-        )
+def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
+    """Return parameters with the chosen layers, in their order, or with all layers if none is chosen."""
     params = jax.tree.map(lambda leaf: leaf, model.params)  # a copy of the dicts, not of the arrays
-    params["encoder"]["layers"] = jax.tree.map(lambda leaf: leaf[::every], params["encoder"]["layers"])
+    layers, groups = model.encoder.layers, model.encoder.sharing_groups
+    if not chosen:
+        return params
+    if outside := [layer for layer in chosen if not 0 <= layer < layers]:
+        raise UserError(
+            f"init_layers={list(chosen)} has {outside[0]}, and init_from has the layers 0 to {layers - 1}; choose "
+            "among them"
+        )
+    if groups > 1:
+        raise UserError(
+            f"init_layers={list(chosen)} selects layers, and those of init_from share parameters in groups "
+            f"(model.sharing_groups={groups}); set init_layers=[]"
+        )
+    # Parameters that all layers share are stored once.
+    params["encoder"]["layers"] = jax.tree.map(
+        lambda leaf: leaf[list(chosen)] if len(leaf) == layers else leaf, params["encoder"]["layers"]
+    )
     return params
 
 
@@ -132,7 +143,7 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
     ours = program.encoder
     free = {
         *_FREE,
-        *(["layers"] if program.config.init_every > 1 else []),
+        *(["layers"] if program.config.init_layers else []),
         *([] if ours.segments else ["segments"]),
         *([] if ours.has_position_table else ["max_positions"]),
     }

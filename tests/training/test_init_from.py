@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bertjax import config_file, convert, export
+from bertjax.models.config import EncoderConfig
 from bertjax.training import init_from
 from bertjax.training.program import Program
 from tests import runs
@@ -116,13 +117,13 @@ def test_a_missing_source(flags, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_student_starts_with_every_second_layer_of_its_teacher(flags, undisturbed, tmp_path, capsys):
+def test_a_student_starts_with_chosen_layers_of_its_teacher(flags, undisturbed, tmp_path, capsys):
     """It resumes only with that teacher. With a learning rate of almost 0, it ends with the weights it started with."""
     teacher = tmp_path / "teacher"
     shutil.copytree(undisturbed / "export", teacher)
     student = [
         *(*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"),
-        *(f"--config.init_from={teacher}", "--config.init_every=2"),
+        *(f"--config.init_from={teacher}", "--config.init_layers=[1]"),
         *("--config.model.layers=1", "--config.model.segments=0"),
         *("--config.tasks.bert.objective.kind=distillation", f"--config.tasks.bert.objective.teacher={teacher}"),
         f"--workdir={tmp_path}/run",
@@ -131,7 +132,7 @@ def test_a_student_starts_with_every_second_layer_of_its_teacher(flags, undistur
     before, after = weights(undisturbed), weights(tmp_path / "run")
     assert "encoder/embeddings/segment" not in after and not any("teacher" in path for path in after)
     for path, values in after.items():
-        source = before[path][:1] if path.startswith("encoder/layers/") else before[path]
+        source = before[path][1:] if path.startswith("encoder/layers/") else before[path]
         np.testing.assert_allclose(values, source, atol=1e-8)
     records = runs.records(tmp_path / "run" / "metrics.jsonl")
     assert {"train/soft_loss", "train/cosine_loss", "train/agreement"} <= records[-1].keys()
@@ -141,7 +142,30 @@ def test_a_student_starts_with_every_second_layer_of_its_teacher(flags, undistur
     assert "frozen" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_layers_that_cannot_be_halved(flags, undisturbed, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        ("init_layers=[0,2]", "init_layers=[0, 2] has 2, and init_from has the layers 0 to 1; choose among them"),
+        ("init_layers=[0,-1]", "init_layers=[0, -1] has -1, and init_from has the layers 0 to 1"),
+        (
+            "init_layers=[1]",
+            "init_layers=[1] has 1 entries and the run starts with 2 layers; list 2, or",
+        ),
+    ],
+)
+def test_layers_that_the_source_or_the_run_does_not_have(flags, undisturbed, tmp_path, capsys, change, error):
     command = [*flags, *SHORT, f"--config.init_from={undisturbed / 'export'}", f"--workdir={tmp_path}/run"]
-    assert runs.call(*command, "--config.init_every=3", "--config.model.layers=1") == 2
-    assert "init_every=3 does not divide the 2 layers of init_from" in capsys.readouterr().err
+    assert runs.call(*command, f"--config.{change}") == 2
+    assert error in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("layers, expected", [((3, 1), [3, 1]), ((), [0, 1, 2, 3])])
+def test_chosen_layers_keep_their_order(layers, expected):
+    encoder = EncoderConfig(vocab_size=8, layers=4, sharing="feedforward")
+    own, shared = np.arange(4.0)[:, None], np.ones((1, 2))
+    params = {"encoder": {"layers": {"own": own, "shared": shared}}}
+    model = export.Export({}, encoder, params, None, {})
+    result = init_from._with_layers(model, layers)["encoder"]["layers"]
+    assert result["own"][:, 0].tolist() == expected and result["shared"] is shared
+    assert params["encoder"]["layers"]["own"] is own

@@ -1,11 +1,12 @@
 """DistilBERT: a small student imitates a trained teacher (Sanh et al., 2019, arXiv 1910.01108, section 3).
 
-The teacher runs in the same step, frozen and without dropout, on the same masked tokens. Three losses are added: the
+The teacher runs in the same step, frozen and without dropout, on the same masked text. Three losses are added: the
 Kullback-Leibler divergence of both distributions over the vocabulary at a temperature, masked language modeling, and
 one minus the cosine of the last hidden states of student and teacher.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -17,30 +18,36 @@ from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
-from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TeacherLoss
+from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TeacherLoss, TokenLogitsLoss
+
+SOFT_ON = ("masked", "all")
 
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(MaskedLM):
-    """Imitates a teacher at masked positions and in its hidden states. Terms: `soft`, `mlm`, `cosine`.
+    """Imitates a teacher's predictions and its hidden states. Terms: `soft`, `mlm`, `cosine`.
 
     The coefficients and the temperature are those of the published code (huggingface/transformers,
-    examples/research_projects/distillation); the paper gives none. `soft` is taken where tokens are predicted (that
-    code's `restrict_ce_to_mask`), as is the product with the vocabulary.
+    examples/research_projects/distillation); the paper gives none.
 
     Attributes:
       teacher: an export folder with a masked-LM head, of the same tokenizer and width.
+      soft_on: the tokens that `soft` counts: `masked`, those that are predicted, or `all`, as in that code's default
+        (`restrict_ce_to_mask` is off). `all` computes the product with the vocabulary at every token, twice.
       temperature: softens both distributions; at least 1. The loss is multiplied by its square (see `kl_divergence`).
       soft_coefficient, mlm_coefficient, cosine_coefficient: factors of the three losses.
     """
 
     teacher: str = ""
+    soft_on: str = "masked"
     temperature: float = 2.0
     soft_coefficient: float = 5.0
     mlm_coefficient: float = 2.0
     cosine_coefficient: float = 1.0
 
     def __post_init__(self):
+        if self.soft_on not in SOFT_ON:
+            raise UserError(f"objective.soft_on={self.soft_on!r} is unknown; choose one of {', '.join(SOFT_ON)}")
         if not 1.0 <= self.temperature < math.inf:
             raise UserError(f"objective.temperature={self.temperature} must be at least 1; 2 is DistilBERT's")
         for term in ("soft", "mlm", "cosine"):
@@ -54,7 +61,8 @@ class Distillation(MaskedLM):
     @property
     def losses(self) -> tuple[TeacherLoss, ...]:
         """The losses against the teacher."""
-        return LogitsLoss("mlm", self.temperature), CosineLoss()
+        soft = LogitsLoss if self.soft_on == "masked" else TokenLogitsLoss
+        return soft(temperature=self.temperature), CosineLoss()
 
     @property
     def _teacher(self) -> Teacher:
@@ -83,9 +91,11 @@ class Distillation(MaskedLM):
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         teacher, head = self._teacher_config(config), self.heads(config)["mlm"]
+        unit = "predictions" if self.soft_on == "masked" else "tokens"
+        own = {"predictions": head_products(config, head)}
         return (
-            FlopsPart(config, {"predictions": head_products(config, head)}),
-            FlopsPart(teacher, {"predictions": head_products(teacher, head)}, backward="none"),
+            FlopsPart(config, own | {unit: head_products(config, head)}),
+            FlopsPart(teacher, {unit: head_products(teacher, head)}, backward="none"),
         )
 
     def weights(self, batch):
@@ -96,4 +106,12 @@ class Distillation(MaskedLM):
         student = self.apply(model, params, batch, key if train else None, taps=taps)
         teacher = Model(self._teacher_config(model.config), self.heads(model.config))
         targets = self.apply(teacher, frozen["teacher"], batch)
-        return joined(*(loss.terms(student, targets, batch) for loss in self.losses), self.terms_of(student, batch))
+        own = student | {"head": functools.partial(_logits_of, model, params)}
+        others = targets | {"head": functools.partial(_logits_of, teacher, frozen["teacher"])}
+        return joined(*(loss.terms(own, others, batch) for loss in self.losses), self.terms_of(student, batch))
+
+
+def _logits_of(model: Model, params: dict, hidden_TD: jax.Array) -> jax.Array:
+    """Return logits_TV."""
+    variables = {"params": params}
+    return model.apply(variables, hidden_TD, method=lambda bound, states: bound.head("mlm", states, bound.word_VE))

@@ -78,7 +78,7 @@ def _read(workdir: Workdir) -> dict[str, Any]:
             f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
             "upgrade bertjax"
         )
-    return record | {"config": renames.current(record["config"])}
+    return record | {half: renames.current(record[half]) for half in ("config", "identity")}
 
 
 def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:

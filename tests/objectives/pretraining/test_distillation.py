@@ -14,10 +14,13 @@ from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.models.config import Execution
+from bertjax.models.flops import Counts
+from bertjax.objectives import teacher as objectives_teacher
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.teacher import Teacher
+from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
 from tests import batches
 from tests.models import reference
@@ -84,6 +87,60 @@ def test_the_divergence_is_that_of_the_softened_distributions(temperature):
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
 
 
+def all_tokens(batch: dict) -> dict:
+    """The batch whose predicted positions are all tokens, so that `masked` is `all`, in one product."""
+    rows, seq_len = batch["tokens_BT"].shape
+    return batch | {
+        "mlm_positions_BK": np.tile(np.arange(seq_len, dtype=np.int32), (rows, 1)),
+        "mlm_labels_BK": batch["tokens_BT"],
+        "mlm_weights_BK": (batch["examples_BT"] > 0).astype(np.float32),
+    }
+
+
+def soft(teacher: Teacher, soft_on: str, batch: dict, params: dict) -> tuple[jax.Array, dict]:
+    """The soft loss and the sums and weights of `agreement`."""
+    objective = Distillation(soft_on=soft_on).bind_teacher(teacher)
+    student = dataclasses.replace(batches.ENCODER, layers=1)
+    model, frozen = objective.model(student), objective.frozen_params(student)
+    sums, metrics = objective.terms(model, params, frozen, batch, jax.random.key(0), False)
+    return sums["soft"] / objective.weights(batch)["soft"], metrics["agreement"]
+
+
+def test_the_soft_loss_on_all_tokens_is_computed_a_few_rows_at_a_time(teacher, monkeypatch):
+    """It has the value and the gradients of one product over all tokens, without an array of that size."""
+    monkeypatch.setattr(objectives_teacher, "_TOKENS_AT_ONCE", 50)  # 3 of 8 rows of 16 tokens
+    params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
+    actual, expected = (
+        jax.value_and_grad(lambda params, on=on, batch=batch: soft(teacher, on, batch, params), has_aux=True)
+        for on, batch in (("all", BATCH), ("masked", all_tokens(BATCH)))
+    )
+    for mine, other in zip(jax.tree.leaves(actual(params)), jax.tree.leaves(expected(params)), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=2e-4, atol=1e-6)
+    shape = "f32[{},16,128]".format
+    assert shape(3) in str(jax.make_jaxpr(actual)(params)) and shape(8) in str(jax.make_jaxpr(expected)(params))
+    assert shape(8) not in str(jax.make_jaxpr(actual)(params))
+
+
+def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
+    params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
+    (everywhere, (_, tokens)), (masked, (_, predicted)) = (soft(teacher, on, BATCH, params) for on in ("all", "masked"))
+    assert tokens == np.sum(BATCH["examples_BT"] > 0) and predicted == np.sum(BATCH["mlm_weights_BK"])
+    assert abs(everywhere - masked) > 1e-3
+
+
+def test_products_with_the_vocabulary_at_all_tokens_count_as_operations(teacher):
+    """Those of the student forward and backward, those of the teacher forward."""
+
+    def operations(soft_on: str, **counts: float) -> float:
+        parts = Distillation(soft_on=soft_on).bind_teacher(teacher).flops_parts(batches.ENCODER)
+        return StepFlops(parts).useful(Counts(**{"tokens": 0, "token_pairs": 0} | counts))
+
+    head = 2.0 * (16 + 100) * 16
+    assert operations("all", predictions=5) == 3 * 5 * head
+    assert operations("masked", predictions=5) == (3 + 1) * 5 * head
+    assert operations("all", tokens=7) - operations("masked", tokens=7) == pytest.approx((3 + 1) * 7 * head)
+
+
 def test_the_published_coefficients():
     assert Distillation().coefficients == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
     assert Distillation().temperature == 2.0
@@ -104,6 +161,8 @@ def test_students_and_teachers_that_do_not_fit(teacher):
         objective.terms(model, {}, {}, BATCH, None, False)
     with pytest.raises(UserError, match="objective.temperature=0.5 must be at least 1"):
         Distillation(temperature=0.5)
+    with pytest.raises(UserError, match="objective.soft_on='words' is unknown; choose one of masked, all"):
+        Distillation(soft_on="words")
     with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must be a number and not negative"):
         Distillation(cosine_coefficient=-1.0)
 
