@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.masking import MASKINGS, NgramMasking, SpanMasking, WordMasking, gather_masked, mask
-from bertjax.data.masking.kinds import NGRAM_SHARES, SPAN_SHARES
+from bertjax.data.masking.kinds import SPAN_SHARES
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
+from bertjax.errors import UserError
 from tests.ragged import CLS, MASK, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
 
 NO_PHRASES = Lexicon({}, "")
@@ -22,10 +23,12 @@ NO_PHRASES = Lexicon({}, "")
 def make(kind: str, **choices) -> UnitMasking:
     if kind == "phrases":
         return BoundPhraseMasking(**choices, phrases=NO_PHRASES)
+    if kind == "ngrams of 5":
+        return NgramMasking(**choices, longest=5)
     return MASKINGS.class_of(kind)(**choices)
 
 
-KINDS = ("words", "ngrams", "spans", "phrases")
+KINDS = ("words", "ngrams", "ngrams of 5", "spans", "phrases")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 any_kind = st.sampled_from(KINDS)
 
@@ -125,7 +128,14 @@ def test_words_equal_those_of_a_plain_loop():
     np.testing.assert_array_equal(units, expected)
 
 
-@pytest.mark.parametrize("masking, shares", [(NgramMasking(), NGRAM_SHARES), (SpanMasking(), SPAN_SHARES)])
+@pytest.mark.parametrize(
+    "masking, shares",
+    [
+        (NgramMasking(), np.array([6, 3, 2]) / 11),
+        (NgramMasking(longest=5), np.array([60, 30, 20, 15, 12]) / 137),
+        (SpanMasking(), SPAN_SHARES),
+    ],
+)
 def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, million):
     """The lengths of all units and of the chosen units follow it, since the choice must not depend on the length."""
     draw = first_epoch(million.ragged)
@@ -141,8 +151,12 @@ def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, milli
     assert (lengths <= words.room[first]).all()
 
 
-def test_the_distributions_equal_those_of_the_papers():
-    np.testing.assert_allclose(NGRAM_SHARES, [6 / 11, 3 / 11, 2 / 11])
+def test_an_ngram_has_at_least_one_word():
+    with pytest.raises(UserError, match="masking.longest=0 must be at least 1; 3 is ALBERT's"):
+        NgramMasking(longest=0)
+
+
+def test_the_distribution_of_spans_equals_that_of_the_paper():
     assert len(SPAN_SHARES) == 10 and SPAN_SHARES.sum() == pytest.approx(1)
     np.testing.assert_allclose(SPAN_SHARES[1:] / SPAN_SHARES[:-1], 0.8)
     assert (SPAN_SHARES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)

@@ -8,9 +8,8 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking, runs
 from bertjax.data.text.words import Words
+from bertjax.errors import UserError
 
-# ALBERT: n words, n = 1 .. 3, with a probability proportional to 1/n.
-NGRAM_SHARES = (1 / np.arange(1, 4)) / (1 / np.arange(1, 4)).sum()
 # SpanBERT: n words, n = 1 .. 10, geometric with p = 0.2, normalized over the ten lengths; the mean is 3.8.
 SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 
@@ -33,20 +32,39 @@ class WordMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class NgramMasking(UnitMasking):
-    """Runs of n = 1, 2 or 3 whole words, p(n) = (1/n) / (1 + 1/2 + 1/3) (Lan et al. 2020, ALBERT; arXiv 1909.11942).
+    """Runs of n whole words with a probability proportional to 1/n (Lan et al. 2020, ALBERT; arXiv 1909.11942).
 
     The paper defines p(n) in section 4.1 but not the replacement. Here each token of a chosen n-gram is replaced
     independently, as in create_pretraining_data.py of google-research/albert. The last n-gram of a segment may be
-    shorter. Fields: see `Masking`.
+    shorter. Other fields: see `Masking`.
+
+    Attributes:
+      longest: the largest n: 3 for ALBERT, 5 for XLNet (Yang et al. 2019, section 3.1; arXiv 1906.08237).
     """
 
     one_decision: ClassVar[bool] = False
-    spread: ClassVar[float] = 1.7
 
     kind: str = dataclasses.field(init=False, default="ngrams")
+    longest: int = 3
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.longest < 1:
+            raise UserError(f"masking.longest={self.longest} must be at least 1; 3 is ALBERT's")
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The probability of n = 1 .. `longest`; float64."""
+        shares = 1 / np.arange(1, self.longest + 1)
+        return shares / shares.sum()
+
+    @property
+    def spread(self) -> float:
+        """A line through what was measured for n-grams of up to 1, 3 and 5 words."""
+        return (8 + 3 * self.longest) / 10
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
-        return runs(words, NGRAM_SHARES, placed.ragged, draw)
+        return runs(words, self.shares, placed.ragged, draw)
 
 
 @dataclasses.dataclass(frozen=True)
