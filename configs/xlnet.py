@@ -14,7 +14,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | model | 24 layers, 1024 wide, 16 heads, 4096 feed-forward | appendix | the same |
 | positions | relative, relative segments | 2.4, 2.5 | the same |
 | predicted | 1/6 of the tokens, the last of a random order | 2.3, appendix | the same |
-| units of prediction | spans of 1 to 5 tokens | 3.1 | runs of 1 to 3 whole words |
+| units of prediction | spans of 1 to 5 tokens, p(n) as 1/n (*) | 3.1 | 1 to 5 whole words |
+| directions | half of each batch is reversed | 3.1 | each example with a probability of a half |
 | sequences | 512 tokens | appendix | full sentences, 512 tokens |
 | batch | 8,192 | appendix | the same |
 | steps | 500,000 | appendix | the same |
@@ -29,8 +30,13 @@ Deviations:
 - The published training packs two segments for half of the examples.
 - It remembers the previous segment across steps (section 2.4). Here, `--config.tasks.xlnet.objective.memory=True` makes
   the first half of a row the memory of the second.
-- [CLS] comes first, not last.
-- There is no dropout on the sinusoids of distances or within the feed-forward layer.
+- [CLS] comes first, not last, and has the segment of the text; that code gives it a segment of its own.
+- That code permutes blocks of 256 tokens. In a row of 512 the first block is text of the batch before: it is predicted
+  again, and the second block sees all of it. Here the order is over the whole row, and with `memory` nothing in the
+  first half is predicted.
+- Its runs have n tokens, counted from the start of a word.
+- There is no dropout on the output of the last layer, on the sinusoids of distances, or within the feed-forward layer.
+  That code has 0.1 in all three places.
 
 `xlnet.py:base` is the size of BERT-Base that the paper compares. `xlnet.py:smoke` trains a very small model in the same
 way on the embedded corpus in under a minute.
@@ -50,7 +56,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "xlnet": {
             "objective": {
                 "kind": "permutation",
-                "masking": {"kind": "ngrams", "rate": 1 / 6, "mask": 0.0, "random": 0.0},
+                "masking": {"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0},
+                "both_directions": True,
             },
             "examples": {"kind": "full_sentences"},
             "row_examples": 1,

@@ -8,6 +8,9 @@ other tokens see each other and none of the predicted ones, and special symbols 
 
 With `memory`, the first half of a row is the cached segment of section 2.4: the second half sees it, and no gradient
 passes into it.
+
+With `both_directions`, half of the examples are read from their end to their start, as half of each batch is in section
+3.1 (`bi_data` of that code). The masking chooses the tokens before they are reversed.
 """
 
 import dataclasses
@@ -19,8 +22,9 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.masking import Masking, TokenMasking, mask
+from bertjax.data.masking import Masked, Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
+from bertjax.data.random import bits
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
@@ -38,10 +42,12 @@ class PermutationLM(MaskedLM):
       masking: which tokens are predicted; it must not replace them.
       memory: whether the first half of a row's positions is the memory of the second half. Then only tokens of the
         second half are predicted. For examples as long as a row.
+      both_directions: whether half of the examples are reversed, by a coin for each example and epoch.
     """
 
     masking: Masking = TokenMasking(rate=1 / 6, mask=0.0, random=0.0)
     memory: bool = False
+    both_directions: bool = False
     term: ClassVar[str] = "plm"
 
     def __post_init__(self):
@@ -88,12 +94,36 @@ class PermutationLM(MaskedLM):
         return ()
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""
+        """Return the predicted tokens and `rank_BT`, int32, see `ranks`; `segments_BT` if examples are reversed."""
         masked = mask(examples, draw, self.masking)
+        order = {}
+        if self.both_directions:
+            places = reversed_places(examples.ragged, draw)
+            examples, masked = _reordered(examples, places), Masked(masked.tokens[places], masked.chosen[places])
+            order = {"segments_BT": examples.tokens_to_rows(examples.ragged.segments)}
         is_memory = examples.ragged.token_index < (examples.seq_len // 2 if self.memory else 0)
         chosen = masked.chosen & ~is_memory
-        rank_BT = examples.tokens_to_rows(ranks(examples.ragged, draw, chosen, is_memory))
-        return self.masked_features(examples, masked.tokens, chosen) | {"rank_BT": rank_BT}
+        order["rank_BT"] = examples.tokens_to_rows(ranks(examples.ragged, draw, chosen, is_memory))
+        return self.masked_features(examples, masked.tokens, chosen) | order
+
+
+def reversed_places(ragged: Ragged, draw: Draw) -> np.ndarray:
+    """Return for every place the token that is read there, in half of the examples from the end; int64 [n].
+
+    The first and the last token of an example, [CLS] and [SEP], keep their places.
+    """
+    index, last = ragged.token_index, ragged.spread(ragged.lengths - 1)
+    coins = bits(draw.seed, "permutation/direction", draw.epochs, ragged.ids, 0) >> np.uint32(31)
+    is_moved = (ragged.spread(coins) == 1) & (index > 0) & (index < last)
+    return np.arange(len(index)) + np.where(is_moved, last - 2 * index, 0)
+
+
+def _reordered(examples: PlacedExamples, places: np.ndarray) -> PlacedExamples:
+    ragged = examples.ragged
+    tokens, segments, special = (values[places] for values in (ragged.tokens, ragged.segments, ragged.special))
+    return dataclasses.replace(
+        examples, ragged=dataclasses.replace(ragged, tokens=tokens, segments=segments, special=special)
+    )
 
 
 def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray) -> np.ndarray:

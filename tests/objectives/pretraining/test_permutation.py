@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from bertjax.data.batch import place
-from bertjax.data.masking import SpanMasking, TokenMasking
+from bertjax.data.masking import NgramMasking, SpanMasking, TokenMasking
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS
 from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
 from tests import batches, ragged
 
+NGRAMS = NgramMasking(rate=1 / 6, mask=0.0, random=0.0, longest=5)
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
 ENCODER = dataclasses.replace(
     PRESETS["xlnet_base"], vocab_size=507, layers=2, width=16, heads=2, feedforward=24, max_positions=64,
@@ -85,6 +86,38 @@ def test_packing_changes_no_order():
     batch, alone = PermutationLM().features(packed, ragged.first_epoch(examples)), features(PermutationLM())
     np.testing.assert_array_equal(batch["rank_BT"][0, :60], alone["rank_BT"][1, :60])
     np.testing.assert_array_equal(batch["rank_BT"][0, 60:100], alone["rank_BT"][0, :40])
+
+
+def test_half_of_the_examples_are_read_from_the_end():
+    """With the same predicted tokens as forward, and [CLS] and [SEP] in their places."""
+    forward, backward = PermutationLM(masking=NGRAMS), PermutationLM(masking=NGRAMS, both_directions=True)
+    is_reversed = []
+    for epoch in range(20):
+        before, after = (features(objective, epoch=epoch) for objective in (forward, backward))
+        for row, length in enumerate(LENGTHS):
+            order = np.arange(64)
+            if (after["tokens_BT"][row] != before["tokens_BT"][row]).any():
+                order[1 : length - 1] = order[length - 2 : 0 : -1]
+            is_reversed.append(order[1] != 1)
+            np.testing.assert_array_equal(after["tokens_BT"][row], before["tokens_BT"][row, order])
+            np.testing.assert_array_equal(predicted(after)[row], predicted(before)[row, order])
+        rows, places = np.nonzero(after["plm_weights_BK"])
+        columns = after["plm_positions_BK"][rows, places]
+        np.testing.assert_array_equal(after["plm_labels_BK"][rows, places], after["tokens_BT"][rows, columns])
+        is_last_BT = predicted(after) | np.isin(after["tokens_BT"], [ragged.CLS, ragged.SEP])
+        np.testing.assert_array_equal(after["rank_BT"] > 1, is_last_BT)
+    assert 25 <= sum(is_reversed) <= 55  # of 80; deviation 4.5
+
+
+def test_a_reversed_pair_has_its_second_segment_first():
+    text, segments = np.array([ragged.CLS, 10, 11, ragged.SEP, 12, ragged.SEP]), np.array([0, 0, 0, 0, 1, 1])
+    examples = ragged.of([text] * 16, np.arange(16), [segments] * 16)
+    batch = PermutationLM(both_directions=True).features(ragged.one_a_row(examples), ragged.first_epoch(examples))
+    seen = {
+        (*tokens, *segments) for tokens, segments in zip(batch["tokens_BT"].tolist(), batch["segments_BT"].tolist())
+    }
+    reverse = np.array([0, 4, 3, 2, 1, 5])
+    assert seen == {(*text, *segments), (*text[reverse], *segments[reverse])}
 
 
 def test_with_a_memory_the_first_half_is_given_and_unpredicted():
