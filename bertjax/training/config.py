@@ -9,6 +9,7 @@ from bertjax.models.config import REMAT_POLICIES
 from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "lamb")
+GROW_MOMENTS = ("copy", "reset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +113,8 @@ class OptimizerConfig:
         heads have none. It is 1 in Howard & Ruder and 2 in ELECTRA (`_get_layer_lrs` of google-research/electra).
       multipliers: further factors on the learning rate; the first one whose path matches is applied.
       frozen: regular expressions; parameters whose path matches one never change and have no moments.
+      grow_moments: moments when the encoder grows from stage to stage: `copy`, those of the layers that are copied, or
+        `reset`, 0 for all parameters (progressive stacking, gonglinyuan/StackingBERT, reproduce_bert.sh).
     """
 
     kind: str = "adamw"
@@ -128,10 +131,13 @@ class OptimizerConfig:
     layer_decay_offset: int = 1
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
+    grow_moments: str = "copy"
 
     def __post_init__(self):
-        if self.kind not in OPTIMIZERS:
-            raise UserError(f"optimizer.kind={self.kind!r} is unknown; choose one of {', '.join(OPTIMIZERS)}")
+        for field, known in (("kind", OPTIMIZERS), ("grow_moments", GROW_MOMENTS)):
+            if getattr(self, field) not in known:
+                choices = ", ".join(known)
+                raise UserError(f"optimizer.{field}={getattr(self, field)!r} is unknown; choose one of {choices}")
         for field in ("learning_rate", "epsilon"):
             if not getattr(self, field) > 0.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")

@@ -127,7 +127,8 @@ class Loop:
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
                 if self._program_at(step) is not self._program_at(step - 1):
-                    self._state = grow(self._state, self._program_at(step).abstract_state)
+                    moments = self._program.config.optimizer.grow_moments
+                    self._state = grow(self._state, self._program_at(step).abstract_state, moments)
                     log.info("from step %d on the encoder has %d layers", step, self._program_at(step).encoder.layers)
                 stop = self._should_stop()
                 best = evaluation is not None and self._runtime.keep_best > 0

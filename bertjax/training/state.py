@@ -53,12 +53,17 @@ def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int)
     return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))
 
 
-def grow(state: State, abstract: State) -> State:
+def grow(state: State, abstract: State, moments: str = "copy") -> State:
     """Return the state with more layers: each stack of layers is repeated until it is as deep as in `abstract`.
 
     This is progressive stacking (Gong et al., 2019, section 3, "Efficient training of BERT by progressively stacking",
-    ICML 2019, proceedings.mlr.press/v97/gong19a.html): the new upper layers start as copies of the lower ones. The
-    optimizer continues, so their moments are copied, too.
+    ICML 2019, proceedings.mlr.press/v97/gong19a.html): the new upper layers start as copies of the lower ones.
+
+    Args:
+      state: the state before.
+      abstract: shapes, dtypes and shardings of the state after.
+      moments: `copy` copies the moments of the optimizer like the layers. `reset` starts it from scratch: moments and
+        their count, by which Adam corrects its bias, are 0.
     """
 
     def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
@@ -66,5 +71,11 @@ def grow(state: State, abstract: State) -> State:
             return leaf
         return jnp.concatenate([leaf] * (target.shape[0] // leaf.shape[0]))
 
+    def grown(state: State) -> State:
+        state = jax.tree.map(repeat, state, abstract)
+        if moments == "reset":
+            state["opt_state"] = jax.tree.map(jnp.zeros_like, state["opt_state"])
+        return state
+
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(lambda state: jax.tree.map(repeat, state, abstract), out_shardings=shardings)(state)
+    return jax.jit(grown, out_shardings=shardings)(state)
