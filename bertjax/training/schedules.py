@@ -106,6 +106,18 @@ class WarmupStableDecay(Schedule):
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """Linear rise over the warm-up, then a fall with one over the root of the step (Vaswani et al., 2017, section 5.3,
+    arXiv 1706.03762, "noam"). Without a warm-up it falls from the first step.
+    """
+
+    kind: str = dataclasses.field(init=False, default="inverse_sqrt")
+
+    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        return jnp.minimum(_rise(step, warmup_steps), jnp.sqrt(max(warmup_steps, 1) / (step + 1)))
+
+
 def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:
     return (step + 1) / max(warmup_steps, 1)
 
@@ -115,6 +127,7 @@ KINDS = {
     "one_cycle": "bertjax.training.schedules:OneCycle",
     "cosine": "bertjax.training.schedules:Cosine",
     "wsd": "bertjax.training.schedules:WarmupStableDecay",
+    "inverse_sqrt": "bertjax.training.schedules:InverseSqrt",
 }
 SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS, is_open=False)
 

@@ -10,6 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.training.schedules import (
     Cosine,
+    InverseSqrt,
     Linear,
     OneCycle,
     Schedule,
@@ -18,7 +19,7 @@ from bertjax.training.schedules import (
     learning_rate,
 )
 
-SCHEDULES = [Linear(), OneCycle(), Cosine(), WarmupStableDecay(decay_steps=20)]
+SCHEDULES = [Linear(), OneCycle(), Cosine(), WarmupStableDecay(decay_steps=20), InverseSqrt()]
 
 
 def rates(schedule: Schedule, *segments: WarmupSegment) -> np.ndarray:
@@ -57,6 +58,13 @@ def test_warm_up_stable_decay_is_a_trapezoid():
     np.testing.assert_allclose(values[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
     np.testing.assert_allclose(values[40:80], 2.0, rtol=1e-6)
     np.testing.assert_allclose(values[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
+
+
+def test_inverse_sqrt_is_the_rate_of_the_transformer():
+    """Vaswani et al. (2017), equation 3, with a peak instead of the root of the width."""
+    step = np.arange(1, 101)
+    expected = 2.0 * np.sqrt(25) * np.minimum(step**-0.5, step * 25**-1.5)
+    np.testing.assert_allclose(rates(InverseSqrt(), WarmupSegment(0, 100, 2.0, 25)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)

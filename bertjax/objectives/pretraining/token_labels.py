@@ -70,9 +70,10 @@ class TokenDocumentRelation(MaskedLM):
 class CapitalPrediction(MaskedLM):
     """Masked tokens, and which are written with capitals ("Word-aware Pre-training Tasks"). Terms: `mlm`, `capital`.
 
-    The encoder reads the text in lower case: a piece with capitals is replaced by the same piece without them, if the
-    vocabulary has both. Only such pieces have a label, and only if they are whole words: a word of several pieces is
-    often cut differently in lower case, which would give the answer away.
+    The encoder reads the text in lower case, and predicts masked tokens in lower case: a piece with capitals is
+    replaced by the same piece without them, if the vocabulary has both. Only such pieces have a label for `capital`,
+    and only if they are whole words: a word of several pieces is often cut differently in lower case, which would give
+    the answer away. Masked tokens have the label, too.
 
     Attributes:
       case_pairs: int32 [P, 2], ids of a piece with capitals and of the same piece in lower case; read by `bind`.
@@ -104,7 +105,13 @@ class CapitalPrediction(MaskedLM):
         masked = mask(examples, draw, self.masking)
         lower = np.arange(examples.vocabulary.size, dtype=np.int32)
         lower[self.case_pairs[:, 0]] = self.case_pairs[:, 1]
-        return self.masked_features(examples, lower[masked.tokens], masked.chosen)
+        ragged = dataclasses.replace(examples.ragged, tokens=lower[examples.ragged.tokens])
+        features = self.masked_features(
+            dataclasses.replace(examples, ragged=ragged), lower[masked.tokens], masked.chosen
+        )
+        for part in self.parts:  # their labels are those of the text as it is written
+            features |= part.features(examples)
+        return features
 
     def _labels(self, examples: PlacedExamples) -> np.ndarray:
         labels = np.full(examples.vocabulary.size, -1, np.int32)

@@ -73,9 +73,9 @@ def test_the_encoder_reads_lower_case_and_capitals_are_labeled():
     masked_BT[rows, batch["mlm_positions_BK"][rows, places]] = True
     lower_BT = np.where(np.isin(tokens_BT, [7, 9, 11]), tokens_BT + 1, tokens_BT)
     np.testing.assert_array_equal(batch["tokens_BT"][~masked_BT], lower_BT[~masked_BT])
-    # What is predicted is the piece as it was written.
+    # What is predicted is the piece in lower case, as the pieces around it.
     columns = batch["mlm_positions_BK"][rows, places]
-    np.testing.assert_array_equal(batch["mlm_labels_BK"][rows, places], tokens_BT[rows, columns])
+    np.testing.assert_array_equal(batch["mlm_labels_BK"][rows, places], lower_BT[rows, columns])
 
 
 def test_a_tokenizer_without_capitals_is_refused(tmp_path):
