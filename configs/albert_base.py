@@ -30,8 +30,11 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 
 `albert_base.py:large`, `:xlarge` and `:xxlarge` are the other sizes of table 1.
 
-Deviations: biases and layer norms have no trust ratio. The text keeps its case. An apostrophe, a digit and a letter
-other than a to z do not start a word (docs/concepts/masking.md).
+Deviations:
+- Biases and layer norms have no trust ratio. The text keeps its case.
+- An apostrophe, a digit and a letter other than a to z do not start a word (docs/concepts/masking.md).
+- Up to 76 tokens of a row are predicted, 15% of 512. The published command has `max_predictions_per_seq=20`.
+- `:xlarge` has 32 heads, one for 64 of its width, as section 3.1 defines them. The released model has 16.
 
 `albert_base.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """

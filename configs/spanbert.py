@@ -13,8 +13,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 |---|---|---|---|
 | model | BERT-Large | 4.2 | the same |
 | masking | spans of whole words, geometric with p = 0.2 up to 10, 15% | 3.1 | the same |
-| span boundary objective | two layers, position embeddings 200 wide | 3.2, 4.2 | the same, up to 20 positions (*) |
-| sequences | single, up to 512 tokens, no next sentence | 3.3 | full sentences of one or more documents |
+| span boundary objective | two layers, position embeddings 200 wide | 3.2, 4.2 | the same, up to 15 positions (*) |
+| sequences | single, up to 512 tokens, no next sentence | 3.3 | the same, of one document (*) |
 | batch | 256 sequences of 512 tokens | 4.2 | the same |
 | steps | 2,400,000 | 4.2 | the same |
 | learning rate | 1e-4, warm-up over 10,000 steps, linear decay | 4.2 | the same |
@@ -23,7 +23,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | masks | new in every epoch | 4.2 | the same |
 | tokenizer | that of BERT, cased | 4.2 | WordPiece, 30,000, cased, trained on your corpus |
 
-(*) From the authors' published code, facebookresearch/SpanBERT.
+(*) From the authors' published code, facebookresearch/SpanBERT: the command has `--max-pair-targets 15`, and
+`--break-mode doc` is its default. That command has a weight decay of 0.01, unlike the paper.
 
 `spanbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
@@ -40,8 +41,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     }
     config.tasks = {
         "spanbert": {
-            "objective": {"kind": "span_boundary", "masking": {"kind": "spans"}},
-            "examples": {"kind": "full_sentences"},
+            "objective": {"kind": "span_boundary", "masking": {"kind": "spans"}, "longest": 15},
+            "examples": {"kind": "doc_sentences"},
             "row_examples": 1,
         }
     }

@@ -1,12 +1,15 @@
 """The recipes in configs/, made small: each goes the whole way on the corpus that comes with bertjax."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from bertjax.config import to_dict
 from bertjax.config_file import load
+from bertjax.models.config import PRESETS
 from tests import frozen, runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -38,6 +41,80 @@ CLASSES = {
     "roberta_base": "RobertaForMaskedLM",
     "xlnet": "XLNetLMHeadModel",
 }
+
+
+# {recipe: {setting: published value}}; the docstring of each recipe names the sources.
+PUBLISHED = {
+    "albert_base": {
+        **{"optimizer.kind": "lamb", "optimizer.learning_rate": 0.00176, "optimizer.warmup_steps": 3125},
+        **{"stages.0": (125_000, 512, 4096), "tasks.albert.objective.masking.longest": 3},
+    },
+    "bert_base": {
+        **{"optimizer.learning_rate": 1e-4, "optimizer.b1": 0.9, "optimizer.b2": 0.999, "optimizer.epsilon": 1e-6},
+        **{"optimizer.weight_decay": 0.01, "optimizer.clip_norm": 1.0, "optimizer.warmup_steps": 10_000},
+    },
+    "ernie2": {
+        **{"optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 4000, "optimizer.b2": 0.98},
+        **{"optimizer.schedule.kind": "inverse_sqrt", "stages.4.learning_rate": 5e-5, "stages.4.warmup_steps": 4000},
+        **{"stages.0": (200_000, 512, 768), "stages.4": (200_000, 512, 768)},
+    },
+    "modern": {
+        **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 1e-5},
+        **{"data.tokenizer.vocab_size": 50_368, "tasks.mlm.objective.masking.rate": 0.3, "model.rotary_base": 1e4},
+    },
+    "roberta_base": {
+        **{"optimizer.learning_rate": 6e-4, "optimizer.warmup_steps": 24_000, "optimizer.b2": 0.98},
+        **{"optimizer.clip_norm": 0.0, "stages.0": (500_000, 512, 8192)},
+    },
+    "spanbert": {
+        **{"optimizer.learning_rate": 1e-4, "optimizer.epsilon": 1e-8, "optimizer.weight_decay": 0.1},
+        **{"stages.0": (2_400_000, 512, 256), "tasks.spanbert.objective.longest": 15},
+        "tasks.spanbert.examples.kind": "doc_sentences",
+    },
+    "stacking": {
+        **{f"stages.{i}": (steps, 128, 256) for i, steps in enumerate((50_000, 70_000, 280_000))},
+        **{"stages.0.layers": 3, "stages.1.layers": 6, "stages.2.layers": 12},
+        **{"optimizer.grow_moments": "reset", "optimizer.clip_norm": 0.0, "optimizer.warmup_steps": 10_000},
+    },
+    "structbert": {
+        **{"optimizer.learning_rate": 1e-4, "optimizer.warmup_share": 0.1, "stages.0": (1_000_000, 512, 256)},
+        **{"tasks.structbert.objective.shuffle_rate": 0.05},
+    },
+    "xlnet": {
+        **{"optimizer.learning_rate": 4e-4, "optimizer.warmup_steps": 40_000, "stages.0": (500_000, 512, 8192)},
+        **{"tasks.xlnet.objective.both_directions": True, "tasks.xlnet.objective.masking.longest": 5},
+    },
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_settings_are_the_published_ones(name):
+    assert_published(to_dict(load(f"{CONFIGS / name}.py")), PUBLISHED[name])
+
+
+def test_distilbert_has_the_settings_of_its_code(tmp_path):
+    """As it is loaded for a teacher of BERT-base's size, of which only the settings are read."""
+    teacher = {"model": dataclasses.replace(PRESETS["base"], vocab_size=30_522).architecture()}
+    (tmp_path / "bertjax.json").write_text(json.dumps({"format_version": 1, "config": teacher}))
+    settings = to_dict(load(f"{CONFIGS / 'distilbert.py'}:{tmp_path}"))
+    published = {
+        **{"init_layers": [0, 2, 4, 7, 9, 11], "model.layers": 6, "model.segments": 0},
+        **{"optimizer.learning_rate": 5e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 0.0},
+        **{"optimizer.clip_norm": 5.0, "optimizer.warmup_share": 0.05, "optimizer.epsilon": 1e-6},
+        **{"optimizer.frozen": ["^encoder/embeddings/position$"], "stages.0.epochs": 3.0, "stages.0.batch": 4000},
+        **{"tasks.distillation.objective.soft_on": "all", "tasks.distillation.objective.temperature": 2.0},
+    }
+    assert_published(settings, published)
+
+
+def assert_published(settings: dict, published: dict) -> None:
+    for path, expected in published.items():
+        value = settings
+        for key in path.split("."):
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        if isinstance(expected, tuple):
+            value = (value["steps"], value["seq_len"], value["batch"])
+        assert value == expected, path
 
 
 @pytest.mark.slow

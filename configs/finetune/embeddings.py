@@ -34,7 +34,7 @@ Files, relative to the current folder (`--config.tasks.embeddings.examples.train
 | pairs: temperature | 0.05 | SimCSE, section 3 | the same |
 | pairs: batch, epochs, learning rate | 512 pairs, 3, 5e-5 | SimCSE, run_sup_example.sh | the same, 512 on average |
 | pairs: longest text | 32 tokens | SimCSE, run_sup_example.sh | the same, half a row |
-| pairs: pooling | [CLS] | SimCSE, run_sup_example.sh | the mean |
+| pairs: pooling | [CLS] with a dense layer and tanh | SimCSE, run_sup_example.sh | the mean, without the layer |
 | pairs: warm-up | none | SimCSE, run_sup_example.sh | the same |
 
 training_stsbenchmark.py and run_sup_example.sh are the scripts that the authors published with their code.

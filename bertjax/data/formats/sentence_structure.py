@@ -1,4 +1,4 @@
-"""Sentence structure: B follows A, precedes A, or is random (Wang et al. 2020, StructBERT, arXiv 1908.04577, 2.2)."""
+"""Sentence structure: B follows A, precedes A, or is random (Wang et al. 2020, StructBERT, arXiv 1908.04577, 2.3.2)."""
 
 import dataclasses
 from typing import ClassVar

@@ -81,7 +81,7 @@ class SentenceOrderPrediction(MaskedLM):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceStructurePrediction(MaskedLM):
-    """StructBERT's sentence objective: masked tokens, and how B relates to A (Wang et al. 2020, 2.3, arXiv 1908.04577).
+    """StructBERT's sentence objective: masked tokens, and how B relates to A (Wang et al., 2020, section 2.3.2).
 
     Terms: `mlm`, `structure` (0 B follows A, 1 B precedes A, 2 B is random). The word objective is in `structbert`.
     """

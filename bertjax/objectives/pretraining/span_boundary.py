@@ -22,7 +22,8 @@ from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
-# From the authors' code: the length of the longest spans and the width of the embeddings of places.
+# Defaults of the authors' code: the length of the longest spans and the width of the embeddings of places. Their
+# command sets the first to 15.
 LONGEST, PLACE_WIDTH = 20, 200
 
 

@@ -1,8 +1,8 @@
 """StructBERT: language structures in pretraining (Wang et al., 2020, arXiv 1908.04577).
 
-The word structural objective (section 2.2) shuffles some runs of three tokens in the text that was not masked, and the
+The word structural objective (section 2.3.1) shuffles some runs of three tokens in the text that was not masked. The
 encoder predicts the original token at each of their positions. It is trained together with masked language modeling,
-by the same head, and with the sentence structural objective (section 2.3), which has three classes.
+by the same head, and with the sentence structural objective (section 2.3.2), which has three classes.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class StructBERT(MaskedLM):
     `structure`.
 
     Attributes:
-      shuffle_rate: share of the runs of three tokens that are shuffled (section 2.2: 5%). Runs are cut from each
+      shuffle_rate: share of the runs of three tokens that are shuffled (section 2.4: 5%). Runs are cut from each
         stretch of text without masks. One of six orders is drawn, the original one among them.
     """
 
