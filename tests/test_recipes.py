@@ -146,12 +146,11 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
 
 def assert_frozen(name: str, folder: Path) -> None:
     """The run in a folder computed what `tests/frozen.json` holds."""
-    expected = json.loads(frozen.FILE.read_text())
-    recipe = expected["recipes"][name]
+    recipe = json.loads(frozen.FILE.read_text())["recipes"][name]
     assert frozen.batches(name, folder / "stores") == recipe["batches"]
     figures = frozen.figures(folder / "run")
     assert (figures["steps"], figures["tokens"]) == (recipe["steps"], recipe["tokens"])
-    if frozen.cpu() == expected["cpu"]:
+    if frozen.cpu() == recipe["cpu"]:
         assert frozen.parameters(folder / "run" / "export") == recipe["parameters"]
         assert figures["eval"] == recipe["eval"]
     assert figures["eval"] == pytest.approx(recipe["eval"], abs=0.02)
