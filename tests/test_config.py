@@ -363,7 +363,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
         (
             {"optimizer": {"schedule": {"kind": "step"}}},
-            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd",
+            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt",
         ),
         (
             {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
