@@ -115,7 +115,8 @@ class InverseSqrt(Schedule):
     kind: str = dataclasses.field(init=False, default="inverse_sqrt")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        return jnp.minimum(_rise(step, warmup_steps), jnp.sqrt(max(warmup_steps, 1) / (step + 1)))
+        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # defined before the segment, too
+        return jnp.minimum(_rise(step, warmup_steps), fall)
 
 
 def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:

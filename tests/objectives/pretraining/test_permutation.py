@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from bertjax.data.batch import place
-from bertjax.data.masking import NgramMasking, SpanMasking, TokenMasking
+from bertjax.data.masking import SpanMasking, TokenMasking
 from bertjax.errors import UserError
 from bertjax.models.config import PRESETS
 from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
 from tests import batches, ragged
 
-NGRAMS = NgramMasking(rate=1 / 6, mask=0.0, random=0.0, longest=5)
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
 ENCODER = dataclasses.replace(
     PRESETS["xlnet_base"], vocab_size=507, layers=2, width=16, heads=2, feedforward=24, max_positions=64,
@@ -90,7 +89,7 @@ def test_packing_changes_no_order():
 
 def test_half_of_the_examples_are_read_from_the_end():
     """With the same predicted tokens as forward, and [CLS] and [SEP] in their places."""
-    forward, backward = PermutationLM(masking=NGRAMS), PermutationLM(masking=NGRAMS, both_directions=True)
+    forward, backward = PermutationLM(), PermutationLM(both_directions=True)
     is_reversed = []
     for epoch in range(20):
         before, after = (features(objective, epoch=epoch) for objective in (forward, backward))
