@@ -1,8 +1,10 @@
 """New words and positions for an export, and pretraining that continues from there."""
 
+import functools
 import itertools
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def write(path, *lines: str):
 def hidden(folder, texts=TEXTS):
     module, params, tokens = bertjax.load(folder)
     tokens_BT = tokens.rows(texts, seq_len=18)
-    encoded = module.apply({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
     return tokens_BT, np.asarray(encoded.hidden), np.asarray(encoded.pooled_BND)
 
 
@@ -52,7 +54,7 @@ def logits(folder, tokens_BT):
         "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
         "mlm_positions_BK": columns_BT,
     }
-    outputs = BERT().apply(BERT().model(model.encoder), model.params, batch)
+    outputs = jax.jit(functools.partial(BERT().apply, BERT().model(model.encoder)))(model.params, batch)
     return np.asarray(outputs["mlm"]), np.asarray(outputs["nsp"])
 
 
@@ -78,7 +80,7 @@ def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):
     assert tokens.encode(["fedcab bbbb ddeee"]) == [[60, 61, *tokens.encode(["dd"])[0], 62]]
     assert module.config.max_positions == 50 and module.config.vocab_size == 63
     tokens_BT = tokens.rows([" ".join(["fedcab"] * 60)], seq_len=50)
-    assert np.isfinite(module.apply({"params": params}, tokens_BT).hidden).all()
+    assert np.isfinite(jax.jit(module.apply)({"params": params}, tokens_BT).hidden).all()
     assert (tmp_path / "new" / "new_pieces.txt").read_text().split() == NEW
     position = params["embeddings"]["position"]
     assert np.array_equal(position[20:40], position[:20]) and np.array_equal(position[40:], position[:10])

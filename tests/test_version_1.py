@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
@@ -49,7 +50,7 @@ def expected() -> dict[str, np.ndarray]:
 def test_an_encoder_gives_the_same_states(folder, name, expected):
     module, params, tokenizer = bertjax.load(VERSION_1 / folder)
     tokens_BT = expected["tokens_BT"]
-    encoded = module.apply({"params": params}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id)
     np.testing.assert_allclose(encoded.hidden, expected[f"{name}/hidden"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(encoded.pooled_BND, expected[f"{name}/pooled"], rtol=1e-5, atol=1e-5)
 
