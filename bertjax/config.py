@@ -21,7 +21,7 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import EvalConfig, LoraConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
@@ -30,6 +30,9 @@ INIT_FROM = "init_from"
 
 # Settings whose `kind` chooses a class.
 _UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES)
+
+# What LoRA freezes by default.
+_ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
 
 # Where data is read and stored, and how many processes prepare it; the content is in the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
@@ -93,6 +96,7 @@ class Config:
         from scratch.
       init_layers: the layers of `init_from` that the run starts with, counted from 0; empty for all of them. DistilBERT
         takes (0, 2, 4, 7, 9, 11) of 12.
+      lora: low-rank adaptation of kernels, which are then frozen.
     """
 
     seed: int = 0
@@ -102,6 +106,7 @@ class Config:
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig = LoraConfig()
     stages: tuple[Stage, ...] = (Stage(),)
     eval: EvalConfig = EvalConfig()
     runtime: RuntimeConfig = RuntimeConfig()
@@ -200,6 +205,14 @@ class Config:
                     f"tasks.{rarest}.weight={weights[rarest]} gives it {share:.3%} of the steps of stages.{index}; the "
                     f"smallest share is {SMALLEST_SHARE:.3%}: raise its weight"
                 )
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Patterns of frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder except for its pooler.
+
+        The pooler counts as a part of the heads: it is the first of the two layers of RoBERTa's classifier.
+        """
+        return self.optimizer.frozen or ((_ENCODER_WITHOUT_POOLER,) if self.lora.rank else ())
 
     @property
     def open_settings(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def run(
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
-        params = multihost_utils.process_allgather(trained.state["params"], tiled=True)
+        params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
         settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
         model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
         processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))

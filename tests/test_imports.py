@@ -33,14 +33,15 @@ ALLOWED = {
     "config": "errors registry renames row_lengths typed data models objectives "
     "training.config training.schedules training.stages",
     "training.param_paths": "errors",
+    "training.lora": "errors training.config",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "errors storage renames typed data hardware export config "
-    "training.config training.parallel training.param_paths training.stages training.state",
+    "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",
-    "training": "errors mesh data models hardware export objectives config opening training.config training.parallel "
-    "training.param_paths training.run training.schedules training.stages training.state",
+    "training": "errors mesh data models hardware export objectives config opening training.config training.lora "
+    "training.parallel training.param_paths training.run training.schedules training.stages training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage data models export config training.config",

@@ -171,6 +171,47 @@ class OptimizerConfig:
         return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
 
 
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation (Hu et al., 2021, arXiv 2106.09685) of kernels W: x W + alpha / rank * x A B, W frozen.
+
+    The encoder is then frozen except for its pooler, unless `optimizer.frozen` lists other parameters.
+
+    Attributes:
+      rank: columns of A and rows of B; 0 adapts no kernel.
+      alpha: numerator of the factor on A B.
+      kernels: regular expression that is searched in the paths of the kernels of the encoder's layers; those of queries
+        and values are the paper's choice (section 7.1).
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    kernels: str = "query|value"
+
+    def __post_init__(self):
+        if self.rank < 0:
+            raise UserError(f"lora.rank={self.rank} must not be negative; 0 adapts no kernel")
+        if not self.alpha > 0.0:
+            raise UserError(f"lora.alpha={self.alpha} must be above 0")
+        _check_pattern("lora.kernels", self.kernels)
+        for field in ("alpha", "kernels"):
+            value = getattr(self, field)
+            if not self.rank and value != getattr(type(self), field):
+                raise UserError(
+                    f"lora.{field}={value!r} has no effect with lora.rank=0; set lora.rank to 8, for example"
+                )
+
+    def adapts(self, path: str) -> bool:
+        """Return whether the parameter of a path is an adapted kernel."""
+        is_kernel = path.startswith("encoder/layers/") and path.endswith("/kernel")
+        return bool(self.rank) and is_kernel and re.search(self.kernels, path) is not None
+
+
+def matches_any(patterns: Iterable[str], path: str) -> bool:
+    """Return whether one of the regular expressions matches a part of a path."""
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
 def _check_pattern(name: str, pattern: str) -> None:
     if not pattern:
         raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")

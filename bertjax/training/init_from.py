@@ -14,6 +14,7 @@ from bertjax.errors import UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.opening import SavedModel
+from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints, fingerprints
@@ -77,6 +78,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
+    ours = {path: shape for path, shape in ours.items() if not is_factor(path)}
     differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]
     missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
     if in_encoder := [path for path in differing if path.startswith(_ENCODER) and path not in missing]:

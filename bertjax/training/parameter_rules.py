@@ -4,6 +4,7 @@ Stacked layers share one path and one array, so what differs between layers vari
 """
 
 import difflib
+import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -13,17 +14,24 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.errors import UserError
-from bertjax.training.config import Multiplier
+from bertjax.training.config import Multiplier, matches_any
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")
 _IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 
-def without_gradient(params: dict, frozen_paths: Sequence[str]) -> dict:
-    """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them."""
-    is_frozen = _matches_any(frozen_paths)
-    return map_with_path(lambda path, leaf: jax.lax.stop_gradient(leaf) if is_frozen(path) else leaf, params)
+def without_gradient(params: dict, frozen_paths: Sequence[str], is_adapted: Callable[[str], bool]) -> dict:
+    """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them.
+
+    Adapted kernels keep theirs: the gradients of their factors follow from it (`bertjax.training.lora`).
+    """
+
+    def stopped(path: str, leaf: jax.Array) -> jax.Array:
+        is_frozen = matches_any(frozen_paths, path) and not is_adapted(path)
+        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+
+    return map_with_path(stopped, params)
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
@@ -75,7 +83,7 @@ def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransforma
 
 def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
     """Apply `trained` to parameters that no pattern matches; the others get updates of 0."""
-    is_frozen = _matches_any(patterns)
+    is_frozen = functools.partial(matches_any, patterns)
 
     def frozen(params: dict) -> dict:
         return map_with_path(lambda path, _: is_frozen(path), params)
@@ -89,10 +97,6 @@ def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> op
     masked = optax.masked(trained, lambda params: jax.tree.map(operator.not_, frozen(params)))
     zeroed = stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
     return optax.chain(zeroed, masked)
-
-
-def _matches_any(patterns: Sequence[str]) -> Callable[[str], bool]:
-    return lambda path: any(re.search(pattern, path) for pattern in patterns)
 
 
 def stateless(check: Callable[[dict], None], update: Callable) -> optax.GradientTransformation:

@@ -23,6 +23,7 @@ from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
+from bertjax.training.lora import add_factors, merge
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
@@ -138,7 +139,7 @@ class Program:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self.config.optimizer)
+        return make_optimizer(dataclasses.replace(self.config.optimizer, frozen=self.config.frozen))
 
     @functools.cached_property
     def abstract_state(self) -> State:
@@ -166,9 +167,20 @@ class Program:
         return init
 
     def params_of(self, task: str, model: Model, key: jax.Array) -> dict:
-        """Return the initial params of a task's model."""
+        """Return the initial params of a task's model, with the factors of LoRA."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
-        return self.config.tasks[task].objective.init(model, key, batch)
+        params = self.config.tasks[task].objective.init(model, key, batch)
+        return add_factors(self.config.lora, params, key, self.config.frozen)
+
+    def merged(self, params: dict) -> dict:
+        """Return trained params as those of an ordinary model, see `bertjax.training.lora`."""
+        return self._merge(params) if self.config.lora.rank else params
+
+    @functools.cached_property
+    def _merge(self) -> Callable[[dict], dict]:
+        merge_factors = functools.partial(merge, self.config.lora)
+        shapes = jax.eval_shape(merge_factors, self.abstract_state["params"])
+        return jax.jit(merge_factors, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
         """Raise UserError unless the devices divide the batches and the weights."""
@@ -234,7 +246,8 @@ class TaskProgram:
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
-            frozen_paths=optimizer.frozen,
+            frozen_paths=config.frozen,
+            lora=config.lora,
             idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             hardware_bits="hardware" in bits or bits == ("auto", "tpu"),

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.training.config import LoraConfig
+from bertjax.training.lora import merge
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of
@@ -35,6 +37,7 @@ class StepContext:
       seed: seed of dropout.
       layout: the mesh, and how weights are sharded on it.
       frozen_paths: regular expressions; parameters whose path matches one get no gradient.
+      lora: which kernels are adapted; their factors are among the params.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
       hardware_bits: whether dropout uses the chip's own random generator instead of threefry.
@@ -49,6 +52,7 @@ class StepContext:
     seed: int
     layout: Layout
     frozen_paths: tuple[str, ...] = ()
+    lora: LoraConfig = LoraConfig()
     idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
     hardware_bits: bool = False
@@ -90,13 +94,17 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
       (gradient, sharded like params; {term: S / W}; {metric: (sum, weight)}; the counts of `consumption`).
     """
     layout = context.layout
+    # Merged before they are gathered: the sums are exact in float32, whatever the compute dtype.
+    params, pull_back = jax.vjp(functools.partial(merge, context.lora), params)
     specs = layout.specs(params)
     gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
         in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES)),
         out_specs=(specs, P(), P(), P()),
     )
-    return gradients_of_shards(params, frozen, batch, shard_keys(context, step, len(batch["tokens_BT"])))
+    keys = shard_keys(context, step, len(batch["tokens_BT"]))
+    gradient, *sums = gradients_of_shards(params, frozen, batch, keys)
+    return *pull_back(gradient), *sums
 
 
 def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array):
@@ -105,7 +113,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):
-        params = without_gradient(params, context.frozen_paths)
+        params = without_gradient(params, context.frozen_paths, context.lora.adapts)
         sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
         return total_loss(objective, losses), (losses, metrics)

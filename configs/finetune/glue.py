@@ -13,6 +13,11 @@ tasks are trained in runs/glue,
 
 prints the row of the paper's table 1.
 
+    python -m bertjax.train --config=configs/finetune/glue.py:RTE-lora --config.init_from=EXPORT --workdir=runs/lora/RTE
+
+`TASK-lora` trains low-rank factors in place of the encoder (Hu et al., 2021, arXiv 2106.09685), with the settings that
+its authors published for RoBERTa-base.
+
 | setting | paper | where | here |
 |---|---|---|---|
 | batch | 32 examples | section 4.1 | 32 on average: short examples share rows |
@@ -22,6 +27,16 @@ prints the row of the paper's table 1.
 | optimizer | Adam with bias correction, weight decay 0.01 | Mosbach et al. (2021), arXiv 2006.04884 | the same |
 | dropout on the pooled [CLS] | 0.1 | section 4.1 | that of the model |
 | runs | several for BERT-Large, the best on dev | section 4.1 | 5 seeds, and their spread |
+
+| setting of `TASK-lora` | the authors' | where | here |
+|---|---|---|---|
+| rank, alpha, weight decay, warm-up | 8, 16, 0.1, 6% of the steps | scripts/roberta_base_*.sh | the same |
+| kernels | of queries and values | paper, section 7.1 | the same |
+| learning rate, epochs, batch | by task, see `LORA` | scripts/roberta_base_*.sh | the same |
+| longest example | 512 tokens | scripts/roberta_base_*.sh | 128 tokens |
+| first model of MRPC, RTE and STS-B | the factors of MNLI | scripts/roberta_base_*.sh | `init_from` |
+
+The scripts are those in examples/NLU of microsoft/LoRA. A batch there is 8 devices times 16 or 32 examples.
 """
 
 import ml_collections
@@ -46,11 +61,22 @@ FURTHER = {"MNLI": {"mismatched": "glue/MNLI/dev_mismatched.tsv"}}
 # 98% and 99.6% full, with attention over half as many tokens. 4 of SST-2's 67,349 sentences are cut to 64 tokens.
 ROWS = {"CoLA": (64, 16), "SST-2": (64, 16)}
 METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1"}
+# {task: (learning rate, epochs, examples of a batch)} of LoRA on RoBERTa-base.
+LORA = {
+    "MNLI": (5e-4, 30.0, 128),
+    "QNLI": (4e-4, 25.0, 256),
+    "QQP": (5e-4, 25.0, 128),
+    "RTE": (5e-4, 80.0, 256),
+    "MRPC": (4e-4, 30.0, 128),
+    "STS-B": (4e-4, 40.0, 128),
+}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    if variant.endswith("-lora"):
+        return _lora(variant.removesuffix("-lora"))
     if variant not in COLUMNS:
-        raise ValueError(f"name a task: {', '.join(COLUMNS)}")
+        raise ValueError(f"name a task: {', '.join(COLUMNS)}, or TASK-lora")
     text, pair, label = COLUMNS[variant]
     objective = {"kind": "classification", "metric": METRICS.get(variant, "accuracy")}
     if variant == "STS-B":
@@ -78,4 +104,15 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.eval = {"every": 0, "rows": 0, "samples": 0}
     # On a CPU, unrolling makes a step of six layers 4% to 15% faster and does not lengthen compilation.
     config.runtime = {"keep_best": 1, "unroll": True}
+    return config
+
+
+def _lora(task: str) -> ml_collections.ConfigDict:
+    if task not in LORA:
+        raise ValueError(f"{task}-lora has no published settings; choose among {', '.join(LORA)}")
+    config = get_config(task)
+    learning_rate, epochs, examples = LORA[task]
+    config.lora = {"rank": 8, "alpha": 16.0, "kernels": "query|value"}
+    config.optimizer = {"learning_rate": learning_rate, "warmup_share": 0.06, "weight_decay": 0.1}
+    config.stages[0].update({"epochs": epochs, "examples": examples})
     return config

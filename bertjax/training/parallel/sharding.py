@@ -30,7 +30,7 @@ ENCODER_RULES: Rules = (
     (r"encoder/.*(bias|scale)$", P()),
     (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),
 )
-HEAD_RULES: Rules = ((r"(^|/)heads/", P()),)
+HEAD_RULES: Rules = ((r"(^|/)heads/", P()), (r"(^|/)lora/", P()))
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:

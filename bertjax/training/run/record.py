@@ -18,7 +18,8 @@ from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
-from bertjax.training.config import Stage
+from bertjax.training.config import LoraConfig, Stage
+from bertjax.training.lora import merge
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at
@@ -148,6 +149,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     try:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
+        lora = typed.build(LoraConfig, settings.get("lora", {}), "lora", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({error}); restore it") from error
     last = sum(stage.steps for stage in stages) - 1
@@ -155,7 +157,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     return Export(
         settings=settings,
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
-        params=jax.tree.map(np.asarray, restored.tree["params"]),
+        params=jax.tree.map(np.asarray, merge(lora, restored.tree["params"])),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
     )

@@ -1,0 +1,74 @@
+"""LoRA, low-rank adaptation (Hu et al., 2021, arXiv 2106.09685), as a function of the params.
+
+A kernel W of the encoder's layers is frozen, and W + alpha / rank * A B takes its place. The factors are leaves of
+their own: `lora/<path of the kernel>/a` [L, in, rank] and `.../b` [L, rank, out]. The step adds their products to the
+kernels before the model runs, so no module knows of them, and a merged model is an ordinary one.
+"""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bertjax.errors import UserError
+from bertjax.training.config import LoraConfig, matches_any
+
+ROOT = "lora"
+
+
+def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[str, ...]) -> dict:
+    """Return params with new factors; the merged kernels are unchanged, because B is 0.
+
+    A is normal with the variance 1 / (3 in), which is that of the authors' uniform initialization (loralib).
+
+    Args:
+      config: which kernels are adapted, and the rank.
+      params: the params of a model.
+      key: the key of A; the values of each A also depend on its path.
+      frozen: patterns of frozen params; they must cover the adapted kernels.
+
+    Raises:
+      UserError: no kernel is adapted, an adapted kernel would also be trained, or its factors would not.
+    """
+    if not config.rank:
+        return params
+    flat = flatten_dict(params, sep="/")
+    adapted = [path for path in flat if config.adapts(path)]
+    if not adapted:
+        kernels = [path for path in flat if path.startswith("encoder/layers/") and path.endswith("/kernel")]
+        raise UserError(f"lora.kernels={config.kernels!r} matches no kernel; choose among {', '.join(kernels)}")
+    if trained := [path for path in adapted if not matches_any(frozen, path)]:
+        raise UserError(
+            f"optimizer.frozen={list(frozen)} would train {trained[0]}, which lora adapts; add "
+            f"'{trained[0]}$' to optimizer.frozen, or leave optimizer.frozen empty"
+        )
+    if held := [path for path in adapted if matches_any(frozen, f"{ROOT}/{path}/a")]:
+        raise UserError(
+            f"optimizer.frozen={list(frozen)} would freeze {ROOT}/{held[0]}/a, which lora trains; start its patterns "
+            "with ^"
+        )
+    for path in adapted:
+        *layers, inputs, outputs = flat[path].shape
+        draw = jax.random.fold_in(key, zlib.crc32(path.encode()))
+        flat[f"{ROOT}/{path}/a"] = jax.random.normal(draw, (*layers, inputs, config.rank)) * (3 * inputs) ** -0.5
+        flat[f"{ROOT}/{path}/b"] = jnp.zeros((*layers, config.rank, outputs))
+    return unflatten_dict(flat, sep="/")
+
+
+def merge(config: LoraConfig, params: dict) -> dict:
+    """Return params without factors: alpha / rank * A B is added to each adapted kernel, in float32."""
+    if not config.rank:
+        return params
+    flat = flatten_dict(params, sep="/")
+    merged = {path: leaf for path, leaf in flat.items() if not is_factor(path)}
+    for path in filter(config.adapts, merged):
+        a, b = (flat[f"{ROOT}/{path}/{name}"] for name in "ab")
+        product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+        merged[path] = jax.lax.stop_gradient(merged[path]) + config.alpha / config.rank * product
+    return unflatten_dict(merged, sep="/")
+
+
+def is_factor(path: str) -> bool:
+    """Return whether a param is one of the factors."""
+    return path.startswith(f"{ROOT}/")
