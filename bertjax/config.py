@@ -173,6 +173,11 @@ class Config:
                     f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
                     "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
+            if task.objective.needs_dropout and not self.model.dropout and not self.model.attention_dropout:
+                raise UserError(
+                    "model.dropout=0.0 and model.attention_dropout=0.0 make both views of a text equal, which "
+                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares; set model.dropout=0.1"
+                )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, self.model.task_types):
                 raise UserError(

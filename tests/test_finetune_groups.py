@@ -62,6 +62,19 @@ def test_pairs_find_each_other(tmp_path):
     assert len(predictions) == 48 and predictions[0].keys() == {"one", "two", "cosine"}
 
 
+def test_texts_alone_order_pairs_by_similarity(tmp_path):
+    """SimCSE sees no pair: texts with the same person become more similar than texts with different ones."""
+    texts, dev = tmp_path / "train.txt", labeled_files.similar(tmp_path / "dev.jsonl", 48, seed=1)
+    records = runs.records(labeled_files.similar(tmp_path / "pairs.jsonl", 160))
+    texts.write_text("".join(record["one"] + "\n" for record in records))
+    run, dropout = tmp_path / "run", "--config.model.dropout=0.1"
+    assert finetune("embeddings.py:simcse-smoke", "embeddings", texts, dev, run, *pair_columns("score"), dropout) == 0
+    losses, scores = course(run, "train/embedding_loss"), course(run, "eval/heldout/spearman")
+    assert np.mean(losses[-3:]) < losses[0] - 0.3 and len(scores) == 1
+    predictions = runs.records(run / "predictions" / "heldout.jsonl")
+    assert len(predictions) == 48 and predictions[0].keys() >= {"one", "two", "score", "cosine"}
+
+
 def test_choices_are_learned(tmp_path):
     """The rows of 48 tokens are longer than the position table, the examples are not."""
     files, run = files_of(labeled_files.choices, tmp_path), tmp_path / "run"
@@ -113,6 +126,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, more, complaint):
         ("embeddings.py:NLI", (1.0, 256, 32, 2e-5)),
         ("embeddings.py:STS-B", (4.0, 256, 32, 2e-5)),
         ("embeddings.py:pairs", (3.0, 64, 1024, 5e-5)),
+        ("embeddings.py:simcse", (1.0, 64, 128, 3e-5)),
         ("choices.py", (3.0, 512, 64, 2e-5)),
         ("choices.py:race", (4.0, 2048, 64, 1e-5)),
     ],

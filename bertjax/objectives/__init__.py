@@ -25,6 +25,7 @@ KINDS = {
     "embedding_classification": "bertjax.objectives.finetuning.embeddings:EmbeddingClassification",
     "embedding_regression": "bertjax.objectives.finetuning.embeddings:EmbeddingRegression",
     "embedding_contrastive": "bertjax.objectives.finetuning.embeddings:EmbeddingContrastive",
+    "embedding_simcse": "bertjax.objectives.finetuning.embeddings:EmbeddingSimCSE",
 }
 
 OBJECTIVES = Union("objective", Objective, default="bert", kinds=KINDS)

@@ -46,6 +46,7 @@ class Objective:
       classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
         change them.
+      needs_dropout: whether its terms compare two views of a text that differ only by dropout.
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
       teacher: export folder of a model that gives targets. An objective with a teacher makes this a field.
       bound_teacher: that model, once `bind_teacher` was called.
@@ -56,6 +57,7 @@ class Objective:
     tuned_settings: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False
+    needs_dropout: ClassVar[bool] = False
     group: ClassVar[int] = 1
     teacher: ClassVar[str] = ""
     bound_teacher: ClassVar[Teacher | None] = None

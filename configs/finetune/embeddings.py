@@ -12,11 +12,19 @@ model (docs/guides/huggingface.md).
 This one needs only pairs of texts that belong together. It learns to find the second text of a pair among all second
 texts of the batch, as supervised SimCSE does (Gao et al., 2021, arXiv 2104.08821), without hard negatives.
 
+    python -m bertjax.train --config=configs/finetune/embeddings.py:simcse --config.init_from=EXPORT \
+        --workdir=runs/simcse
+
+This one needs only texts, one on each line. Each text is its own pair, and dropout makes the two views of it differ:
+unsupervised SimCSE (Gao et al., 2021, section 3). The best checkpoint is the one with the highest Spearman correlation
+on the development set of STS-B.
+
 Files, relative to the current folder (`--config.tasks.embeddings.examples.train=` and `...heldout=` name others):
 - nli/train.tsv and nli/dev.tsv with columns sentence1, sentence2, label: SNLI and MultiNLI one after the other, without
   the pairs that have no gold label
 - glue/STS-B/train.tsv and dev.tsv
 - pairs/train.tsv and dev.tsv with columns sentence1, sentence2
+- texts/train.txt with a text on each line, and glue/STS-B/dev.tsv, for simcse
 
 `bertjax.predict --do=embed` computes the vectors of new sentences.
 
@@ -36,16 +44,23 @@ Files, relative to the current folder (`--config.tasks.embeddings.examples.train
 | pairs: longest text | 32 tokens | SimCSE, run_sup_example.sh | the same, half a row |
 | pairs: pooling | [CLS] with a dense layer and tanh | SimCSE, run_sup_example.sh | the mean, without the layer |
 | pairs: warm-up | none | SimCSE, run_sup_example.sh | the same |
+| simcse: temperature | 0.05 | SimCSE, section 3; run_unsup_example.sh | the same |
+| simcse: epochs, longest text | 1, 32 tokens | SimCSE, run_unsup_example.sh | the same |
+| simcse: batch, learning rate | 64 texts, 3e-5 (BERT-base) | SimCSE, README.md | the same, 64 on average |
+| simcse: evaluation | STS-B's dev set, every 125 steps | SimCSE, run_unsup_example.sh | the same |
+| simcse: pooling | [CLS], with an MLP in training | SimCSE, README.md | the mean |
+| simcse: texts | a million sentences of Wikipedia | SimCSE, README.md | yours |
 
-training_stsbenchmark.py and run_sup_example.sh are the scripts that the authors published with their code.
+training_stsbenchmark.py, run_sup_example.sh and run_unsup_example.sh are the scripts that the authors published with
+their code. README.md of SimCSE has other rates for other models: 512 texts and 1e-5 for RoBERTa-base, for example.
 
-`embeddings.py:NLI-smoke`, `:STS-B-smoke` and `:pairs-smoke` are the same with short rows and a high learning rate, for
-a very small model and a few pairs.
+`embeddings.py:NLI-smoke`, `:STS-B-smoke`, `:pairs-smoke` and `:simcse-smoke` are the same with short rows and a high
+learning rate, for a very small model and a few pairs.
 """
 
 import ml_collections
 
-VARIANTS = ("NLI", "STS-B", "pairs")
+VARIANTS = ("NLI", "STS-B", "pairs", "simcse")
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
@@ -56,6 +71,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "NLI": ({"kind": "embedding_classification"}, "nli", "label"),
         "STS-B": ({"kind": "embedding_regression", "full_score": 5.0}, "glue/STS-B", "score"),
         "pairs": ({"kind": "embedding_contrastive", "temperature": 0.05}, "pairs", ""),
+        "simcse": ({"kind": "embedding_simcse", "temperature": 0.05}, "glue/STS-B", "score"),
     }[variant]
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
@@ -79,7 +95,13 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.stages = [{"epochs": 3.0, "seq_len": 64, "examples": 2 * 512}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}
     config.runtime = {"keep_best": 1}
+    if variant == "simcse":
+        config.tasks["embeddings"]["examples"].update({"kind": "repeated_text", "train": "texts/train.txt"})
+        config.optimizer = {"learning_rate": 3e-5, "warmup_steps": 0}
+        config.stages = [{"epochs": 1.0, "seq_len": 64, "examples": 2 * 64}]
+        config.eval["every"] = 125
     if smoke:
         config.optimizer["learning_rate"] = 3e-3
         config.stages[0].update({"seq_len": 32, "examples": 2 * 16})
+        config.eval["every"] = 0
     return config

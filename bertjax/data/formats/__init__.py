@@ -22,6 +22,7 @@ LABELED_KINDS = {
     "tagged": "bertjax.data.labeled.tagged:Tagged",
     "questions": "bertjax.data.labeled.questions:Questions",
     "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
+    "repeated_text": "bertjax.data.labeled.repeated:RepeatedText",
     "choices": "bertjax.data.labeled.choices:Choices",
     "race": "bertjax.data.labeled.race:Race",
 }

@@ -169,3 +169,32 @@ class EmbeddingContrastive(EmbeddingObjective):
         own = shard_index() * len(weights) + jnp.arange(len(weights))
         loss, correct = classification_term(scores, own, weights)
         return {self.term: loss}, {"accuracy": (correct, weights.sum())}
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSimCSE(EmbeddingContrastive):
+    """Each text finds its other view among those of the batch; the views differ by dropout (unsupervised SimCSE).
+
+    Gao et al. (2021, arXiv 2104.08821, section 3). The examples are `repeated_text`. Without dropout, as in an
+    evaluation, both views are equal, so `accuracy` is that of the held-out pairs.
+
+    Attributes:
+      metric: metric that chooses the best checkpoint: `spearman`, the correlation of the cosine with the scores of the
+        held-out pairs; empty for the loss, if they have none.
+    """
+
+    metric: str = "spearman"
+    needs_dropout: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.metric not in ("", "spearman", "pearson"):
+            raise UserError(f"objective.metric={self.metric!r} is unknown; choose spearman, pearson or '' for the loss")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ("side", "pair_label") if self.metric else ("side",)
+
+    @property
+    def best_metric(self) -> str:
+        return self.metric

@@ -1,5 +1,7 @@
 """Losses on pairs of embeddings: equal to numpy, and equal on packed rows and rows of one pair."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +11,13 @@ from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.finetuning.embeddings import EmbeddingClassification, EmbeddingContrastive, EmbeddingRegression
+from bertjax.objectives.finetuning.embeddings import (
+    EmbeddingClassification,
+    EmbeddingContrastive,
+    EmbeddingRegression,
+    EmbeddingSimCSE,
+)
+from bertjax.objectives.losses import cosine
 from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
 
 CLASSES = ("contradiction", "entailment", "neutral")
@@ -159,3 +167,40 @@ def test_wrong_settings_are_errors(objective, more, complaint):
     with pytest.raises(UserError, match=complaint):
         from_dict({"tasks": {"task": task}} | more)
     from_dict({"tasks": {"task": task | {"objective": {"kind": "embedding_regression"}}}} | more)
+
+
+def test_two_views_of_a_text_differ_only_by_dropout():
+    """Both embeddings are equal without dropout, and differ with it."""
+    objective = EmbeddingSimCSE()
+    single = examples([6, 9, 4], {"side": np.zeros(3, np.int32)})
+    twice = single.take(np.repeat(np.arange(3), 2))
+    twice = dataclasses.replace(twice, ids=np.arange(6), labels={"side": np.array([0, 1] * 3, np.int32)})
+    batch = batch_of(objective, twice, [[0, 1, 2, 3], [4, 5, -1, -1]])
+    module, params = module_and_params(objective, batch)
+    views = jax.jit(lambda params, key: objective.apply(module, params, batch, key))
+    first, second = views(params, None)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+
+    dropping = objective.model(dataclasses.replace(ENCODER, dropout=0.1))
+    views = jax.jit(lambda params, key: objective.apply(dropping, params, batch, key))
+    first, second = views(params, jax.random.key(0))
+    cosines = np.asarray(cosine(first, second))[batch["weights_BP"] > 0]
+    assert len(cosines) == 3 and cosines.max() < 0.9999 and cosines.min() > 0.3
+
+
+def test_a_model_without_dropout_is_refused():
+    settings = {
+        "model": {"dropout": 0.0, "attention_dropout": 0.0},
+        "tasks": {"texts": {"objective": {"kind": "embedding_simcse"}, "examples": {"kind": "repeated_text"}}},
+        "optimizer": {"warmup_steps": 0},
+    }
+    with pytest.raises(UserError, match=r"model.dropout=0.0 and model.attention_dropout=0.0 make both views of a text"):
+        from_dict(settings)
+    from_dict(settings | {"model": {"dropout": 0.1}})
+
+
+def test_a_metric_of_scores_needs_held_out_scores():
+    examples = {"kind": "repeated_text", "label": ""}
+    task = {"objective": {"kind": "embedding_simcse"}, "examples": examples}
+    with pytest.raises(UserError, match="learns the label pair_label, which examples.kind=repeated_text does not have"):
+        from_dict({"tasks": {"texts": task}, "optimizer": {"warmup_steps": 0}})
