@@ -21,7 +21,8 @@ from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.config import EvalConfig, LoraConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.lora import LoraConfig
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
@@ -145,6 +146,12 @@ class Config:
 
     def _check_depths(self) -> None:
         depths = [self.layers_at(index) for index in range(len(self.stages))]
+        for index, (stage, depth) in enumerate(zip(self.stages, depths)):
+            if stage.frozen_layers > depth:
+                raise UserError(
+                    f"stages.{index}.frozen_layers={stage.frozen_layers} exceeds the {depth} layers of the encoder; "
+                    f"lower it, {depth} freezes them all"
+                )
         for index, (before, after) in enumerate(zip(depths, depths[1:]), 1):
             if after not in (before, 2 * before):
                 raise UserError(

@@ -28,12 +28,12 @@ ALLOWED = {
     "objectives": "errors registry mesh data models export",
     "training.schedules": "errors registry",
     "training.config": "errors models training.schedules",
+    "training.lora": "errors training.config",
     "training.stages": "data training.config training.schedules",
     "row_lengths": "errors renames typed data models training.config",
     "config": "errors registry renames row_lengths typed data models objectives "
-    "training.config training.schedules training.stages",
+    "training.config training.lora training.schedules training.stages",
     "training.param_paths": "errors",
-    "training.lora": "errors training.config",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "errors storage renames typed data hardware export config "

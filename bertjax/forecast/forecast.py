@@ -133,7 +133,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
     usable = usable_memory(program.mesh.devices.flat[0])
     started = time.monotonic()
-    traced = of_task.chunk.trace(*arguments)
+    traced = of_task.chunk_at(stage).trace(*arguments)
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():

@@ -26,6 +26,8 @@ class Stage:
       warmup_steps: steps of the rise to that peak.
       tasks: names of the tasks that take turns in this stage; empty for all.
       layers: depth of the encoder in this stage, if it grows from stage to stage; 0 for the whole depth.
+      frozen: regular expressions; parameters whose path matches one, and their moments, do not change in this stage.
+      frozen_layers: number of the lowest layers that do not change in this stage, the embeddings with them; 0 for none.
     """
 
     steps: int | None = None
@@ -37,6 +39,8 @@ class Stage:
     warmup_steps: int = 0
     tasks: tuple[str, ...] = ()
     layers: int = 0
+    frozen: tuple[str, ...] = ()
+    frozen_layers: int = 0
 
     def __post_init__(self):
         if self.steps is None and not self.epochs:
@@ -67,7 +71,9 @@ class Stage:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UserError(f"{name}.{field}={value} must be at least 1")
-        for field in ("epochs", "examples", "learning_rate", "warmup_steps", "layers"):
+        for index, pattern in enumerate(self.frozen):
+            check_pattern(f"{name}.frozen.{index}", pattern)
+        for field in ("epochs", "examples", "learning_rate", "warmup_steps", "layers", "frozen_layers"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.warmup_steps and not self.learning_rate:
@@ -106,6 +112,8 @@ class OptimizerConfig:
       b2: decay of the second moment.
       epsilon: constant that is added to the root of the second moment.
       weight_decay: decoupled weight decay; biases and layer norms have none.
+      bias_correction: whether the moments are corrected for their start at 0 (Kingma & Ba, 2015, arXiv 1412.6980);
+        BERT's published optimizer does not.
       clip_norm: largest global norm of the gradient; 0 does not clip.
       layer_decay: factor on the learning rate with every layer from the heads down to the embeddings (Howard & Ruder,
         2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
@@ -126,6 +134,7 @@ class OptimizerConfig:
     b2: float = 0.999
     epsilon: float = 1e-6
     weight_decay: float = 0.01
+    bias_correction: bool = True
     clip_norm: float = 1.0
     layer_decay: float = 1.0
     layer_decay_offset: int = 1
@@ -156,7 +165,7 @@ class OptimizerConfig:
             )
         for index, multiplier in enumerate(self.multipliers):
             name = f"optimizer.multipliers.{index}"
-            _check_pattern(f"{name}.path", multiplier.path)
+            check_pattern(f"{name}.path", multiplier.path)
             if not multiplier.factor > 0.0:
                 raise UserError(
                     f"{name}.factor={multiplier.factor} must be above 0; to freeze parameters use optimizer.frozen"
@@ -164,47 +173,11 @@ class OptimizerConfig:
             if multiplier.by_layer and not min(multiplier.by_layer) >= 0.0:
                 raise UserError(f"{name}.by_layer={list(multiplier.by_layer)} must not be negative")
         for index, pattern in enumerate(self.frozen):
-            _check_pattern(f"optimizer.frozen.{index}", pattern)
+            check_pattern(f"optimizer.frozen.{index}", pattern)
 
     def warmup(self, steps: int) -> int:
         """Return the number of warm-up steps in a run of `steps` steps."""
         return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
-
-
-@dataclasses.dataclass(frozen=True)
-class LoraConfig:
-    """Low-rank adaptation (Hu et al., 2021, arXiv 2106.09685) of kernels W: x W + alpha / rank * x A B, W frozen.
-
-    The encoder is then frozen except for its pooler, unless `optimizer.frozen` lists other parameters.
-
-    Attributes:
-      rank: columns of A and rows of B; 0 adapts no kernel.
-      alpha: numerator of the factor on A B.
-      kernels: regular expression that is searched in the paths of the kernels of the encoder's layers; those of queries
-        and values are the paper's choice (section 7.1).
-    """
-
-    rank: int = 0
-    alpha: float = 16.0
-    kernels: str = "query|value"
-
-    def __post_init__(self):
-        if self.rank < 0:
-            raise UserError(f"lora.rank={self.rank} must not be negative; 0 adapts no kernel")
-        if not self.alpha > 0.0:
-            raise UserError(f"lora.alpha={self.alpha} must be above 0")
-        _check_pattern("lora.kernels", self.kernels)
-        for field in ("alpha", "kernels"):
-            value = getattr(self, field)
-            if not self.rank and value != getattr(type(self), field):
-                raise UserError(
-                    f"lora.{field}={value!r} has no effect with lora.rank=0; set lora.rank to 8, for example"
-                )
-
-    def adapts(self, path: str) -> bool:
-        """Return whether the parameter of a path is an adapted kernel."""
-        is_kernel = path.startswith("encoder/layers/") and path.endswith("/kernel")
-        return bool(self.rank) and is_kernel and re.search(self.kernels, path) is not None
 
 
 def matches_any(patterns: Iterable[str], path: str) -> bool:
@@ -212,7 +185,8 @@ def matches_any(patterns: Iterable[str], path: str) -> bool:
     return any(re.search(pattern, path) for pattern in patterns)
 
 
-def _check_pattern(name: str, pattern: str) -> None:
+def check_pattern(name: str, pattern: str) -> None:
+    """Raise UserError unless a setting is a regular expression that is not empty."""
     if not pattern:
         raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
     try:
@@ -292,6 +266,7 @@ class RuntimeConfig:
       steps_per_call: steps in one dispatch to the device; more than 1 helps if a step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
+      gradient_norms: whether the norm of the gradient is also logged for each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
       keep: number of newest checkpoints to keep.
       keep_every: also keep one checkpoint in this many steps; 0 for none.
@@ -313,6 +288,7 @@ class RuntimeConfig:
     steps_per_call: int = 1
     workers: int = 0
     log_every: int = 10
+    gradient_norms: bool = False
     save_every: int = 1000
     keep: int = 3
     keep_every: int = 0

@@ -1,8 +1,9 @@
-"""Floating-point operations of the training steps of a task, by formula."""
+"""Floating-point operations of the training steps of a task, by formula, and the counts that they follow from."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 
@@ -21,7 +22,7 @@ class StepFlops:
     parts: tuple[FlopsPart, ...]
 
     def useful(self, counts: Counts) -> float:
-        """Return the operations on real tokens, for the counts of `step.consumption`."""
+        """Return the operations on real tokens, for the counts of `consumption`."""
         return sum(_operations(part, counts) for part in self.parts)
 
     def executed(self, batches: dict[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
@@ -40,3 +41,18 @@ def _operations(part: FlopsPart, counts: Counts) -> float:
     encoder = encoder_products(part.encoder, counts, part.read, part.queries)
     heads = sum(products * getattr(counts, unit) for unit, products in part.heads.items())
     return 2.0 * (encoder * (3 if part.backward == "all" else 1) + heads * (1 if part.backward == "none" else 3))
+
+
+def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions, of
+    examples, and of rows that are not empty."""
+    slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])
+    lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
+    predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
+    return {
+        "tokens": jnp.sum(lengths_BN),
+        "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),
+        "predictions": jnp.asarray(sum(predicted)),
+        "examples": jnp.sum(lengths_BN > 0),
+        "rows": jnp.sum(jnp.any(lengths_BN > 0, axis=1)),
+    }

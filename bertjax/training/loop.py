@@ -168,14 +168,14 @@ class Loop:
             spec = self._timetable.at(step)
             task = self._program.at(spec.stage).tasks[spec.task]
             self._log.dispatched(task.flops.executed(global_batches))
-            arguments = (self._state, task.frozen, global_batches)
+            chunk, arguments = task.chunk_at(spec.stage), (self._state, task.frozen, global_batches)
             shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
-                self._state, metrics = task.chunk(*arguments)
+                self._state, metrics = chunk(*arguments)
             else:  # the first call returns when the program is compiled, every later one at once
                 compiled.add(shapes)
                 with self._log.spending("compile"), self._watchdog.paused():
-                    self._state, metrics = task.chunk(*arguments)
+                    self._state, metrics = chunk(*arguments)
             self._queue.put(step + 1, metrics)
             yield step, end
             step = end

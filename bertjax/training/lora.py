@@ -5,6 +5,8 @@ their own: `lora/<path of the kernel>/a` [L, in, rank] and `.../b` [L, rank, out
 kernels before the model runs, so no module knows of them, and a merged model is an ordinary one.
 """
 
+import dataclasses
+import re
 import zlib
 
 import jax
@@ -12,9 +14,45 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.errors import UserError
-from bertjax.training.config import LoraConfig, matches_any
+from bertjax.training.config import check_pattern, matches_any
 
 ROOT = "lora"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation (Hu et al., 2021, arXiv 2106.09685) of kernels W: x W + alpha / rank * x A B, W frozen.
+
+    The encoder is then frozen except for its pooler, unless `optimizer.frozen` lists other parameters.
+
+    Attributes:
+      rank: columns of A and rows of B; 0 adapts no kernel.
+      alpha: numerator of the factor on A B.
+      kernels: regular expression that is searched in the paths of the kernels of the encoder's layers; those of queries
+        and values are the paper's choice (section 7.1).
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    kernels: str = "query|value"
+
+    def __post_init__(self):
+        if self.rank < 0:
+            raise UserError(f"lora.rank={self.rank} must not be negative; 0 adapts no kernel")
+        if not self.alpha > 0.0:
+            raise UserError(f"lora.alpha={self.alpha} must be above 0")
+        check_pattern("lora.kernels", self.kernels)
+        for field in ("alpha", "kernels"):
+            value = getattr(self, field)
+            if not self.rank and value != getattr(type(self), field):
+                raise UserError(
+                    f"lora.{field}={value!r} has no effect with lora.rank=0; set lora.rank to 8, for example"
+                )
+
+    def adapts(self, path: str) -> bool:
+        """Return whether the parameter of a path is an adapted kernel."""
+        is_kernel = path.startswith("encoder/layers/") and path.endswith("/kernel")
+        return bool(self.rank) and is_kernel and re.search(self.kernels, path) is not None
 
 
 def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[str, ...]) -> dict:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.training.adam import scale_by_adam
 from bertjax.training.config import OptimizerConfig
 from bertjax.training.param_paths import map_with_path, matches
 from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
@@ -16,15 +17,15 @@ def decay_mask(params: dict) -> dict:
     return map_with_path(lambda path, _: not _IS_VECTOR(path), params)
 
 
-def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:
     """Return the transformation from gradients to updates; the learning rate is not part of it.
 
-    It clips by global norm and applies Adam with bias correction, decoupled weight decay and, for LAMB, the trust
-    ratio. Frozen parameters have no moments, do not count in the norm, and get updates of 0. Creating the optimizer's
-    state raises UserError if a pattern of the configuration matches no parameter.
+    It clips by global norm and applies Adam, decoupled weight decay and, for LAMB, the trust ratio. Frozen parameters
+    have no moments, do not count in the norm, and get updates of 0. Creating the optimizer's state raises UserError if
+    a pattern of the configuration matches no parameter. For `counts_by_leaf` see `scale_by_adam`.
     """
     steps = [
-        optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon),
+        scale_by_adam(config.b1, config.b2, config.epsilon, config.bias_correction, counts_by_leaf),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
     ]
     if config.clip_norm:

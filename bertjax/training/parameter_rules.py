@@ -3,11 +3,13 @@
 Stacked layers share one path and one array, so what differs between layers varies along its first axis.
 """
 
+import dataclasses
 import difflib
 import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +20,61 @@ from bertjax.training.config import Multiplier, matches_any
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")
-_IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
+IS_ENCODER_LAYER = matches(r"^(lora/)?encoder/layers/")
+# What comes before the path of a param in the state of an optimizer.
+_IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
+IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 
-def without_gradient(params: dict, frozen_paths: Sequence[str], is_adapted: Callable[[str], bool]) -> dict:
-    """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them.
+@dataclasses.dataclass(frozen=True)
+class Freezing:
+    """The parameters that do not change: in the whole run, and in a stage, which keeps their moments, too.
 
-    Adapted kernels keep theirs: the gradients of their factors follow from it (`bertjax.training.lora`).
+    Attributes:
+      patterns: regular expressions on the paths of parameters that the run freezes; they have no moments.
+      paths: paths of parameters that the stage freezes.
+      layers: number of the lowest layers of the encoder that the stage freezes, too. A row that several layers share is
+        frozen if all of them are.
+      depth: L, the number of layers of the encoder.
     """
 
-    def stopped(path: str, leaf: jax.Array) -> jax.Array:
-        is_frozen = matches_any(frozen_paths, path) and not is_adapted(path)
-        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+    patterns: tuple[str, ...] = ()
+    paths: frozenset[str] = frozenset()
+    layers: int = 0
+    depth: int = 0
 
-    return map_with_path(stopped, params)
+    def without_gradient(self, params: dict, is_adapted: Callable[[str], bool]) -> dict:
+        """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them.
+
+        Adapted kernels keep theirs: the gradients of their factors follow from it (`bertjax.training.lora`).
+        """
+
+        def stopped(path: str, leaf: jax.Array) -> jax.Array:
+            is_frozen = (matches_any(self.patterns, path) or path in self.paths) and not is_adapted(path)
+            return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+
+        return map_with_path(stopped, params)
+
+    def hold(self, new: Any, old: Any) -> Any:
+        """Return a tree with the leaves of `new`, and those of `old` for what the stage freezes.
+
+        Args:
+          new, old: trees like the params, or like the state of an optimizer, whose paths end with those of params.
+        """
+        if not self.paths and not self.layers:
+            return new
+
+        def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
+            path = _IN_STATE.sub("", path_of(key_path))
+            if path in self.paths:
+                return old
+            if self.layers and IS_ENCODER_LAYER(path):
+                rows = new.shape[0]
+                last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)
+                return jnp.where((last_layers <= self.layers).reshape(-1, *[1] * (new.ndim - 1)), old, new)
+            return new
+
+        return jax.tree_util.tree_map_with_path(choose, new, old)
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
@@ -49,7 +92,7 @@ def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
                 last_layers = (1 + jnp.arange(rows)) * (layers // rows)
                 factors = decay ** (layers + offset - last_layers)
                 return update * factors.reshape(-1, *[1] * (update.ndim - 1))
-            return update * decay ** (layers + offset) if _IS_EMBEDDING(path) else update
+            return update * decay ** (layers + offset) if IS_EMBEDDING(path) else update
 
         return map_with_path(scaled, updates), state
 
@@ -69,7 +112,7 @@ def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransforma
         layers = {path: leaf.shape[0] for path, leaf in _leaves(params).items() if IS_STACKED(path)}
         for index, multiplier in enumerate(multipliers):
             name = f"optimizer.multipliers.{index}"
-            paths = _find(f"{name}.path", multiplier.path, params)
+            paths = find_paths(f"{name}.path", multiplier.path, params)
             for path in paths if multiplier.by_layer else []:
                 if layers.get(path) != len(multiplier.by_layer):
                     has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
@@ -90,7 +133,7 @@ def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> op
 
     def check(params: dict) -> None:
         for index, pattern in enumerate(patterns):
-            _find(f"optimizer.frozen.{index}", pattern, params)
+            find_paths(f"optimizer.frozen.{index}", pattern, params)
         if all(map(is_frozen, _leaves(params))):
             raise UserError(f"optimizer.frozen={list(patterns)} leaves no parameter to train; freeze fewer")
 
@@ -118,7 +161,7 @@ def _leaves(params: dict) -> dict[str, jax.Array]:
     return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def _find(name: str, pattern: str, params: dict) -> list[str]:
+def find_paths(name: str, pattern: str, params: dict) -> list[str]:
     """Return the paths that match a pattern.
 
     Raises:

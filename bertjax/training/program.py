@@ -6,7 +6,6 @@ devices may be descriptions of devices that are not there.
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable
 
 import jax
@@ -16,20 +15,29 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
+from bertjax.errors import UserError
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
-from bertjax.training.config import Stage
+from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors, merge
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, replicated, shardings
+from bertjax.training.parallel.sharding import (
+    COUNT_RULES,
+    ENCODER_RULES,
+    HEAD_RULES,
+    check_batch,
+    replicated,
+    shardings,
+)
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of
+from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
@@ -110,6 +118,7 @@ class Program:
         return Layout(
             mesh=mesh,
             rules=(
+                *COUNT_RULES,
                 *(rule for objective in objectives for rule in objective.sharding_rules),
                 *ENCODER_RULES,
                 *HEAD_RULES,
@@ -139,7 +148,10 @@ class Program:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(dataclasses.replace(self.config.optimizer, frozen=self.config.frozen))
+        has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in self.config.stages)
+        return make_optimizer(
+            dataclasses.replace(self.config.optimizer, frozen=self.config.frozen), counts_by_leaf=has_frozen_stages
+        )
 
     @functools.cached_property
     def abstract_state(self) -> State:
@@ -188,6 +200,27 @@ class Program:
             if stage.batch is not None:
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
+            self.frozen_paths_at(index)
+
+    def frozen_paths_at(self, stage: int) -> frozenset[str]:
+        """Return the paths of the parameters that a stage freezes as a whole; `frozen_layers` adds rows of others.
+
+        Raises:
+          UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
+        """
+        settings, params = self.config.stages[stage], self.at(stage).abstract_state["params"]
+        patterns = {f"stages.{stage}.frozen.{index}": pattern for index, pattern in enumerate(settings.frozen)}
+        frozen = {path for name, pattern in patterns.items() for path in find_paths(name, pattern, params)}
+        if settings.frozen_layers:
+            frozen |= set(filter(IS_EMBEDDING, paths_of(params)))
+        if settings.frozen_layers == self.config.layers_at(stage):
+            frozen |= set(filter(IS_ENCODER_LAYER, paths_of(params)))
+        if not {path for path in paths_of(params) if not matches_any(self.config.frozen, path)} - frozen:
+            raise UserError(
+                f"stages.{stage}.frozen={list(settings.frozen)} with frozen_layers={settings.frozen_layers} leaves no "
+                "parameter to train; freeze fewer"
+            )
+        return frozenset(frozen)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,13 +279,14 @@ class TaskProgram:
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
-            frozen_paths=config.frozen,
+            freezing=Freezing(config.frozen, depth=program.encoder.layers),
             lora=config.lora,
             idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             hardware_bits="hardware" in bits or bits == ("auto", "tpu"),
             micro_tokens=runtime.micro_tokens,
             max_skipped=runtime.max_skipped,
+            logs_gradient_norms=runtime.gradient_norms,
         )
 
     def _idle_paths(self) -> frozenset[str]:
@@ -275,18 +309,36 @@ class TaskProgram:
     @functools.cached_property
     def flops(self) -> StepFlops:
         """Counts the operations of the task's steps. A frozen encoder has no backward pass."""
-        parts, frozen_paths = self.objective.flops_parts(self.program.encoder), self.program.config.optimizer.frozen
+        parts, config = self.objective.flops_parts(self.program.encoder), self.program.config
         encoder_paths = paths_of({"encoder": self.program.abstract_state["params"]["encoder"]})
-        if all(any(re.search(pattern, path) for pattern in frozen_paths) for path in encoder_paths):
+        if not config.lora.rank and all(matches_any(config.frozen, path) for path in encoder_paths):
             parts = (parts[0]._replace(backward="heads"), *parts[1:])
         return StepFlops(parts)
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
         """`train_chunk` of (state, frozen, batches), jitted for the mesh; the argument `state` is donated."""
+        return self._compiled(self.context)
+
+    def chunk_at(self, stage: int) -> jax.stages.Wrapped:
+        """Return `chunk` with what a stage freezes."""
+        settings = self.program.config.stages[stage]
+        if not settings.frozen and not settings.frozen_layers:
+            return self.chunk
+        if stage not in self._chunks:
+            paths = self.program.frozen_paths_at(stage)
+            freezing = dataclasses.replace(self.context.freezing, paths=paths, layers=settings.frozen_layers)
+            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=freezing))
+        return self._chunks[stage]
+
+    @functools.cached_property
+    def _chunks(self) -> dict[int, jax.stages.Wrapped]:
+        return {}
+
+    def _compiled(self, context: StepContext) -> jax.stages.Wrapped:
         state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
         return jax.jit(
-            functools.partial(train_chunk, self.context),
+            functools.partial(train_chunk, context),
             donate_argnums=0,
             out_shardings=(state_shardings, replicated(self.program.mesh)),
         )

@@ -16,12 +16,13 @@ from jax.sharding import PartitionSpec as P
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.config import LoraConfig
-from bertjax.training.lora import merge
+from bertjax.training.flops import consumption
+from bertjax.training.gradient_norms import gradient_norms
+from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of
-from bertjax.training.parameter_rules import without_gradient
+from bertjax.training.parameter_rules import Freezing
 from bertjax.training.state import State
 
 
@@ -36,13 +37,14 @@ class StepContext:
       learning_rate: a function from the step to the rate.
       seed: seed of dropout.
       layout: the mesh, and how weights are sharded on it.
-      frozen_paths: regular expressions; parameters whose path matches one get no gradient.
+      freezing: the parameters that the run or the stage freezes.
       lora: which kernels are adapted; their factors are among the params.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
       hardware_bits: whether dropout uses the chip's own random generator instead of threefry.
       micro_tokens: tokens that a device computes at once; gradients of such micro-batches are summed. 0 for no limit.
       max_skipped: after more non-finite steps in a row than this, the state no longer changes.
+      logs_gradient_norms: whether the metrics have the gradient norm of each layer.
     """
 
     objective: Objective
@@ -51,13 +53,14 @@ class StepContext:
     learning_rate: Callable[[jax.Array], jax.Array]
     seed: int
     layout: Layout
-    frozen_paths: tuple[str, ...] = ()
+    freezing: Freezing = Freezing()
     lora: LoraConfig = LoraConfig()
     idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
     hardware_bits: bool = False
     micro_tokens: int = 0
     max_skipped: int = 0
+    logs_gradient_norms: bool = False
 
 
 def normalized(sums: Arrays, weights: Arrays) -> Arrays:
@@ -113,7 +116,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):
-        params = without_gradient(params, context.frozen_paths, context.lora.adapts)
+        params = context.freezing.without_gradient(params, context.lora.adapts)
         sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
         return total_loss(objective, losses), (losses, metrics)
@@ -165,12 +168,15 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
 
     Returns:
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
-      `parameter_norm`, `skipped` (non-finite steps in a row) and the counts of `consumption`.
+      `parameter_norm`, `skipped` (non-finite steps in a row), the counts of `consumption` and `gradient_norms`.
     """
     gradient, losses, metrics, consumed = gradients(context, state["params"], frozen, batch, state["step"])
+    hold, zeros = context.freezing.hold, jax.tree.map(jnp.zeros_like, gradient)
+    gradient = hold(gradient, zeros)
     gradient_norm = optax.tree.norm(gradient)
     learning_rate = context.learning_rate(state["step"])
     updates, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
+    updates, opt_state = hold(updates, zeros), hold(opt_state, state["opt_state"])
     params, scaled_updates = apply_updates(state["params"], updates, learning_rate)
 
     finite = jnp.isfinite(total_loss(context.objective, losses)) & jnp.isfinite(gradient_norm)
@@ -196,6 +202,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "parameter_norm": optax.tree.norm(params),
         "skipped": new_state["skipped"],
         **consumed,
+        **(gradient_norms(gradient, context.model.config.layers) if context.logs_gradient_norms else {}),
     }
 
 
@@ -208,21 +215,6 @@ def _select(new: Any, old: Any, is_applied: jax.Array, idle_paths: frozenset[str
         return old if is_idle else jnp.where(is_applied, new, old)
 
     return jax.tree_util.tree_map_with_path(choose, new, old)
-
-
-def consumption(batch: Arrays) -> Arrays:
-    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions, of
-    examples, and of rows that are not empty."""
-    slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])
-    lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
-    predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
-    return {
-        "tokens": jnp.sum(lengths_BN),
-        "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),
-        "predictions": jnp.asarray(sum(predicted)),
-        "examples": jnp.sum(lengths_BN > 0),
-        "rows": jnp.sum(jnp.any(lengths_BN > 0, axis=1)),
-    }
 
 
 def train_chunk(

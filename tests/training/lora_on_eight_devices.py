@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.training.config import MeshConfig
+from bertjax.training.parameter_rules import Freezing
 from bertjax.training.step import gradients
 from tests import batches
 from tests.training.test_lora import CONFIG, FROZEN, with_factors
@@ -22,7 +23,7 @@ LAYOUTS = {
 
 def factors_of(**choices) -> np.ndarray:
     """Return the gradients of all factors of one batch as one vector."""
-    step = dataclasses.replace(context(dropout=0.1, **choices), lora=CONFIG, frozen_paths=FROZEN)
+    step = dataclasses.replace(context(dropout=0.1, **choices), lora=CONFIG, freezing=Freezing(FROZEN))
     gradient, *_ = jax.jit(functools.partial(gradients, step))(with_factors(), None, batches.make(), 0)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(gradient["lora"])])
 

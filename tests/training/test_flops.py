@@ -19,7 +19,6 @@ from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.objectives.teacher import Teacher
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.flops import StepFlops
-from bertjax.training.parameter_rules import without_gradient
 from bertjax.training.program import Program
 from bertjax.training.step import normalized, total_loss
 from tests import batches
@@ -51,7 +50,7 @@ def traced(made: Program) -> int:
     batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in arguments(made).items()}
 
     def loss(params, frozen, batch):
-        params = without_gradient(params, made.config.optimizer.frozen)
+        params = task.context.freezing.without_gradient(params, made.config.lora.adapts)
         sums, _ = objective.terms(model, params, frozen, batch, jax.random.key(0), True)
         return total_loss(objective, normalized(sums, objective.weights(batch)))
 

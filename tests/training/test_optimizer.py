@@ -93,13 +93,17 @@ def test_weight_decay_excludes_biases_and_layer_norms():
 
 @pytest.mark.parametrize("clip_norm", [0.5, 0.0])
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_steps_follow_the_papers(kind, clip_norm):
-    """Loshchilov & Hutter (2019), algorithm 2, and You et al. (2020), algorithm 2, layer by layer, in float64."""
-    config = dataclasses.replace(CONFIG, kind=kind, clip_norm=clip_norm)
+@pytest.mark.parametrize("bias_correction, counts_by_leaf", [(True, False), (True, True), (False, False)])
+def test_steps_follow_the_papers(kind, clip_norm, bias_correction, counts_by_leaf):
+    """Loshchilov & Hutter (2019), algorithm 2, and You et al. (2020), algorithm 2, layer by layer, in float64.
+
+    Without bias correction, the update is that of google-research/bert's optimization.py.
+    """
+    config = dataclasses.replace(CONFIG, kind=kind, clip_norm=clip_norm, bias_correction=bias_correction)
     params = stacked_params()
     expected = {name: leaf.astype(np.float64) for name, leaf in unstacked(params).items()}
     first, second = ({name: np.zeros_like(leaf) for name, leaf in expected.items()} for _ in range(2))
-    steps = zip(train(make_optimizer(config), params), gradients_of(params), strict=True)
+    steps = zip(train(make_optimizer(config, counts_by_leaf), params), gradients_of(params), strict=True)
     for step, (actual, gradient) in enumerate(steps, start=1):
         gradient = {name: leaf.astype(np.float64) for name, leaf in unstacked(gradient).items()}
         norm = np.sqrt(sum((leaf**2).sum() for leaf in gradient.values()))
@@ -107,7 +111,9 @@ def test_steps_follow_the_papers(kind, clip_norm):
             clipped = leaf * (min(1.0, clip_norm / norm) if clip_norm else 1.0)
             first[name] = config.b1 * first[name] + (1 - config.b1) * clipped
             second[name] = config.b2 * second[name] + (1 - config.b2) * clipped**2
-            unbiased = first[name] / (1 - config.b1**step), second[name] / (1 - config.b2**step)
+            unbiased = first[name], second[name]
+            if bias_correction:
+                unbiased = first[name] / (1 - config.b1**step), second[name] / (1 - config.b2**step)
             updates = unbiased[0] / (np.sqrt(unbiased[1]) + config.epsilon)
             if "kernel" in name or "word" in name:
                 updates += config.weight_decay * expected[name]

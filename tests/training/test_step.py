@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.training.step import consumption, gradients
+from bertjax.training.flops import consumption
+from bertjax.training.step import gradients
 from tests import batches
 from tests.training.trainer import Trainer, context
 

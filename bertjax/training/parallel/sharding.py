@@ -30,6 +30,8 @@ ENCODER_RULES: Rules = (
     (r"encoder/.*(bias|scale)$", P()),
     (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),
 )
+# Adam's counts of the steps of each parameter have another shape than the parameter.
+COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
 HEAD_RULES: Rules = ((r"(^|/)heads/", P()), (r"(^|/)lora/", P()))
 
 

@@ -122,7 +122,10 @@ def stage_line(index: int, program: Program) -> str:
     micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
     peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
-    return f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens{turns}{micro}{peak}"
+    held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
+    frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
+    rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
+    return f"stage {index}: {rows}{turns}{micro}{peak}{frozen}"
 
 
 # Above this share of lost text, a run says what to do about it.

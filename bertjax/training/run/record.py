@@ -18,8 +18,8 @@ from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
-from bertjax.training.config import LoraConfig, Stage
-from bertjax.training.lora import merge
+from bertjax.training.config import Stage
+from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at

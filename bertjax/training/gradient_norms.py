@@ -1,0 +1,33 @@
+"""Norms of the gradient by layer, which show where a gradient vanishes (Mosbach et al., 2021, arXiv 2006.04884)."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.training.param_paths import path_of
+
+
+def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
+    """Return {`grad_norm/<group>`: norm} of the embeddings, of each layer, of the pooler, of each head, and so on.
+
+    A row of parameters that several layers share counts in the last of them.
+
+    Args:
+      gradient: a gradient, shaped like the params.
+      layers: L, the number of layers of the encoder.
+    """
+    squares: dict[str, jax.Array] = {}
+
+    def add(group: str, square: jax.Array) -> None:
+        squares[group] = squares.get(group, 0.0) + square
+
+    for key_path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        path = path_of(key_path)
+        if stack := re.match(r"(.*?/layers)/", path):
+            rows = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
+            for row in range(len(rows)):
+                add(f"{stack[1]}/{(row + 1) * (max(layers, len(rows)) // len(rows)) - 1}", rows[row])
+        else:
+            add("/".join(path.split("/")[:2]), jnp.sum(jnp.square(leaf)))
+    return {f"grad_norm/{group}": jnp.sqrt(square) for group, square in squares.items()}
