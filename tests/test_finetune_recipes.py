@@ -17,7 +17,7 @@ VARIANTS = {
     "tags": ("",),
     "qa": ("", "v2", "smoke", "v2-smoke"),
     "choices": ("", "race", "smoke", "race-smoke"),
-    "embeddings": ("NLI", "STS-B", "pairs", "NLI-smoke", "STS-B-smoke", "pairs-smoke"),
+    "embeddings": ("NLI", "STS-B", "pairs", "simcse", "NLI-smoke", "STS-B-smoke", "pairs-smoke", "simcse-smoke"),
 }
 RECIPES = [f"{name}.py:{variant}".rstrip(":") for name, variants in VARIANTS.items() for variant in variants]
 

@@ -15,8 +15,9 @@ prints the row of the paper's table 1.
 
     python -m bertjax.train --config=configs/finetune/glue.py:RTE-lora --config.init_from=EXPORT --workdir=runs/lora/RTE
 
-`TASK-lora` trains low-rank factors in place of the encoder (Hu et al., 2021, arXiv 2106.09685), with the settings that
-its authors published for RoBERTa-base.
+`TASK-STYLE` has the settings that the authors of another method published: `roberta`, `albert`, `electra` (small and
+base), `electra_large`, `xlnet`, and `lora`, which trains low-rank factors in place of the encoder. Each is for a model
+of that kind. The tables are below.
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -28,15 +29,28 @@ its authors published for RoBERTa-base.
 | dropout on the pooled [CLS] | 0.1 | section 4.1 | that of the model |
 | runs | several for BERT-Large, the best on dev | section 4.1 | 5 seeds, and their spread |
 
-| setting of `TASK-lora` | the authors' | where | here |
-|---|---|---|---|
-| rank, alpha, weight decay, warm-up | 8, 16, 0.1, 6% of the steps | scripts/roberta_base_*.sh | the same |
-| kernels | of queries and values | paper, section 7.1 | the same |
-| learning rate, epochs, batch | by task, see `LORA` | scripts/roberta_base_*.sh | the same |
-| longest example | 512 tokens | scripts/roberta_base_*.sh | 128 tokens |
-| first model of MRPC, RTE and STS-B | the factors of MNLI | scripts/roberta_base_*.sh | `init_from` |
+| style | settings | source |
+|---|---|---|
+| `roberta` | 10 epochs, weight decay 0.1, b2 0.98, no clipping, warm-up 6%; rates and batches in `ROBERTA` | [1] |
+| `albert` | rates, batches, steps, warm-ups and the encoder's dropout in `ALBERT` | [2] |
+| `electra` | 1e-4, layer decay 0.8, 3 epochs, 10 for RTE and STS-B, batch 32, warm-up 10%, weight decay 0.01 | [3] |
+| `electra_large` | the same with 5e-5 and layer decay 0.9 | [3] |
+| `xlnet` | MNLI: 2e-5, batch 128, 10,000 steps; STS-B: 5e-5, 32, 1,200, warm-up 120; weight decay 0.01 | [4] |
+| `lora` | rank 8, alpha 16, weight decay 0.1, warm-up 6%; rates, epochs and batches in `LORA` | [5] |
 
-The scripts are those in examples/NLU of microsoft/LoRA. A batch there is 8 devices times 16 or 32 examples.
+1. RoBERTa-large: fairseq, examples/roberta/README.glue.md; Liu et al. (2019), arXiv 1907.11692, table 10. QQP warms up
+   over a quarter of its steps.
+2. ALBERT: Lan et al. (2020), arXiv 1909.11942, table 14, and run_glue.sh of google-research/albert.
+3. ELECTRA: configure_finetuning.py and model/optimization.py of google-research/electra (Clark et al., 2020, arXiv
+   2003.10555). The optimizer has no bias correction, and the last layer has the square of the layer decay. MRPC and
+   STS-B are also trained with their sentences in the other order there, and not here.
+4. XLNet-large: Yang et al. (2019), arXiv 1906.08237, table 8, for MNLI, and README.md of zihangdai/xlnet for STS-B. The
+   table has no warm-up. Its layer decay of 0.75 is for SQuAD only.
+5. LoRA on RoBERTa-base (Hu et al., 2021, arXiv 2106.09685): examples/NLU/roberta_base_*.sh of microsoft/LoRA, 8 devices
+   times 16 or 32 examples. MRPC, RTE and STS-B start from the factors of MNLI there, and from `init_from` here.
+
+RoBERTa, ALBERT and LoRA cut examples to 512 tokens, and all styles here to 128. The dropout before the classifier is
+that of the encoder, also for ALBERT, whose table has 0.1 for it in every task.
 """
 
 import ml_collections
@@ -61,7 +75,33 @@ FURTHER = {"MNLI": {"mismatched": "glue/MNLI/dev_mismatched.tsv"}}
 # 98% and 99.6% full, with attention over half as many tokens. 4 of SST-2's 67,349 sentences are cut to 64 tokens.
 ROWS = {"CoLA": (64, 16), "SST-2": (64, 16)}
 METRICS = {"CoLA": "matthews", "MRPC": "f1", "QQP": "f1"}
-# {task: (learning rate, epochs, examples of a batch)} of LoRA on RoBERTa-base.
+STYLES = ("roberta", "albert", "electra", "electra_large", "xlnet", "lora")
+# {task: (learning rate, examples of a batch)}
+ROBERTA = {
+    "MNLI": (1e-5, 32),
+    "QNLI": (1e-5, 32),
+    "QQP": (1e-5, 32),
+    "RTE": (2e-5, 16),
+    "SST-2": (1e-5, 32),
+    "MRPC": (1e-5, 16),
+    "CoLA": (1e-5, 16),
+    "STS-B": (2e-5, 16),
+}
+# {task: (learning rate, examples of a batch, dropout of the encoder, steps, warm-up steps)}
+ALBERT = {
+    "CoLA": (1e-5, 16, 0.0, 5_336, 320),
+    "STS-B": (2e-5, 16, 0.0, 3_598, 214),
+    "SST-2": (1e-5, 32, 0.0, 20_935, 1_256),
+    "MNLI": (3e-5, 128, 0.0, 10_000, 1_000),
+    "QNLI": (1e-5, 32, 0.0, 33_112, 1_986),
+    "QQP": (5e-5, 128, 0.1, 14_000, 1_000),
+    "RTE": (3e-5, 32, 0.1, 800, 200),
+    "MRPC": (2e-5, 32, 0.0, 800, 200),
+    "WNLI": (2e-5, 16, 0.1, 2_000, 250),
+}
+# {task: (learning rate, examples of a batch, steps, warm-up steps)}
+XLNET = {"MNLI": (2e-5, 128, 10_000, 0), "STS-B": (5e-5, 32, 1_200, 120)}
+# {task: (learning rate, epochs, examples of a batch)}
 LORA = {
     "MNLI": (5e-4, 30.0, 128),
     "QNLI": (4e-4, 25.0, 256),
@@ -70,13 +110,15 @@ LORA = {
     "MRPC": (4e-4, 30.0, 128),
     "STS-B": (4e-4, 40.0, 128),
 }
+PUBLISHED = {"roberta": ROBERTA, "albert": ALBERT, "xlnet": XLNET, "lora": LORA}
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    if variant.endswith("-lora"):
-        return _lora(variant.removesuffix("-lora"))
+    task, _, style = variant.rpartition("-")
+    if style in STYLES:
+        return _styled(get_config(task), task, style)
     if variant not in COLUMNS:
-        raise ValueError(f"name a task: {', '.join(COLUMNS)}, or TASK-lora")
+        raise ValueError(f"name a task: {', '.join(COLUMNS)}; or TASK-STYLE with one of {', '.join(STYLES)}")
     text, pair, label = COLUMNS[variant]
     objective = {"kind": "classification", "metric": METRICS.get(variant, "accuracy")}
     if variant == "STS-B":
@@ -107,12 +149,37 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     return config
 
 
-def _lora(task: str) -> ml_collections.ConfigDict:
-    if task not in LORA:
-        raise ValueError(f"{task}-lora has no published settings; choose among {', '.join(LORA)}")
-    config = get_config(task)
-    learning_rate, epochs, examples = LORA[task]
-    config.lora = {"rank": 8, "alpha": 16.0, "kernels": "query|value"}
-    config.optimizer = {"learning_rate": learning_rate, "warmup_share": 0.06, "weight_decay": 0.1}
-    config.stages[0].update({"epochs": epochs, "examples": examples})
+def _styled(config: ml_collections.ConfigDict, task: str, style: str) -> ml_collections.ConfigDict:
+    """Return the configuration of a task with the settings of a style."""
+    published = PUBLISHED.get(style, COLUMNS)
+    if task not in published:
+        raise ValueError(f"{task}-{style} has no published settings; choose a task among {', '.join(published)}")
+    optimizer, stage = {}, config.stages[0]
+    if style == "roberta":
+        optimizer["learning_rate"], stage["examples"] = ROBERTA[task]
+        stage["epochs"] = 10.0
+        optimizer |= {
+            "weight_decay": 0.1,
+            "b2": 0.98,
+            "clip_norm": 0.0,
+            "warmup_share": 0.25 if task == "QQP" else 0.06,
+        }
+    elif style == "albert":
+        rate, stage["examples"], dropout, stage["steps"], warmup_steps = ALBERT[task]
+        config.model.update({"dropout": dropout, "attention_dropout": dropout})
+        optimizer = {"learning_rate": rate, "warmup_steps": warmup_steps}
+    elif style == "xlnet":
+        optimizer["learning_rate"], stage["examples"], stage["steps"], optimizer["warmup_steps"] = XLNET[task]
+    elif style == "lora":
+        optimizer["learning_rate"], stage["epochs"], stage["examples"] = LORA[task]
+        optimizer |= {"weight_decay": 0.1, "warmup_share": 0.06}
+        config.lora = {"rank": 8, "alpha": 16.0, "kernels": "query|value"}
+    else:
+        rate, decay = (5e-5, 0.9) if style == "electra_large" else (1e-4, 0.8)
+        stage["epochs"] = 10.0 if task in ("RTE", "STS-B") else 3.0
+        optimizer = {"learning_rate": rate, "layer_decay": decay, "layer_decay_offset": 2, "warmup_share": 0.1}
+        optimizer["bias_correction"] = False
+    if "steps" in stage:
+        del stage["epochs"]
+    config.optimizer = optimizer
     return config

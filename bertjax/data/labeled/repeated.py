@@ -39,7 +39,7 @@ class RepeatedText(SiamesePairs):
             )
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        if self.label and path == self.heldout:
+        if self.label and path != self.train:
             return super().parse(path, on_bad)
         if path.removesuffix(next(filter(path.endswith, COMPRESSIONS), "")).endswith(".txt"):
             return _lines(path, self.text, on_bad)
