@@ -18,6 +18,7 @@ from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.base import Pipeline
 from bertjax.inference.embed import Embed
+from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
@@ -39,6 +40,8 @@ examples:
       python -m bertjax.predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
   the ten best pieces for each mask, for all lines of a file, from a certain checkpoint:
       python -m bertjax.predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
+  the mean of three seeds of a fine-tuning:
+      python -m bertjax.predict runs/RTE/seed=0 --with=runs/RTE/seed=1 --with=runs/RTE/seed=2 --file=pairs.jsonl
   only the best sentence, from a stream:
       echo "Long live the [MASK]!" | python -m bertjax.predict runs/tiny | jq -r .filled
   vectors of length 1, as a numpy array of shape [sentences, width]:
@@ -125,6 +128,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--do", choices=tuple(PIPELINES), help="what to compute (default: what the model was trained for)"
     )
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="others",
+        metavar="MODEL",
+        help="a further model of the same fine-tuning, such as another seed; predictions are averaged. May be repeated",
+    )
     parser.add_argument("--top", type=int, metavar="K", help="with fill: number of pieces for each mask (default: 5)")
     parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
     platform.add_flag(parser)
@@ -132,8 +143,11 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure(args.platform)
 
-    predictor = Predictor(SavedModel(args.model).export)
+    models = {name: SavedModel(name).export for name in (args.model, *args.others)}
+    predictor = Ensemble(models) if args.others else Predictor(models[args.model])
     do = args.do or predictor.default
+    if args.others and do != "task":
+        raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
     options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:

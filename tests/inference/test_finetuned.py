@@ -9,6 +9,7 @@ import pytest
 from bertjax import cli, export, predict
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
+from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.predictor import Predictor
 from tests import batches
 from tests.inference.conftest import LONGEST, sentences
@@ -122,3 +123,37 @@ def test_cosines_equal_those_of_the_embeddings(model):
     u, v = predictor.embed(first, normalize=True), predictor.embed(second, normalize=True)
     np.testing.assert_allclose([answer["cosine"] for answer in answers], np.sum(u * v, axis=1), atol=1e-5)
     assert [answer["two"] for answer in answers] == second
+
+
+def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, tmp_path, capsys):
+    heads = jax.tree.map(lambda leaf: -leaf, classifier.params["heads"])
+    other = classifier._replace(params=classifier.params | {"heads": heads})
+    texts = sentences(12, most_words=40)
+    answers = [[list(a["probabilities"].values()) for a in Predictor(m).predict(texts)] for m in (classifier, other)]
+    together = Ensemble({"one": classifier, "two": other}).predict(texts)
+    mean_RC = np.mean(answers, axis=0)
+    np.testing.assert_allclose([list(a["probabilities"].values()) for a in together], mean_RC, atol=2e-6)
+    assert [a["prediction"] for a in together] == [["bad", "fine", "good"][row.argmax()] for row in mean_RC]
+
+    for name, model in (("one", classifier), ("two", other)):
+        export.write(tmp_path / name, model)
+    assert predict.main([str(tmp_path / "one"), f"--with={tmp_path / 'two'}", "--platform=cpu", *texts[:3]]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == together[:3]
+
+
+def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_path, capsys):
+    others = {
+        "regression": fine_tuned(model, {"kind": "regression"}),
+        "classes": fine_tuned(model, {"kind": "classification", "classes": ["bad", "good", "so-so"]}),
+    }
+    for name, other in others.items():
+        with pytest.raises(UserError, match=f"{name} has another task than first; average models of one fine-tuning"):
+            Ensemble({"first": classifier, name: other})
+    tags = {"kind": "tagging", "classes": ["O", "X"]}
+    tagger = fine_tuned(model, tags, examples={"kind": "tagged"})
+    with pytest.raises(UserError, match="the models predict guesses without probabilities, which have no mean"):
+        Ensemble({"one": tagger, "two": tagger}).predict(["abc"])
+    export.write(tmp_path / "plain", model)
+    call = [str(tmp_path / "plain"), f"--with={tmp_path / 'plain'}", "--do=embed", "--platform=cpu", "abc"]
+    assert cli.exit_code_of(lambda: predict.main(call)) == 2
+    assert "averages predictions of fine-tuned models, not --do=embed; remove it" in capsys.readouterr().err
