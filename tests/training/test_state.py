@@ -70,18 +70,19 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()
     deep = grow(shallow, program.at(1).abstract_state)["params"]["encoder"]
-    encoded = Encoder(program.at(1).encoder).apply(
+    encoded = jax.jit(Encoder(program.at(1).encoder).apply)(
         {"params": deep}, batch["tokens_BT"], batch["segments_BT"], batch["positions_BT"], batch["examples_BT"]
     )
 
     config = program.at(0).encoder
+    apply = jax.jit(Layer(config).apply)
     embed = Encoder(config).bind({"params": params}).embeddings
     hidden_BTD = embed(batch["tokens_BT"], batch["positions_BT"], batch["segments_BT"], None)
     for _ in range(2):
         for number in range(2):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(jnp.asarray(batch["examples_BT"]))
-            hidden_BTD = Layer(config).apply({"params": layer}, hidden_BTD, visibility)
+            hidden_BTD = apply({"params": layer}, hidden_BTD, visibility)
     np.testing.assert_allclose(encoded.hidden, hidden_BTD, rtol=1e-5, atol=1e-5)
 
 
