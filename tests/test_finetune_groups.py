@@ -108,7 +108,7 @@ def test_exams_are_learned(tmp_path):
 @pytest.mark.parametrize(
     "more, complaint",
     [
-        (["--config.tasks.choices.examples.label=right"], "train.jsonl:1 has no field 'right'; it has 'context'"),
+        (["--config.tasks.choices.examples.label=right"], "train.jsonl:1 has no field 'right', it has 'context'"),
         (["--config.stages.0.seq_len=12"], "a row of 12 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"),
         (["--config.tasks.choices.objective.kind=tagging"], "use examples.kind=tagged, or another objective"),
     ],
