@@ -23,8 +23,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {"learning_rate": 1.2e-3, "warmup_steps": 300, "b2": 0.98}
     # Each position embedding learns its neighbors separately, so fewer positions learn sooner.
     config.stages = [{"steps": 4000, "seq_len": 32, "batch": 48}]
-    # Rows of 32 tokens are short enough without BERT's tenth of even shorter pairs.
-    config.tasks = {"bert": {"examples": {"kind": "segment_pairs", "short_seq_prob": 0.0}}}
+    # Rows of 32 tokens are short enough without BERT's tenth of even shorter pairs, and most sentences fill one: chunks
+    # of two sentences keep the labels even. The ends of A and B that meet are not cut, so that text is continuous, and
+    # each epoch cuts and pairs it in another way.
+    examples = {"kind": "segment_pairs", "short_seq_prob": 0.0, "fewest": 2, "trim": "outer_ends"}
+    config.tasks = {"bert": {"examples": examples, "plans": 8}}
     config.eval = {"every": 1000}
     config.runtime = {"unroll": True, "save_every": 500}
     if variant == "smoke":
