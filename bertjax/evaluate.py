@@ -101,7 +101,7 @@ def run_pairs(name: str, path: str) -> dict[str, Any]:
       {`minimal_pairs`: {`accuracy`, `ties`, `pairs`, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}}.
 
     Raises:
-      UserError: no such model or file, a line that is not a pair, or a model without a masked-LM head.
+      UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
     """
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name).export)
     request = minimal_pairs.request(predictor, pairs)
@@ -125,7 +125,8 @@ def main(argv: list[str] | None = None) -> int:
         "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
         'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
         '"agreement"}.\n'
-        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood, and half if both are equal.",
+        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood, under a causal model the\n"
+        "higher log-likelihood, and half if both are equal.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

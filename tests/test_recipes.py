@@ -19,6 +19,7 @@ RECIPES = (
     "roberta_base",
     "albert_base",
     "electra_small",
+    "causal",
     "spanbert",
     "modern",
     "ernie",
@@ -38,6 +39,7 @@ CLASSES = {
     "albert_base": "AlbertForPreTraining",
     "electra_small": "ElectraForPreTraining",
     "roberta_base": "RobertaForMaskedLM",
+    "causal": "BertLMHeadModel",
     "xlnet": "XLNetLMHeadModel",
 }
 
@@ -134,7 +136,7 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
         assert theirs["architectures"] == [CLASSES[name]]
     records = runs.records(tmp_path / "run" / "metrics.jsonl")
     logged = [
-        value for record in records for key, value in record.items() if re.search("^train/.*(mlm|plm)_loss$", key)
+        value for record in records for key, value in record.items() if re.search("^train/.*(mlm|plm|clm)_loss$", key)
     ]
     assert logged[-1] < logged[0] - 0.5
     for index, stage in enumerate(config.stages):

@@ -1,24 +1,33 @@
-"""The pseudo-log-likelihood of a sentence under a masked language model.
+"""The log-likelihood of a sentence: the pseudo one under a masked language model, the ordinary one under a causal one.
 
 Salazar et al. (2020), Masked Language Model Scoring, section 2 (arXiv 1910.14659): the sum, over the tokens of a
-sentence, of the log probability of the token if only that token is masked. [CLS] and [SEP] are never masked.
+sentence, of the log probability of the token if only that token is masked. A causal model gives the log probability of
+each token after those before it (their "LM score"), in one pass. [CLS] and [SEP] are never masked or predicted.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.labeled.base import Record
+from bertjax.data.batch import Draw
+from bertjax.data.labeled.base import LabeledExamples, Record
+from bertjax.errors import UserError
+from bertjax.export import Export
+from bertjax.inference.base import Pipeline
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
 from bertjax.objectives.outputs import Output
+from bertjax.objectives.pretraining.causal import CausalLM
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PseudoLogLikelihood(MaskedPipeline):
     """Scores sentences; a sentence of n tokens is computed n times."""
+
+    score: ClassVar[str] = "pseudo_log_likelihood"
 
     def encode(self, records: list[Record]) -> MaskedViews:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
@@ -40,4 +49,57 @@ class PseudoLogLikelihood(MaskedPipeline):
         return [
             {"pseudo_log_likelihood": float(total), "tokens": int(number)}
             for total, number in zip(sums, tokens, strict=True)
+        ]
+
+
+def is_causal(model: Export) -> bool:
+    """Return whether a model has a head that predicts the next token."""
+    return CausalLM.term in model.params.get("heads", {})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogLikelihood(Pipeline):
+    """Scores sentences by a causal model; a sentence is computed once."""
+
+    score: ClassVar[str] = "log_likelihood"
+
+    def __post_init__(self):
+        if not is_causal(self.model):
+            raise UserError(
+                "the model has no head that predicts the next token, which log-likelihoods need; train it with "
+                "objective.kind=causal, or ask for pseudo-log-likelihoods"
+            )
+
+    @property
+    def objective(self) -> CausalLM:
+        return CausalLM()
+
+    def encode(self, records: list[Record]) -> LabeledExamples:
+        encoded = self.model.tokenizer.encode([record["text"] for record in records])
+        return self.add_special_tokens(records, encoded)
+
+    def features(self, placed):
+        return self.objective.features(placed, Draw(0, np.zeros(len(placed.rows), np.int64)))
+
+    def outputs(self, params, batch):
+        """`log_likelihood` in nats, and `tokens`, the number of tokens that it is the sum over."""
+        model = self.objective.model(self.model.encoder)
+
+        def of_row(row):  # one row after the other: the logits of all would be B T V numbers
+            one = {name: array[None] for name, array in row.items()}
+            labels_K, weights_K = one["clm_labels_BK"][0], one["clm_weights_BK"][0]
+            log_probabilities_KV = jax.nn.log_softmax(self.objective.apply(model, params, one)[0])
+            return jnp.sum(jnp.take_along_axis(log_probabilities_KV, labels_K[:, None], axis=1)[:, 0] * weights_K)
+
+        per_row = {
+            "log_likelihood": jax.lax.map(of_row, dict(batch)),
+            "tokens": jnp.sum(batch["clm_weights_BK"], axis=1),
+        }
+        return {name: Output(values_B[:, None], per="example") for name, values_B in per_row.items()}
+
+    def predictions(self, outputs, examples: LabeledExamples) -> list[dict[str, Any]]:
+        """{`log_likelihood`: in nats, `tokens`: the number of tokens that it is the sum over}."""
+        return [
+            {"log_likelihood": float(total), "tokens": int(number)}
+            for total, number in zip(outputs["log_likelihood"], outputs["tokens"], strict=True)
         ]

@@ -1,7 +1,8 @@
 """Minimal pairs: how often a model finds the acceptable sentence of two more probable than the unacceptable one.
 
 The pairs are those of BLiMP (Warstadt et al., 2020, arXiv 1912.00582), or have its fields. A sentence is scored by its
-pseudo-log-likelihood under a masked language model, as Salazar et al. (2020, arXiv 1910.14659) do on BLiMP.
+pseudo-log-likelihood under a masked language model, as Salazar et al. (2020, arXiv 1910.14659) do on BLiMP, and by its
+log-likelihood under a causal one.
 
 A model that cannot tell the sentences of a pair apart gives both the same score: one that knows only the frequencies of
 words does so if one sentence is a permutation of the other. Such a tie counts as half a right answer, which is what a
@@ -15,7 +16,7 @@ import numpy as np
 
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
-from bertjax.inference.likelihood import PseudoLogLikelihood
+from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor, Request
 from bertjax.inference.records import read_file
 
@@ -42,10 +43,11 @@ def request(predictor: Predictor, pairs: list[Record]) -> Request:
     """Return the request to score all sentences of the pairs.
 
     Raises:
-      UserError: the model has no masked-LM head.
+      UserError: the model has neither a masked-LM head nor a causal one.
     """
+    kind = LogLikelihood if is_causal(predictor.model) else PseudoLogLikelihood
     sentences = [{"text": pair[side], WHERE: pair[WHERE]} for pair in pairs for side in (GOOD, BAD)]
-    return predictor.request(predictor.pipeline(PseudoLogLikelihood), sentences)
+    return predictor.request(predictor.pipeline(kind), sentences)
 
 
 def score(
@@ -66,7 +68,8 @@ def score(
       {`accuracy`, `ties` and `pairs`: their numbers, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, the names in the
       order of the file; a pair without a `UID` counts only in the overall figures.
     """
-    scores = [prediction["pseudo_log_likelihood"] for prediction in predictor.predictions(request, on_tokens)]
+    name = request.pipeline.score
+    scores = [prediction[name] for prediction in predictor.predictions(request, on_tokens)]
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
     paradigms: dict[str, list[float]] = {}

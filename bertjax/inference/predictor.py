@@ -16,7 +16,7 @@ from bertjax.inference.base import EncodedExamples, Pipeline
 from bertjax.inference.embed import Embed
 from bertjax.inference.fill import Fill
 from bertjax.inference.finetuned import FineTuned, has_predictions
-from bertjax.inference.likelihood import PseudoLogLikelihood
+from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, single_field
 
@@ -131,6 +131,15 @@ class Predictor:
         """
         request = self.request(self.pipeline(PseudoLogLikelihood), records_of(texts))
         return np.array([prediction["pseudo_log_likelihood"] for prediction in self.predictions(request)])
+
+    def log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the log-likelihood of each text under a causal model, in nats; float64 [texts].
+
+        Raises:
+          UserError: a text is blank, or the model does not predict the next token.
+        """
+        request = self.request(self.pipeline(LogLikelihood), records_of(texts))
+        return np.array([prediction["log_likelihood"] for prediction in self.predictions(request)])
 
     def pipeline(self, kind: type[Pipeline], **options: Any) -> Pipeline:
         """Return a pipeline of this model, the same object for the same options.

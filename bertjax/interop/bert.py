@@ -1,11 +1,16 @@
 """BERT as transformers names it: `BertModel`, `BertForMaskedLM`, `BertForPreTraining` and `BertConfig`.
 
-(transformers 4.57, models/bert/modeling_bert.py and configuration_bert.py.)
+(transformers 4.57, models/bert/modeling_bert.py and configuration_bert.py.) A model that reads from left to right is a
+`BertLMHeadModel` with `is_decoder`; its head has the names of the one of `BertForMaskedLM`. Without a head it cannot be
+converted, since `BertModel` pools [CLS], which sees only itself then.
 """
 
+import dataclasses
+
+from bertjax.errors import UserError
 from bertjax.interop import names
-from bertjax.interop.family import MLM, NSP, POOLER, Family
-from bertjax.models.config import EncoderConfig
+from bertjax.interop.family import CLM, MLM, NSP, POOLER, Family, parts_in
+from bertjax.models.config import BIDIRECTIONAL, LEFT_TO_RIGHT, EncoderConfig
 
 # Keys of BERT, and of families whose settings were copied from BERT's.
 KEYS = {
@@ -23,21 +28,60 @@ KEYS = {
 }
 FIXED = {"position_embedding_type": "absolute"}
 
-FAMILY = Family(
+_MASKED_LM = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+
+
+class _Bert(Family):
+    def encoder_config(self, config):
+        encoder = super().encoder_config({**config, "is_decoder": False})
+        return dataclasses.replace(encoder, direction=LEFT_TO_RIGHT if config.get("is_decoder") else BIDIRECTIONAL)
+
+    def parts_of(self, encoder, present):
+        parts = super().parts_of(encoder, present) - {CLM}
+        if encoder.direction == BIDIRECTIONAL:
+            return parts
+        if parts != {MLM}:
+            raise UserError(
+                "config.json has is_decoder=True; bertjax converts such a model only as BertLMHeadModel, whose only "
+                "head predicts the next token"
+            )
+        return frozenset({CLM})
+
+    def auto_of(self, parts):
+        return "AutoModelForCausalLM" if CLM in parts else super().auto_of(parts)
+
+    def refusals(self, encoder, pad_id):
+        return super().refusals(dataclasses.replace(encoder, direction=BIDIRECTIONAL), pad_id)
+
+    def complaints(self, encoder, flat, pad_id):
+        lines = super().complaints(encoder, flat, pad_id)
+        if encoder.direction != BIDIRECTIONAL and CLM not in parts_in(flat):
+            lines.append(
+                f"the model has model.direction={encoder.direction!r} and no head {CLM!r}; transformers' {self.title} "
+                "reads in that direction only as BertLMHeadModel, which has one"
+            )
+        return lines
+
+    def settings(self, encoder, architecture, pad_id):
+        reads_left = {"is_decoder": True} if encoder.direction != BIDIRECTIONAL else {}
+        return super().settings(encoder, architecture, pad_id) | reads_left
+
+
+FAMILY = _Bert(
     title="BERT",
     model_type="bert",
     stem="Bert",
     table=(*names.embeddings("bert.embeddings"), *names.bert_layers("bert")),
     parts={
         POOLER: names.dense("bert.pooler.dense", "encoder/pooler"),
-        MLM: names.masked_lm(
-            "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
-        ),
+        MLM: names.masked_lm(*_MASKED_LM),
+        CLM: names.masked_lm(*_MASKED_LM, head=CLM),
         NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
     },
     classes={
         frozenset({POOLER, MLM, NSP}): "ForPreTraining",
         frozenset({MLM}): "ForMaskedLM",
+        frozenset({CLM}): "LMHeadModel",
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },

@@ -21,7 +21,7 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 
 # Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
-POOLER, MLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "nsp", "sop", "rtd", "plm"
+POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
 _PAIRS = frozenset({NSP, SOP})  # heads that read the pooler
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
 # Settings of every family that change the computed function, with the values of transformers for missing keys.
@@ -82,6 +82,7 @@ class Family:
             word_VE = params["embeddings"]["word"]
             made = {
                 MLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
+                CLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
                 NSP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 SOP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 RTD: lambda: DetectionHead(encoder).init(key, hidden_BTD),
@@ -95,8 +96,8 @@ class Family:
 
         return flatten_dict(jax.tree_util.tree_map_with_path(shape, jax.eval_shape(init)), sep="/")
 
-    def parts_of(self, present: Mapping[str, Any]) -> frozenset[str]:
-        """Return the parts that have at least one tensor among these names of transformers."""
+    def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
+        """Return the parts of a checkpoint that have at least one tensor among these names of transformers."""
         return frozenset(part for part, own in self.parts.items() if any(name.theirs in present for name in own))
 
     def class_of(self, parts: frozenset[str]) -> str | None:

@@ -12,7 +12,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.interop import card, families, names, tokenizers, weights
-from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
+from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
@@ -24,6 +24,7 @@ _TASKS = {
     SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
     RTD: ("electra", {}),
     PLM: ("permutation", {}),
+    CLM: ("causal", {"examples": {"kind": "full_sentences"}}),
 }
 
 
@@ -85,7 +86,7 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
     family = families.of_config(settings)
     encoder = family.encoder_config(settings)
     tensors = family.canonical(weights.read(folder))
-    parts = family.parts_of(tensors)
+    parts = family.parts_of(encoder, tensors)
     if parts not in family.classes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
         raise UserError(f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}")

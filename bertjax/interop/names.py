@@ -88,12 +88,12 @@ def bert_layers(theirs: str) -> tuple[Name, ...]:
     )
 
 
-def masked_lm(transform: str, transform_norm: str, bias: str) -> tuple[Name, ...]:
-    """Return the names of the masked-LM head, whose decoder is tied to the word embeddings."""
+def masked_lm(transform: str, transform_norm: str, bias: str, head: str = "mlm") -> tuple[Name, ...]:
+    """Return the names of the masked-LM head, or of another of the same kind; its decoder is the word embeddings."""
     return (
-        *dense(transform, "heads/mlm/transform"),
-        *norm(transform_norm, "heads/mlm/norm"),
-        Name(bias, "heads/mlm/word_bias"),
+        *dense(transform, f"heads/{head}/transform"),
+        *norm(transform_norm, f"heads/{head}/norm"),
+        Name(bias, f"heads/{head}/word_bias"),
     )
 
 

@@ -19,7 +19,7 @@ from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
 from bertjax.interop import bert, families, huggingface
 from bertjax.interop.family import MLM, NSP, POOLER
-from bertjax.models.config import Execution
+from bertjax.models.config import BIDIRECTIONAL, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead, PairHead
 
@@ -57,6 +57,11 @@ def write(path: Path, export: Export) -> list[str]:
         raise UserError(
             f"transformers has the model as {family.title}, and bertjax writes ONNX for BERT only; convert it to a "
             "folder of transformers"
+        )
+    if export.encoder.direction != BIDIRECTIONAL:
+        raise UserError(
+            f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
+            "models only; convert it to a folder of transformers"
         )
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         _, *notes = huggingface.write(Path(folder) / "transformers", export)

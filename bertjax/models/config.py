@@ -10,6 +10,7 @@ DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
 POSITIONS = ("learned", "rotary", "relative")
+DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT = ("bidirectional", "left_to_right")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
@@ -69,6 +70,9 @@ class EncoderConfig:
       positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864); or
         `relative`, learned terms of distances and segments in the logits of attention, which then has no other biases,
         and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
+      direction: which tokens of its example a token sees: all (`bidirectional`), or itself and those before it
+        (`left_to_right`; Radford et al., 2018, and BERT's baseline "LTR & No NSP", Devlin et al., 2019, section 5.1).
+        Then the last token of an example is its summary, because [CLS] sees only itself.
       rotary_base: longest wavelength of rotary positions over 2 pi.
       window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0 if
         all layers are global.
@@ -105,6 +109,7 @@ class EncoderConfig:
     norm: str = "post"
     biases: str = "all"
     positions: str = "learned"
+    direction: str = BIDIRECTIONAL
     rotary_base: float = 10_000.0
     window: int = 0
     global_every: int = 1
@@ -127,6 +132,7 @@ class EncoderConfig:
             ("norm", NORMS),
             ("biases", BIASES),
             ("positions", POSITIONS),
+            ("direction", DIRECTIONS),
             ("sharing", SHARING),
         ):
             if (value := getattr(self, field)) not in known:

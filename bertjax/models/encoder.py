@@ -13,9 +13,10 @@ from flax import linen as nn
 
 from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
-from bertjax.models.config import GATHERED, EncoderConfig
+from bertjax.models.config import GATHERED, LEFT_TO_RIGHT, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
+from bertjax.models.pooling import last_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
 from bertjax.models.rotary import Rotary, rotary_at
@@ -37,7 +38,7 @@ class Encoded(NamedTuple):
 
     Attributes:
       hidden: [B, T, D], or [B, K, D] of the positions `read_BK`.
-      pooled_BND: tanh of a dense layer on each example's [CLS]; None if the params have no pooler.
+      pooled_BND: tanh of a dense layer on each example's summary, its [CLS]; None if the params have no pooler.
     """
 
     hidden: jax.Array
@@ -166,7 +167,8 @@ class Encoder(nn.Module):
           segments_BT: int; all 0 by default.
           positions_BT: int, restarting in each example; 0..T-1 by default.
           examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` if there is padding).
-          summary_positions_BN: int, column of each example's [CLS]; column 0 by default.
+          summary_positions_BN: int, column of each example's [CLS]; column 0 by default. A `left_to_right` encoder
+            reads only its shape: it pools the last token of each example.
           read_BK: int, the only positions whose hidden states are returned; all positions by default.
           rank_BT: int, the order in which tokens are predicted. The states at `read_BK` are then those of the query
             stream, nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
@@ -184,6 +186,10 @@ class Encoder(nn.Module):
         examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32)
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
+        order_BT = rank_BT
+        if self.config.direction == LEFT_TO_RIGHT:
+            order_BT = columns_BT
+            summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
         # An absent example's summary position may be any placeholder: no weight ever reads it.
         summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
 
@@ -191,7 +197,7 @@ class Encoder(nn.Module):
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
         if self.config.embedded_width != self.config.width:
             hidden_BTD = self.projection(hidden_BTD)
-        tokens = _Tokens(Visibility(examples_BT, rank_BT=rank_BT), self._positions(positions_BT, segments_BT))
+        tokens = _Tokens(Visibility(examples_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
             hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
@@ -216,6 +222,8 @@ class Encoder(nn.Module):
             )
         if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
             raise ValueError("rank_BT needs read_BK, the predicted tokens, and relative positions; pass and set both")
+        if rank_BT is not None and self.config.direction == LEFT_TO_RIGHT:
+            raise ValueError(f"rank_BT is an order of its own, and direction={LEFT_TO_RIGHT} another; leave out one")
         if memory_BT is not None and rank_BT is None:
             raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too")
 

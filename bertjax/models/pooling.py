@@ -1,4 +1,4 @@
-"""Pooling of hidden states into one vector per example."""
+"""Pooling of hidden states into one vector per example, and the column of the one that stands for it."""
 
 import jax
 import jax.numpy as jnp
@@ -26,3 +26,14 @@ def l2_normalize(vectors: jax.Array) -> jax.Array:
     squares = jnp.sum(vectors**2, axis=-1, keepdims=True)
     has_length = squares > 1e-24
     return jnp.where(has_length, vectors * jax.lax.rsqrt(jnp.where(has_length, squares, 1.0)), 0.0)
+
+
+def last_columns(examples_BT: jax.Array, slots: int) -> jax.Array:
+    """Return the column of the last token of each example; int32 [B, N], 0 in an empty slot.
+
+    Args:
+      examples_BT: int, number of each token's example in its row; 0 = padding.
+      slots: N.
+    """
+    is_member_BNT = examples_BT[:, None, :] == 1 + jnp.arange(slots)[:, None]
+    return jnp.max(jnp.where(is_member_BNT, jnp.arange(examples_BT.shape[1]), 0), axis=-1)

@@ -27,7 +27,8 @@ class Visibility(NamedTuple):
     Attributes:
       examples_BT: int, number of each token's example in its row (0 = padding, which sees padding only).
       window: int or int32 [], number of visible tokens to either side; None for no limit.
-      rank_BT: int, rank of each token: only lower or equal ranks are visible (XLNet's order); None for no order.
+      rank_BT: int, rank of each token: only lower or equal ranks are visible (XLNet's order, or the columns of tokens
+        that are read from left to right); None for no order.
     """
 
     examples_BT: jax.Array

@@ -5,6 +5,7 @@ from bertjax.registry import Union
 
 KINDS = {
     "mlm": "bertjax.objectives.pretraining.mlm:MaskedLM",
+    "causal": "bertjax.objectives.pretraining.causal:CausalLM",
     "bert": "bertjax.objectives.pretraining.sentence_pairs:BERT",
     "distillation": "bertjax.objectives.pretraining.distillation:Distillation",
     "electra": "bertjax.objectives.pretraining.electra:Electra",

@@ -91,8 +91,8 @@ class Program:
         encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
-        tensor, window, positions = runtime.mesh.tensor, encoder.window, encoder.positions
-        attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, window, positions)
+        tensor, seen = runtime.mesh.tensor, (encoder.window, encoder.positions, encoder.direction)
+        attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, *seen)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 
     @functools.cached_property

@@ -1,13 +1,18 @@
-"""Pseudo-log-likelihoods against a slow loop, and minimal pairs."""
+"""Log-likelihoods, pseudo ones and those of causal models, against slow loops, and minimal pairs."""
 
+import dataclasses
 import json
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
+from bertjax.inference.minimal_pairs import BAD, GOOD
 from bertjax.inference.predictor import Predictor
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.inference.test_predictor import framed, probabilities
 
@@ -115,3 +120,44 @@ def test_a_table_has_each_kind_and_the_total():
         "agreement     50.0%        0    1,000",
         "all           75.0%    1,200    2,000",
     ]
+
+
+@pytest.fixture(scope="module")
+def causal(model) -> Predictor:
+    """A causal model with the parameters of the masked one."""
+    heads = {"clm": model.params["heads"]["mlm"]}
+    encoder = dataclasses.replace(model.encoder, direction="left_to_right")
+    return Predictor(model._replace(encoder=encoder, params=model.params | {"heads": heads}))
+
+
+def after_prefixes(predictor, text: str) -> float:
+    """The sum of log probabilities of tokens after those before them, one forward pass for each prefix."""
+    model, total = predictor.model, 0.0
+    ids = framed(model, model.tokenizer.encode([text])[0])
+    word = model.params["encoder"]["embeddings"]["word"]
+    for place in range(1, len(ids) - 1):
+        hidden = Encoder(model.encoder).apply({"params": model.params["encoder"]}, np.array([ids[:place]])).hidden
+        logits = MaskedLMHead(model.encoder).apply({"params": model.params["heads"]["clm"]}, hidden, word)
+        total += float(jax.nn.log_softmax(logits)[0, -1, ids[place]])
+    return total
+
+
+def test_the_score_of_a_causal_model_is_that_of_each_token_after_those_before(causal):
+    texts = sentences(4, most_words=3, seed=3)
+    expected = [after_prefixes(causal, text) for text in texts]
+    np.testing.assert_allclose(causal.log_likelihoods(texts), expected, atol=1e-4)
+
+
+def test_minimal_pairs_of_a_causal_model_are_scored_by_log_likelihoods(causal, pairs):
+    records = [json.loads(line) for line in pairs.read_text().splitlines()]
+    good, bad = (causal.log_likelihoods([record[name] for record in records]) for name in (GOOD, BAD))
+    assert score(causal, pairs)["accuracy"] == np.mean(good > bad)
+
+
+def test_each_kind_of_model_has_its_own_score(predictor, causal):
+    assert causal.default == "embed"
+    for ask in (causal.pseudo_log_likelihoods, causal.fill):
+        with pytest.raises(UserError, match="^the model has no masked-LM head"):
+            ask(["abc"])
+    with pytest.raises(UserError, match="^the model has no head that predicts the next token.*objective.kind=causal"):
+        predictor.log_likelihoods(["abc"])

@@ -35,6 +35,7 @@ CLASSES = {
     "bert": {
         "BertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
         "BertForMaskedLM": frozenset({"mlm"}),
+        "BertLMHeadModel": frozenset({"clm"}),
         "BertModel": frozenset({"pooler"}),
     },
     "albert": {
@@ -55,12 +56,13 @@ STEMS = {
     "roberta": "Roberta",
     "xlnet": "XLNet",
 }
-PARTS = CLASSES["bert"]
+PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
     "nsp": {"bert": {"objective": {"kind": "bert"}}},
     "sop": {"sentence_order": {"objective": {"kind": "sentence_order"}, "examples": {"kind": "sentence_order"}}},
     "rtd": {"electra": {"objective": {"kind": "electra"}}},
     "plm": {"permutation": {"objective": {"kind": "permutation"}}},
+    "clm": {"causal": {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}},
 }
 _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
@@ -73,7 +75,7 @@ def trained() -> Tokenizer:
 
 def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export:
     """Return a model of a family with these parts, in which all values differ."""
-    own = {"norm_epsilon": 1e-6} | OWN[kind]
+    own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
     config = from_dict(
         {
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,

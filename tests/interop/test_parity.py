@@ -49,8 +49,14 @@ SETTINGS = {
     "roberta, two segments": SIZES | {"type_vocab_size": 2},
     "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "layer_norm_eps": 1e-7},
     "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
+    "bert, left to right": SIZES | {"is_decoder": True},
 }
-CASES = [(case, name) for case in SETTINGS for name in models.CLASSES[case.split(",")[0]]]
+CASES = [
+    (case, name)
+    for case in SETTINGS
+    for name in models.CLASSES[case.split(",")[0]]
+    if (name == "BertLMHeadModel") == (case == "bert, left to right")
+]
 # Head -> its name in the output of a transformers class with several heads.
 HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits", "rtd": "logits"}
 
@@ -121,8 +127,8 @@ def ours(folder, inputs) -> dict[str, np.ndarray]:
     if encoded.pooled_BND is not None and not heads:
         outputs["pooled"] = encoded.pooled_BND[:, 0]
     for head, own in heads.items():
-        if head in ("mlm", "plm"):
-            module = MaskedLMHead(config) if head == "mlm" else VocabularyHead(config)
+        if head in ("mlm", "clm", "plm"):
+            module = VocabularyHead(config) if head == "plm" else MaskedLMHead(config)
             logits = module.apply({"params": own}, encoded.hidden, params["embeddings"]["word"])
             outputs[head] = logits[..., : config.vocab_size]
         elif head == "rtd":
@@ -148,7 +154,8 @@ def named(outputs) -> dict[str, np.ndarray]:
         if getattr(outputs, theirs, None) is not None:
             by_name[name] = getattr(outputs, theirs)
     if "rtd" in by_name and by_name["rtd"].ndim == 3:  # a class with a single head calls its output `logits`
-        by_name["plm" if hasattr(outputs, "mems") else "mlm"] = by_name.pop("rtd")
+        head = "plm" if hasattr(outputs, "mems") else "clm" if hasattr(outputs, "cross_attentions") else "mlm"
+        by_name[head] = by_name.pop("rtd")
     return {name: np.asarray(output) for name, output in by_name.items()}
 
 

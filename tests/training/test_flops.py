@@ -13,6 +13,7 @@ from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
+from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
@@ -34,6 +35,8 @@ def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
         objective = dataclasses.replace(objective, classes=("0", "1", "2"))
     if isinstance(objective, PermutationLM):
         encoder = dataclasses.replace(encoder, positions="relative")
+    if isinstance(objective, CausalLM):
+        encoder = dataclasses.replace(encoder, direction="left_to_right")
     if isinstance(objective, Distillation):
         deeper = dataclasses.replace(encoder, layers=2 * encoder.layers)
         teacher = Teacher(deeper, batches.param_shapes(MaskedLM(), deeper), "a tokenizer", Path("teacher"))

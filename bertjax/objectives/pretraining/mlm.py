@@ -22,6 +22,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective, Terms, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output, Sample
+from bertjax.objectives.pretraining.baselines import token_baselines
 
 GUESSES = 5
 
@@ -139,13 +140,7 @@ class MaskedLM(Objective):
 
     def baselines(self, batch, token_counts):
         """The unigram distribution (counts + 1), the most frequent token, and the baselines of the parts."""
-        labels = batch[f"{self.term}_labels_BK"][batch[f"{self.term}_weights_BK"] > 0]
-        smoothed = token_counts + 1
-        losses = np.log(smoothed.sum()) - np.log(smoothed[labels])
-        baselines = {
-            "unigram_loss": (float(losses.sum()), len(labels)),
-            "majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels)),
-        }
+        baselines = token_baselines(self.term, batch, token_counts)
         for part in self.parts:
             baselines |= part.baselines(batch)
         return baselines

@@ -26,7 +26,7 @@ from bertjax.data.masking import Masked, Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.data.random import bits
 from bertjax.errors import UserError
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import BIDIRECTIONAL, EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import VocabularyHead
 from bertjax.models.model import HeadSpec, Model
@@ -61,12 +61,18 @@ class PermutationLM(MaskedLM):
         """Return the product of the query stream with the word embeddings.
 
         Raises:
-          UserError: the encoder has no relative positions, or embeddings of another width than its layers.
+          UserError: the encoder has no relative positions, reads from left to right, or has embeddings of another
+            width than its layers.
         """
         if config.positions != "relative":
             raise UserError(
                 f"objective.kind=permutation needs model.positions=relative, not {config.positions}: a query that "
                 "sees no token of its own must know its place; model.preset=xlnet_base has them"
+            )
+        if config.direction != BIDIRECTIONAL:
+            raise UserError(
+                f"objective.kind=permutation predicts in an order of its own, and model.direction={config.direction} "
+                f"is another; set model.direction={BIDIRECTIONAL}"
             )
         if config.embedded_width != config.width:
             raise UserError(

@@ -3,6 +3,7 @@
 import re
 
 from bertjax.errors import UserError
+from bertjax.models.config import BIDIRECTIONAL
 from bertjax.models.kernels import CUDNN, PLAIN, SPLASH
 
 # Splash needs a memory hierarchy that TPU v2 and v3 lack.
@@ -18,6 +19,7 @@ def choose_attention(
     tensor: int,
     window: int = 0,
     positions: str = "learned",
+    direction: str = BIDIRECTIONAL,
 ) -> str:
     """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
@@ -26,6 +28,8 @@ def choose_attention(
     | auto      | TPU v4 or later | 0                 | 1           | none          | splash    |
     | auto      | any other       | any               | any         | any           | plain     |
     | a name    | as below        | 0                 | 1 (splash)  | none (splash) | that name |
+
+    Splash also needs `model.direction=bidirectional`.
 
     Splash runs on TPU v4 and later. It does not run with an axis `tensor`, which the compiler shards: the compiler
     cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to separate
@@ -36,7 +40,8 @@ def choose_attention(
     """
     has_splash = backend == "tpu" and not _WITHOUT_SPLASH.match(device_kind)
     if requested == "auto":
-        can_splash = dropout == 0.0 and tensor == 1 and not window and positions != "relative"
+        can_splash = dropout == 0.0 and tensor == 1 and not window
+        can_splash &= positions != "relative" and direction == BIDIRECTIONAL
         return SPLASH if has_splash and can_splash else PLAIN
     reasons = []
     if requested == SPLASH and not has_splash:
@@ -49,6 +54,8 @@ def choose_attention(
         reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
     if requested == SPLASH and window:
         reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
+    if requested == SPLASH and direction != BIDIRECTIONAL:
+        reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
     if requested != PLAIN and positions == "relative":
         reasons.append("has no terms of distances, which model.positions=relative adds")
     if reasons:

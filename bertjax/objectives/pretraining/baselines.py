@@ -1,0 +1,16 @@
+"""What is reached without a model when tokens are predicted."""
+
+import numpy as np
+
+
+def token_baselines(
+    term: str, batch: dict[str, np.ndarray], token_counts: np.ndarray
+) -> dict[str, tuple[float, float]]:
+    """Host: return the loss of the unigram distribution (counts + 1), and the accuracy of the most frequent token."""
+    labels = batch[f"{term}_labels_BK"][batch[f"{term}_weights_BK"] > 0]
+    smoothed = token_counts + 1
+    losses = np.log(smoothed.sum()) - np.log(smoothed[labels])
+    return {
+        "unigram_loss": (float(losses.sum()), len(labels)),
+        "majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels)),
+    }

@@ -1,0 +1,60 @@
+"""Causal language modeling: each token from those before it (Radford et al., 2018, section 3.1).
+
+It is the left-to-right baseline of BERT ("LTR & No NSP", Devlin et al., 2019, section 5.1, arXiv 1810.04805). Special
+symbols are not predicted, as in masked language modeling: where an example ends depends on the length of its row.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.flops import FlopsPart, head_products
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.model import HeadSpec
+from bertjax.objectives.base import Objective
+from bertjax.objectives.losses import classification_term
+from bertjax.objectives.pretraining.baselines import token_baselines
+from bertjax.objectives.pretraining.mlm import token_weight
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalLM(Objective):
+    """Predicts the next token at every token; K = T. Terms: `clm`, in nats: its exponential is the perplexity."""
+
+    term: ClassVar[str] = "clm"
+    sharding_rules = ((r"heads/clm/transform/kernel$", jax.sharding.PartitionSpec("fsdp", None)),)
+
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        if config.direction != LEFT_TO_RIGHT:
+            raise UserError(
+                f"objective.kind=causal predicts tokens that model.direction={config.direction} lets the model see; "
+                f"set model.direction={LEFT_TO_RIGHT}"
+            )
+        return {self.term: HeadSpec(MaskedLMHead)}
+
+    def logits(self, model, batch, key=None):
+        return model.head(self.term, model.encode(batch, key).hidden, model.word_VE)
+
+    def flops_parts(self, config):
+        return (FlopsPart(config, {"predictions": head_products(config, HeadSpec(MaskedLMHead))}),)
+
+    def features(self, examples, draw):
+        """Return `clm_labels_BK`, the next tokens, and `clm_weights_BK`, 0 if the next token is special."""
+        ragged = examples.ragged  # every example starts with a special symbol, so no label is from another example
+        weights = (~np.roll(ragged.special, -1)).astype(np.float32)
+        flat = {"labels": np.roll(ragged.tokens, -1) * (weights > 0), "weights": weights}
+        return {f"{self.term}_{name}_BK": examples.tokens_to_rows(values) for name, values in flat.items()}
+
+    def weights(self, batch):
+        return {self.term: token_weight(self.term, batch)}
+
+    def terms_of(self, logits, batch):
+        loss, correct = classification_term(logits, batch["clm_labels_BK"], batch["clm_weights_BK"])
+        return {self.term: loss}, {"clm_accuracy": (correct, token_weight(self.term, batch))}
+
+    def baselines(self, batch, token_counts):
+        return token_baselines(self.term, batch, token_counts)
