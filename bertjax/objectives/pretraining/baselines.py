@@ -1,4 +1,4 @@
-"""What is reached without a model when tokens are predicted."""
+"""What is reached without a model."""
 
 import numpy as np
 
@@ -14,3 +14,8 @@ def token_baselines(
         "unigram_loss": (float(losses.sum()), len(labels)),
         "majority_accuracy": (float(np.sum(labels == np.argmax(token_counts))), len(labels)),
     }
+
+
+def majority(term: str, labels: np.ndarray, num_labels: int) -> dict[str, tuple[np.ndarray, float]]:
+    """Return the baseline `<term>_majority`: how often each constant answer is correct."""
+    return {f"{term}_majority": (np.bincount(labels, minlength=num_labels), len(labels))}

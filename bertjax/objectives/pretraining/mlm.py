@@ -180,11 +180,6 @@ def take_columns(hidden_BTD: jax.Array, columns_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden_BTD, columns_BK[..., None], axis=1)
 
 
-def majority(term: str, labels: np.ndarray, num_labels: int) -> dict[str, tuple[np.ndarray, float]]:
-    """Return the baseline `<term>_majority`: how often each constant answer is correct."""
-    return {f"{term}_majority": (np.bincount(labels, minlength=num_labels), len(labels))}
-
-
 def _sample(tokens_T, examples_T, positions_K, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:
     real_K = weights_K > 0
     return Sample(

@@ -12,7 +12,8 @@ from bertjax.data.formats.sentence_reordering import ORDERS
 from bertjax.models.heads import PairHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.pretraining.mlm import MaskedLM, majority
+from bertjax.objectives.pretraining.baselines import majority
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 @dataclasses.dataclass(frozen=True)

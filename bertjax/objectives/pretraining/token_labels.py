@@ -15,7 +15,8 @@ from bertjax.errors import UserError
 from bertjax.models.heads import DetectionHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.losses import binary_term
-from bertjax.objectives.pretraining.mlm import MaskedLM, majority
+from bertjax.objectives.pretraining.baselines import majority
+from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
 @dataclasses.dataclass(frozen=True)
