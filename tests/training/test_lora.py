@@ -172,7 +172,6 @@ def test_an_export_is_an_ordinary_model(undisturbed, finished):
 
 def test_an_export_scores_and_predicts_as_the_trained_model(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"] + 0.1
     assert evaluate.run(str(finished / "export"))["eval"] == pytest.approx(summary["eval"], rel=1e-5)
     records = runs.records(finished / "predictions" / "heldout.jsonl")
     answers = bertjax.predictor(finished / "export").predict([record["sentence"] for record in records])

@@ -64,7 +64,7 @@ def test_without_scores_both_files_hold_texts(tmp_path, spelling):
     [
         ("\n \n", {}, "train.txt has no lines of text; give a file with at least one"),
         ("abc\n", {"heldout": "train.txt"}, "examples.train and examples.heldout are both "),
-        ("abc\n", {"pair": "other"}, "dev.jsonl:1 has no field 'other'; it has 'sentence1', 'sentence2', 'score'"),
+        ("abc\n", {"pair": "other"}, "dev.jsonl:1 has no field 'other', it has 'sentence1', 'sentence2', 'score'"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, spelling, lines, choices, message):
