@@ -64,7 +64,7 @@ def test_factorized_embeddings_are_projected_after_their_norm():
     normed_BTE = reference.norm(summed_BTE, tables["norm"], NARROW.norm_epsilon)
     expected_BTD = normed_BTE @ encoder["projection"]["kernel"] + encoder["projection"]["bias"]
     core = (batch[name] for name in ("tokens_BT", "segments_BT", "positions_BT", "examples_BT"))
-    _, state = Encoder(NARROW).apply({"params": encoder}, *core, mutable=["captured"])
+    _, state = jax.jit(functools.partial(Encoder(NARROW).apply, mutable=["captured"]))({"params": encoder}, *core)
     np.testing.assert_allclose(state["captured"]["hidden"][0], expected_BTD, rtol=1e-5, atol=1e-6)
 
 
@@ -147,7 +147,7 @@ def test_two_encoders_share_embeddings_and_their_gradients_are_summed():
 def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
     """The key of a parameter follows from its path, however the module was created."""
     key, tokens_BT = jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
-    own = Encoder(batches.ENCODER).init(key, tokens_BT)["params"]["embeddings"]
+    own = jax.jit(Encoder(batches.ENCODER).init)(key, tokens_BT)["params"]["embeddings"]
 
     class Root(nn.Module):
         def setup(self):
@@ -156,7 +156,7 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
         def __call__(self):
             return self.embeddings(tokens_BT, tokens_BT, tokens_BT, None)
 
-    jax.tree.map(np.testing.assert_array_equal, own, Root().init(key)["params"]["embeddings"])
+    jax.tree.map(np.testing.assert_array_equal, own, jax.jit(Root().init)(key)["params"]["embeddings"])
 
 
 @pytest.mark.parametrize(

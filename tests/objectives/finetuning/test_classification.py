@@ -1,6 +1,7 @@
 """Classification and regression: terms, scores and predictions, on packed rows as on rows of one example."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -18,10 +19,19 @@ from bertjax.objectives.finetuning.regression import Regression
 T = 32
 CLASSES = ("maybe", "no", "yes")
 
+# Four examples in rows of one, and packed. All batches have one shape, so that one program computes them.
+SINGLE = [[0, -1, -1], [1, -1, -1], [2, -1, -1], [3, -1, -1]]
+PACKED = [[0, 1, -1], [2, 3, -1], [-1, -1, -1], [-1, -1, -1]]
+
 
 def batch_of(objective, ragged, rows_BN, store) -> dict:
     placed = place(ragged, np.array(rows_BN), T, Vocabulary.of(store.tokenizer))
     return core(placed) | objective.features(placed, Draw(0, np.zeros(len(ragged.ids), np.int64)))
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "module", "train"))
+def terms_of(objective, module, params, batch, seed=1, train=False):
+    return objective.terms(module, params, None, batch, jax.random.key(seed), train)
 
 
 @pytest.fixture(scope="module", params=[Classification(CLASSES), Regression()], ids=["classification", "regression"])
@@ -33,17 +43,18 @@ def case(request, store):
     labels = np.array([0, 2, 1, 2], np.int32 if objective.classes else np.float32)
     ragged = add_special_tokens(first, [[60, 61]] * 4, Vocabulary.of(store.tokenizer), {"label": labels})
     module = objective.model(dataclasses.replace(encoder, init_stddev=0.5))
-    params = objective.init(module, jax.random.key(0), batch_of(objective, ragged, [[0, 1, 2, 3]], store))
+    batch = batch_of(objective, ragged, PACKED, store)
+    params = jax.jit(lambda key: objective.init(module, key, batch))(jax.random.key(0))
     return objective, module, params, ragged
 
 
 def test_packed_rows_give_the_terms_of_single_ones(case, store):
     objective, module, params, ragged = case
     results = []
-    for rows_BN in ([[0], [1], [2], [3]], [[2, 0, -1], [3, -1, -1], [-1, -1, 1]], [[0, 1], [2, 3], [-1, -1]]):
+    for rows_BN in (SINGLE, [[2, 0, -1], [3, -1, -1], [-1, -1, 1], [-1, -1, -1]], PACKED):
         batch = batch_of(objective, ragged, rows_BN, store)
         assert float(objective.weights(batch)[objective.term]) == 4.0
-        results.append(objective.terms(module, params, None, batch, jax.random.key(1), False))
+        results.append(terms_of(objective, module, params, batch))
     for terms, metrics in results[1:]:
         np.testing.assert_allclose(terms[objective.term], results[0][0][objective.term], rtol=1e-5)
         for name, (total, weight) in metrics.items():
@@ -64,21 +75,23 @@ def test_the_last_layer_is_computed_at_the_summary_positions_only(case, store):
         head = params["heads"][objective.term]
         return pooled_BND @ head["kernel"] + head["bias"]
 
-    np.testing.assert_allclose(of_summaries(params), of_every_position(params), rtol=1e-4, atol=1e-5)
-    flops = [jax.jit(f).lower(params).compile().cost_analysis()["flops"] for f in (of_summaries, of_every_position)]
+    programs = [jax.jit(logits).lower(params).compile() for logits in (of_summaries, of_every_position)]
+    np.testing.assert_allclose(*(program(params) for program in programs), rtol=1e-4, atol=1e-5)
+    flops = [program.cost_analysis()["flops"] for program in programs]
     assert flops[0] < 0.8 * flops[1]
 
 
 def test_terms_are_those_of_the_definition(case, store):
     objective, module, params, ragged = case
-    batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
-    logits = np.asarray(objective.apply(module, params, batch), np.float64)[:, 0]
+    batch = batch_of(objective, ragged, SINGLE, store)
+    apply = jax.jit(lambda params: objective.apply(module, params, batch))
+    logits = np.asarray(apply(params), np.float64)[:, 0]
     labels = ragged.labels["label"]
     if objective.classes:
         expected = -np.sum(np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))[np.arange(4), labels])
     else:
         expected = np.sum((logits[:, 0] - labels) ** 2)
-    terms, metrics = objective.terms(module, params, None, batch, jax.random.key(1), False)
+    terms, metrics = terms_of(objective, module, params, batch)
     np.testing.assert_allclose(terms[objective.term], expected, rtol=1e-5)
     if objective.classes:
         assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
@@ -86,11 +99,9 @@ def test_terms_are_those_of_the_definition(case, store):
 
 def test_dropout_acts_in_training_only(case, store):
     objective, module, params, ragged = case
-    batch = batch_of(objective, ragged, [[0], [1], [2], [3]], store)
+    batch = batch_of(objective, ragged, SINGLE, store)
     losses = {
-        (train, seed): float(
-            objective.terms(module, params, None, batch, jax.random.key(seed), train)[0][objective.term]
-        )
+        (train, seed): float(terms_of(objective, module, params, batch, seed, train)[0][objective.term])
         for train in (False, True)
         for seed in (0, 1)
     }
@@ -144,17 +155,17 @@ def test_the_majority_is_that_of_the_training_file(case, store):
 def test_a_head_mask_reaches_the_loss_of_a_task(case, store):
     """A mask of ones changes nothing, of zeros it removes one head, its gradient is their importance."""
     objective, module, params, ragged = case
-    batch = batch_of(objective, ragged, [[0, 1], [2, 3]], store)
+    batch = batch_of(objective, ragged, PACKED, store)
 
     @jax.jit
     def loss(head_mask_LH):
         taps = {"encoder": {"head_mask": head_mask_LH}}
         return objective.terms(module, params, None, batch, jax.random.key(1), False, taps)[0][objective.term]
 
-    unmasked = jax.jit(lambda: objective.terms(module, params, None, batch, jax.random.key(1), False)[0])()
+    unmasked = terms_of(objective, module, params, batch)[0]
     ones_LH = np.ones((2, 2), np.float32)
     np.testing.assert_allclose(loss(ones_LH), unmasked[objective.term], rtol=1e-6)
-    gradient_LH = jax.grad(loss)(ones_LH)
+    gradient_LH = jax.jit(jax.grad(loss))(ones_LH)
     for layer, head in np.ndindex(2, 2):
         mask_LH, step_LH = ones_LH.copy(), np.zeros((2, 2), np.float32)
         mask_LH[layer, head], step_LH[layer, head] = 0.0, 0.01
@@ -165,7 +176,7 @@ def test_a_head_mask_reaches_the_loss_of_a_task(case, store):
         attention = params["encoder"]["layers"]["attention"] | {"output": output}
         layers = params["encoder"]["layers"] | {"attention": attention}
         without = params | {"encoder": params["encoder"] | {"layers": layers}}
-        removed = objective.terms(module, without, None, batch, jax.random.key(1), False)[0][objective.term]
+        removed = terms_of(objective, module, without, batch)[0][objective.term]
         np.testing.assert_allclose(loss(mask_LH), removed, rtol=1e-5)
         slope = (loss(ones_LH + step_LH) - loss(ones_LH - step_LH)) / 0.02
         np.testing.assert_allclose(gradient_LH[layer, head], slope, rtol=0.05, atol=1e-3)

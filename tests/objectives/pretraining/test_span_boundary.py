@@ -1,5 +1,7 @@
 """SpanBERT: boundaries, places in a span, and what a prediction depends on."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -74,7 +76,7 @@ def test_a_prediction_reads_the_boundaries_and_the_place_only():
         hidden_BTD = model.encode(batch).hidden
         return jax.grad(lambda hidden: of_hidden(model, hidden)[..., 7].sum())(hidden_BTD)
 
-    gradient = module.apply({"params": params}, method=gradient)
+    gradient = jax.jit(functools.partial(module.apply, method=gradient))({"params": params})
     reached = np.abs(gradient).max(axis=-1) > 0
     assert np.flatnonzero(reached[0]).tolist() == [2, 6]
 
@@ -86,11 +88,12 @@ def test_logits_read_the_boundaries_and_the_places():
     module = SpanBoundary().model(batches.ENCODER)
     batch["sbo_places_BK"] = np.arange(8, dtype=np.int32)[None].repeat(2, axis=0)
     params = batches.filled(batches.param_shapes(SpanBoundary(), module.config, batch))
-    logits = SpanBoundary().apply(module, params, batch)
+    apply = jax.jit(functools.partial(SpanBoundary().apply, module))
+    logits = apply(params, batch)
     assert logits["sbo"].shape == logits["mlm"].shape
     assert len({row.tobytes() for row in np.asarray(logits["sbo"][0])}) == 8  # the place distinguishes them
     other = batch | {"mlm_positions_BK": np.zeros_like(batch["mlm_positions_BK"])}
-    np.testing.assert_array_equal(SpanBoundary().apply(module, params, other)["sbo"], logits["sbo"])
+    np.testing.assert_array_equal(apply(params, other)["sbo"], logits["sbo"])
 
 
 def test_both_losses_are_summed_over_their_weights():
