@@ -33,7 +33,8 @@ _HELP = """
 task     what a fine-tuned model was trained to predict, a class or a number for example; records need no label
 fill     the most probable pieces of the vocabulary for every [MASK], with their probabilities; "filled" is the
          text with the best piece for each
-embed    a vector for each text: the mean of its last hidden states, [CLS] and [SEP] included
+embed    a vector for each text: the mean of its last hidden states, [CLS] and [SEP] included; --layers chooses
+         others, and --per-token gives a vector for each token
 
 examples:
   fill the masks of a sentence:
@@ -100,6 +101,23 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
 
 
+def _layers(text: str, last: int) -> tuple[int, ...]:
+    """Return the layers that --layers names, in its order.
+
+    Args:
+      text: numbers with commas between them, or `last4` for the last four.
+      last: the number of the last layer.
+    """
+    count = text.removeprefix("last")
+    if text.startswith("last") and count.isdecimal() and int(count) > 0:
+        return tuple(range(last - int(count) + 1, last + 1))
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise UserError(
+            f"--layers={text} does not name layers; write --layers=8, --layers=9,10,11,12 or --layers=last4"
+        )
+    return tuple(map(int, text.split(",")))
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
@@ -138,6 +156,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--top", type=int, metavar="K", help="with fill: number of pieces for each mask (default: 5)")
     parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
+    parser.add_argument(
+        "--layers",
+        metavar="N",
+        help="with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings (default: the last)",
+    )
+    parser.add_argument(
+        "--per-token", action="store_true", default=None, help="with embed: a vector for each token, as JSON"
+    )
     platform.add_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     platform.configure_logging()
@@ -149,11 +175,17 @@ def main(argv: list[str] | None = None) -> int:
     if args.others and do != "task":
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
-    options = {name: value for name in ("top", "normalize") if (value := getattr(args, name)) is not None}
+    names = ("top", "normalize", "layers", "per_token")
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
-        raise UserError(f"--{stray.pop()} has no effect with --do={do}; remove it")
-    if args.out.endswith(_ARRAY) and kind is not Embed:
-        raise UserError(f"--out={args.out} can hold only embeddings; add --do=embed, or name a .jsonl file")
+        raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; remove it")
+    if args.out.endswith(_ARRAY) and (kind is not Embed or args.per_token):
+        raise UserError(
+            f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "
+            "name a .jsonl file"
+        )
+    if args.layers is not None:
+        options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
     pipeline = predictor.pipeline(kind, **options)
     if isinstance(pipeline, FineTuned):
         print("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)

@@ -1,40 +1,84 @@
-"""Texts as vectors: the mean of a text's last hidden states, [CLS] and [SEP] included.
+"""Texts as vectors: the mean of a text's hidden states, [CLS] and [SEP] included, or those of its tokens.
 
-This is the MEAN strategy of Sentence-BERT (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084).
+This is the MEAN strategy of Sentence-BERT (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084). Several layers are
+concatenated, as in BERT's feature-based approach (Devlin et al., 2019, section 5.3, table 7).
 """
 
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
+
 from bertjax.data.labeled.base import LabeledExamples, Record
+from bertjax.errors import UserError
 from bertjax.inference.base import Pipeline
+from bertjax.models import taps
 from bertjax.models.encoder import Encoder
+from bertjax.models.mixing import all_layers
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.outputs import Output
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Embed(Pipeline):
-    """One vector per text.
+    """One vector per text, or one per token.
 
     Attributes:
       normalize: whether vectors have length 1, so that their dot products are cosines.
+      layers: the layers whose states are concatenated: 0 for the embeddings, L for the output; the output if empty.
+      per_token: whether each token has a vector, those of [CLS] and [SEP] among them.
     """
 
     normalize: bool = False
+    layers: tuple[int, ...] = ()
+    per_token: bool = False
+
+    def __post_init__(self):
+        last = self.model.encoder.layers
+        if unknown := [layer for layer in self.layers if not 0 <= layer <= last]:
+            raise UserError(
+                f"layers={','.join(map(str, self.layers))}: the model has no layer {unknown[0]}; choose from 0, the "
+                f"embeddings, to {last}, the output"
+            )
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
         return self.add_special_tokens(records, encoded)
 
     def outputs(self, params, batch):
-        """`embedding`, float32 [B, 1, D]."""
+        """`embedding`, float32 [B, 1, D], or [B, T, D] per token; of several layers [..., D times their number]."""
         names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
-        encoder = Encoder(self.model.encoder)
-        hidden_BTD = encoder.apply({"params": params["encoder"]}, *(batch[name] for name in names)).hidden
-        embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
-        return {"embedding": Output(l2_normalize(embedding_BND) if self.normalize else embedding_BND, per="example")}
+        captures = {taps.CAPTURED: {"hidden": None}} if self.layers else {}
+        encoded, state = Encoder(self.model.encoder).apply(
+            {"params": params["encoder"]} | captures, *(batch[name] for name in names), mutable=list(captures)
+        )
+        hidden_BTD = encoded.hidden
+        if self.layers:
+            hidden_LBTD = all_layers(state[taps.CAPTURED]["hidden"], encoded.hidden)
+            hidden_BTD = jnp.concatenate([hidden_LBTD[layer] for layer in self.layers], axis=-1)
+        vectors = hidden_BTD.astype(jnp.float32)
+        if not self.per_token:
+            vectors = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
+        per = "token" if self.per_token else "example"
+        return {"embedding": Output(l2_normalize(vectors) if self.normalize else vectors, per=per)}
 
     def predictions(self, outputs, examples) -> list[dict[str, Any]]:
-        """{`embedding`: D numbers, each the shortest decimal with the same float32 value}."""
-        return [{"embedding": [float(str(number)) for number in row]} for row in outputs["embedding"]]
+        """{`embedding`: D numbers, each the shortest decimal with the same float32 value}.
+
+        Per token {`pieces`: the tokens, `embeddings`: D numbers for each of them}.
+        """
+
+        def numbers(row: np.ndarray) -> list[float]:
+            return [float(str(number)) for number in row]
+
+        if not self.per_token:
+            return [{"embedding": numbers(row)} for row in outputs["embedding"]]
+        vectors = np.split(outputs["embedding"], np.cumsum(examples.lengths())[:-1])
+        return [
+            {
+                "pieces": [self.model.tokenizer.piece(int(token)) for token in ids],
+                "embeddings": [numbers(row) for row in rows],
+            }
+            for ids, rows in zip(examples.ragged.token_lists(), vectors, strict=True)
+        ]

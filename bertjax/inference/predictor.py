@@ -97,17 +97,19 @@ class Predictor:
         """
         return list(self.predictions(self.request(self.pipeline(Fill, top=top), records_of(texts))))
 
-    def embed(self, texts: Sequence[str], normalize: bool = False) -> np.ndarray:
-        """Return the mean of each text's last hidden states, [CLS] and [SEP] included; float32 [texts, D].
+    def embed(self, texts: Sequence[str], normalize: bool = False, layers: Sequence[int] = ()) -> np.ndarray:
+        """Return the mean of each text's hidden states, [CLS] and [SEP] included; float32 [texts, D].
 
         Args:
           texts: texts; `[MASK]` in them is ordinary text.
           normalize: whether the vectors have length 1.
+          layers: the layers whose states are concatenated, 0 for the embeddings; the output of the encoder if empty.
 
         Raises:
-          UserError: a text is blank.
+          UserError: a text is blank, or the model has no such layer.
         """
-        request = self.request(self.pipeline(Embed, normalize=normalize), records_of(texts))
+        pipeline = self.pipeline(Embed, normalize=normalize, layers=tuple(layers))
+        request = self.request(pipeline, records_of(texts))
         return np.concatenate([outputs["embedding"] for outputs in self.outputs(request)])
 
     def predict(self, records: Sequence[str | Record]) -> list[dict[str, Any]]:

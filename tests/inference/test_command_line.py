@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax import cli, evaluate, export, predict
+from bertjax.models.encoder import Encoder
 from tests.inference.conftest import LONGEST, sentences
 
 TEXTS = [f"{text} [MASK]" for text in sentences(5, most_words=6)]
@@ -191,3 +192,49 @@ def _refused(capsys, complaint: str, *flags: str, main=predict.main) -> None:
         captured.err
     )
     assert captured.out == ""
+
+
+def test_layers_are_those_of_the_taps(model, predictor):
+    texts = sentences(3, most_words=6)
+    [ids] = model.tokenizer.encode(texts[:1])
+    tokens_BT = np.array([[model.tokenizer.cls_id, *ids, model.tokenizer.sep_id]])
+    _, state = Encoder(model.encoder).apply({"params": model.params["encoder"]}, tokens_BT, mutable=["captured"])
+    hidden_LTD = state["captured"]["hidden"][:, 0]
+    for layer in range(model.encoder.layers + 1):
+        [vector, *_] = predictor.embed(texts, layers=[layer])
+        np.testing.assert_allclose(vector, hidden_LTD[layer].mean(axis=0), atol=1e-5)
+    last = predictor.embed(texts, layers=[model.encoder.layers])
+    np.testing.assert_allclose(last, predictor.embed(texts), atol=1e-6)
+    both = predictor.embed(texts, layers=[2, 1])
+    separate = [predictor.embed(texts, layers=[layer]) for layer in (2, 1)]
+    np.testing.assert_allclose(both, np.concatenate(separate, axis=1), atol=1e-6)
+
+
+def test_layers_and_tokens_from_the_command_line(folder, model, predictor, capsys):
+    texts = sentences(3, most_words=6)
+    assert call(folder, "--do=embed", "--layers=last2", *texts) == 0
+    vectors = [answer["embedding"] for answer in answers(capsys.readouterr().out)]
+    np.testing.assert_array_equal(np.float32(vectors), predictor.embed(texts, layers=[1, 2]))
+    assert call(folder, "--do=embed", "--per-token", "--layers=0", *texts) == 0
+    for answer, text, mean in zip(answers(capsys.readouterr().out), texts, predictor.embed(texts, layers=[0])):
+        assert len(answer["pieces"]) == len(model.tokenizer.encode([text])[0]) + 2 == len(answer["embeddings"])
+        np.testing.assert_allclose(np.mean(answer["embeddings"], axis=0), mean, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--layers=3"], "layers=3: the model has no layer 3; choose from 0, the embeddings, to 2, the output"),
+        (["--layers=last4"], "the model has no layer -1; choose from 0"),
+        (
+            ["--layers=best"],
+            "--layers=best does not name layers; write --layers=8, --layers=9,10,11,12 or",
+        ),
+        (["--per-token", "--out=x.npy"], "--out=x.npy can hold only embeddings, one for each text"),
+    ],
+)
+def test_layers_that_do_not_exist_are_one_line(folder, capsys, flags, message):
+    assert call(folder, "--do=embed", *flags, "abc") == 2
+    assert message in capsys.readouterr().err
+    assert call(folder, "--do=fill", "--layers=1", "[MASK]") == 2
+    assert "--layers has no effect with --do=fill" in capsys.readouterr().err

@@ -13,13 +13,17 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.model import HeadSpec, Model
+from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.finetuning.reading import MIX, ReadingObjective
 
 
 @dataclasses.dataclass(frozen=True)
-class ExampleObjective(Objective):
+class ExampleObjective(ReadingObjective):
     """Predicts the label of each example by a linear head on its pooled [CLS], with dropout before it.
+
+    If it `reads` a mix of layers, the head is on the mean over the tokens of the example.
 
     Attributes:
       term: name of its term and head.
@@ -31,16 +35,22 @@ class ExampleObjective(Objective):
     num_outputs: ClassVar[int] = 1
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
+        return self.mix_head(config) | {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
-        pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
+        if self.reads == MIX:
+            slots = batch["example_ids_BN"].shape[1]
+            pooled_BND = mean_of_examples(self.mixed(model, batch), batch["examples_BT"], slots)
+        else:
+            nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
+            pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
         return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key)).astype(jnp.float32)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        if self.reads == MIX:
+            return (FlopsPart(config, {"examples": config.width * self.num_outputs}),)
         return (FlopsPart(config, {"examples": config.width * (config.width + self.num_outputs)}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:

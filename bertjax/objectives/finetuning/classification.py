@@ -34,6 +34,7 @@ class Classification(ExampleObjective):
     term: ClassVar[str] = "classification"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.metric not in METRICS:
             raise UserError(f"objective.metric={self.metric!r} is unknown; choose one of {', '.join(METRICS)}")
 

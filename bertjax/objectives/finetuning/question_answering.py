@@ -74,6 +74,7 @@ class QuestionAnswering(TokenObjective):
     num_outputs: ClassVar[int] = 2
 
     def __post_init__(self):
+        super().__post_init__()
         for field in ("longest", "nbest"):
             if getattr(self, field) < 1:
                 raise UserError(f"objective.{field}={getattr(self, field)} must be at least 1")

@@ -12,11 +12,12 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.finetuning.reading import MIX, ReadingObjective
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenObjective(Objective):
+class TokenObjective(ReadingObjective):
     """Predicts something of each token by a linear head on its last hidden state.
 
     The head computes in float32, because answers are ranked by logits that differ little.
@@ -30,11 +31,12 @@ class TokenObjective(Objective):
     num_outputs: ClassVar[int]
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
+        return self.mix_head(config) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, T, num_outputs]."""
-        return model.head(self.term, model.encode(batch, key).hidden)
+        hidden_BTD = self.mixed(model, batch) if self.reads == MIX else model.encode(batch, key).hidden
+        return model.head(self.term, hidden_BTD)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         return (FlopsPart(config, {"tokens": config.width * self.num_outputs}),)
