@@ -1,115 +1,120 @@
-"""The BERT family, trained on the embedded corpus for equal steps and for equal time.
+"""The BERT family, trained on the embedded corpus at equal FLOPs and measured alike.
 
-    python -m benchmarks.family --out=family --probe=CONLL_FOLDER
-    python -m benchmarks.family --out=family --markdown
+    taskset -c 0 python -m benchmarks.family --data=DATA --budget-hours=12
+    python -m benchmarks.family --dry-run
+    python -m benchmarks.family --markdown
 
-Every row of `benchmarks/family_config.py` is trained for the same number of steps, and again for as many steps as fit
-into the time that masked language modeling took. Masked language modeling and ELECTRA have `--seeds` seeds of equal
-steps. Each model has two scores. The first is a linear layer on its frozen features, for named entities of CoNLL-2003,
-if --probe names the folder of its files. The second is how often the model prefers a held-out sentence to the same
-sentence with two neighboring words exchanged. For ELECTRA the generator gives that score, since its encoder does not
-predict tokens. Each run is a process of its own and a line of OUT/lines.jsonl; a stopped command continues with the
-missing runs. On a machine with other load put `taskset -c 0` before the command.
+Every row of `benchmarks/family_config.py` gets its learning rate from the same three by its own held-out loss (seed 0,
+a third of the FLOPs). Then it is trained with seeds 0, 1 and 2 for the steps that cost as many FLOPs as `mlm`. Each
+model is measured four times: its own held-out loss, the share of held-out sentences that it prefers to the same
+sentence with two neighboring words exchanged, a linear probe of each frozen layer, and a fine-tuning on SST-2. For
+ELECTRA the generator scores the sentences, since its encoder does not predict tokens. `causal` scores them from left to
+right.
+
+A cell is a training run with its measures: a line of --results. A cell that has a line with the settings of today is
+not run again, a cell that was interrupted resumes at its last checkpoint, and other settings make other lines.
+DATA has ud/en_ewt.train.conllu.gz, ud/en_ewt.dev.conllu.gz, glue/SST-2/train.tsv.gz and glue/SST-2/dev.tsv.gz.
+`--ablations` runs the second table, at the learning rates of the first.
 """
 
 import argparse
 import json
-import operator
 import re
-import statistics
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from benchmarks.family_config import ROWS, STEPS, STUDENT, TEACHER
+from benchmarks.family_config import ABLATIONS, STUDENT, TEACHER
+from benchmarks.family_plan import ABLATION, PAIRS, RATE, SEED, Cell, Progress, cells, flops_of, own_loss, steps_of_cell
+from benchmarks.family_table import markdown
+from benchmarks.train_step import machine
 from bertjax import cli, config_file
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.random import uniform
 from bertjax.errors import RunFailed, UserError
+from bertjax.opening import SavedModel
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
-WITH_SEEDS = (TEACHER, "electra")
-PAIRS = 500
-_LOSSES_A_LINE = 4
+RESULTS = _REPOSITORY / "benchmarks" / "results" / "family.jsonl"
+FILES = tuple(f"ud/en_ewt.{split}.conllu.gz" for split in ("train", "dev")) + tuple(
+    f"glue/SST-2/{split}.tsv.gz" for split in ("train", "dev")
+)
 _WORD = re.compile("[a-z]+")
+_TEACHER_CELL = Cell(TEACHER, SEED, 0)
 
 
-class Run(NamedTuple):
-    """One training run: a row, equal `steps` or equal `time`, and a seed."""
-
-    row: str
-    equal: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.row}-{self.equal}-{self.seed}"
-
-
-def runs(seeds: int) -> list[Run]:
-    """Return all runs in an order in which each finds its inputs: the teacher first, equal steps before equal time."""
-    rows = [TEACHER, *(row for row in ROWS if row != TEACHER), STUDENT]
-    return [
-        Run(row, equal, seed)
-        for equal in ("steps", "time")
-        for row in rows
-        if (row, equal) != (TEACHER, "time")
-        for seed in range(seeds if row in WITH_SEEDS and equal == "steps" else 1)
-    ]
-
-
-def finished(path: Path) -> dict[Run, dict[str, Any]]:
-    """Return the runs of a file whose last line may be incomplete."""
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return {Run(line["row"], line["equal"], line["seed"]): line for line in map(json.loads, lines)}
-
-
-def measure(run: Run, done: dict[Run, dict[str, Any]], out: Path, steps: int, probe: str) -> dict[str, Any]:
-    """Train and probe one model; return its line of the file."""
-    if run.equal == "time":
-        same = done[Run(run.row, "steps", run.seed)]
-        steps = round(steps * done[Run(TEACHER, "steps", run.seed)]["seconds"] / same["seconds"])
-    workdir, variant = out / run.name, f"{run.row},{steps}"
-    if run.row == STUDENT:
-        variant += f",{out / Run(TEACHER, 'steps', 0).name / 'export'}"
-    summary = _train(f"benchmarks/family_config.py:{variant}", workdir, f"--config.seed={run.seed}")
-    line = run._asdict() | {
+def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, Any]:
+    """Train one model and measure it, unless it only chooses a learning rate; return its line of the file."""
+    started = time.monotonic()
+    workdir, rate = out / cell.name, progress.rate_of(cell)
+    summary = train_cell(cell, rate, out)
+    totals = SavedModel(str(workdir)).export.numbers
+    line = cell._asdict() | {
+        "rate": rate,
+        "config": progress.fingerprint(cell),
         "steps": summary["steps"],
+        "flops": totals["flops"],
+        "executed_flops": totals["executed_flops"],
         "seconds": summary["accounts"]["step"] + summary["accounts"]["data_wait"],
         "tokens": summary["tokens"],
         "eval": summary["eval"],
-        "pairs": _word_order(workdir, out / "pairs.jsonl"),
+        "baseline": summary["baseline"],
+        "own_loss": own_loss(cell.row, summary["eval"]),
+        "machine": machine(),
     }
-    if probe:
-        probed = _train(f"benchmarks/family_probe.py:{workdir / 'export'},{probe}", workdir / "probe")
-        line["probe"] = probed["eval"]["f1"]
-    return line
+    if cell.kind != RATE:
+        export = workdir / "export"
+        pairs = _json_of("bertjax.evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu")
+        line["pairs"] = {name: pairs["minimal_pairs"][name] for name in ("accuracy", "ties", "pairs")}
+        line["probe"] = _json_of("benchmarks.family_probe", str(export), f"--data={data}")
+        tuned = _train(
+            f"benchmarks/family_finetuning.py:{export},{data}", workdir / "sst2", f"--config.seed={cell.seed}"
+        )
+        line["finetuning"] = {
+            "accuracy": tuned["eval"]["accuracy"],
+            "majority": tuned["baseline"]["majority_accuracy"],
+        }
+    return line | {"wall_seconds": time.monotonic() - started}
 
 
-def _word_order(workdir: Path, pairs: Path) -> float:
-    """Return the share of pairs in which the model prefers the original sentence."""
-    model = str(workdir / "export")
-    done = _call("bertjax.evaluate", model, f"--minimal-pairs={pairs}", "--json", stdout=subprocess.PIPE)
-    return json.loads(done.stdout)["minimal_pairs"]["accuracy"]
+def train_cell(cell: Cell, rate: float, out: Path) -> dict[str, Any]:
+    """Train the model of a cell, from its last checkpoint if it has one; return the summary of the run."""
+    teacher = f",{out / _TEACHER_CELL.name / 'export'}" if cell.row == STUDENT else ""
+    config = f"benchmarks/family_config.py:{cell.row},{steps_of_cell(cell)},{rate:g}{teacher}"
+    return _train(config, out / cell.name, f"--config.seed={cell.seed}")
 
 
 def _train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
-    """Train with the command that users run, unless the run is finished; return the run's summary."""
-    _call("bertjax.train", f"--config={config}", f"--workdir={workdir}", *flags, stdout=sys.__stderr__)
+    """Train with the command that users run; return the run's summary."""
+    _call(
+        "bertjax.train", f"--config={config}", f"--workdir={workdir}", "--platform=cpu", *flags, stdout=sys.__stderr__
+    )
     return json.loads((workdir / "summary.json").read_text())
 
 
+def _json_of(module: str, *flags: str) -> dict[str, Any]:
+    return json.loads(_call(module, *flags, stdout=subprocess.PIPE).stdout)
+
+
 def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, "--platform=cpu", *flags]
+    command = [sys.executable, "-m", module, *flags]
     done = subprocess.run(command, cwd=_REPOSITORY, stdout=stdout)
     if done.returncode:
         what = " ".join(command[1:])
         raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")
     return done
+
+
+def _pairs(out: Path) -> Path:
+    path = out / "pairs.jsonl"
+    if not path.exists():
+        write_pairs(path)
+    return path
 
 
 def write_pairs(path: Path) -> None:
@@ -137,68 +142,39 @@ def write_pairs(path: Path) -> None:
     draft.rename(path)
 
 
-def markdown(done: dict[Run, dict[str, Any]]) -> str:
-    """Return the tables for equal steps and equal time, with the mean and the range over seeds."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for run, line in done.items():
-        groups.setdefault((run.row, run.equal), []).append(line)
-    groups |= {(TEACHER, "time"): groups[TEACHER, "steps"]} if (TEACHER, "steps") in groups else {}
-    lines = []
-    for equal in ("steps", "time"):
-        lines += [
-            f"| equal {equal} | steps | tokens/s | pairs | probe, F1 | beside `bert` |",
-            "|---|---|---|---|---|---|",
-        ]
-        rows = [row for row in (*ROWS, STUDENT) if (row, equal) in groups]
-        lines += [_row(row, groups[row, equal], groups.get(("bert", equal), [])) for row in rows]
-        lines += ["", f"| equal {equal}: own loss, held out | |", "|---|---|"]
-        lines += [line for row in rows for line in _losses(row, groups[row, equal])] + [""]
-    return "\n".join(lines)
+def plan_lines(progress: Progress, plan: list[Cell]) -> list[str]:
+    """Return the plan as text: a line for each cell, and the hours of all that is left."""
+    text, left = [f"{'cell':<34} {'steps':>7} {'FLOPs':>9} {'min':>6}"], 0.0
+    for cell in plan:
+        steps, seconds, is_done = steps_of_cell(cell), progress.seconds_of(cell), progress.find(cell) is not None
+        left += 0.0 if is_done else seconds
+        flops = flops_of(cell.row, steps)
+        text.append(f"{cell.name:<34} {steps:>7,} {flops:>9.2e} {seconds / 60:>6.1f}{'  finished' if is_done else ''}")
+    return [*text, f"{left / 3600:.1f} hours left"]
 
 
-def _row(row: str, lines: list[dict[str, Any]], bert: list[dict[str, Any]]) -> str:
-    cells = [
-        f"`{row}`" + (f" ({len(lines)} seeds)" if len(lines) > 1 else ""),
-        f"{round(_mean(lines, lambda line: line['steps'])):,}",
-        f"{_mean(lines, lambda line: line['tokens'] / line['seconds']):,.0f}",
-        _spread(lines, "pairs"),
-        _spread(lines, "probe"),
-        "" if row == "bert" else _beside(lines, bert),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def _losses(row: str, lines: list[dict[str, Any]]) -> list[str]:
-    """Return the rows of the table of losses, at most `_LOSSES_A_LINE` in each."""
-    evals = [line["eval"] for line in lines]
-    names = [name for name in evals[0] if name.endswith("_loss")]
-    losses = [f"{name.removesuffix('_loss')} {_mean(evals, operator.itemgetter(name)):.2f}" for name in names]
-    parts = [losses[start : start + _LOSSES_A_LINE] for start in range(0, len(losses), _LOSSES_A_LINE)]
-    return [f"| {'' if index else f'`{row}`'} | {', '.join(part)} |" for index, part in enumerate(parts)]
-
-
-def _mean(lines: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> float:
-    return statistics.fmean(map(value, lines))
-
-
-def _spread(lines: list[dict[str, Any]], name: str) -> str:
-    """Return the mean in percent, with the range if there are several seeds."""
-    values = [100 * line[name] for line in lines if name in line]
-    if not values:
-        return ""
-    spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}"
-
-
-def _beside(lines: list[dict[str, Any]], bert: list[dict[str, Any]]) -> str:
-    """Return the differences of the means from BERT's, of the scores that both have."""
-    words = []
-    for name in ("pairs", "probe"):
-        if bert and all(name in line for line in (*lines, *bert)):
-            value = operator.itemgetter(name)
-            difference = 100 * (_mean(lines, value) - _mean(bert, value))
-            words.append(f"{name} {difference:+.1f}")
-    return ", ".join(words)
+def run_cells(progress: Progress, plan: list[Cell], out: Path, data: Path, budget_hours: float) -> None:
+    """Run the cells that have no line, until the cells of the plan have taken `budget_hours` together."""
+    for number, cell in enumerate(plan, 1):
+        if progress.find(cell):
+            continue
+        spent = sum(line["wall_seconds"] for line in map(progress.find, plan) if line)
+        if budget_hours and spent + progress.seconds_of(cell) > 3600 * budget_hours:
+            print(f"{spent / 3600:.2f} hours are spent; {cell.name} would exceed --budget-hours={budget_hours:g}")
+            return
+        if cell.kind == ABLATION and progress.rate_of(cell) is None:
+            row = ABLATIONS[cell.row].rate_of
+            raise UserError(
+                f"{cell.row} has the learning rate of the row {row}, which is not chosen yet; run the same command "
+                "without --ablations first"
+            )
+        print(f"cell {number} of {len(plan)}: {cell.name}", file=sys.stderr)
+        # The teacher's export is not in the file of results: it is trained again where it is missing.
+        if cell.row == STUDENT and not (out / _TEACHER_CELL.name / "export").exists():
+            train_cell(_TEACHER_CELL, progress.rate_of(_TEACHER_CELL), out)
+        progress.append(measure(cell, progress, out, data))
+        if cell != _TEACHER_CELL:
+            shutil.rmtree(out / cell.name)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -209,36 +185,33 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of all runs and of lines.jsonl")
+    parser.add_argument("--data", type=Path, help=f"folder of {', '.join(FILES)}")
     parser.add_argument(
-        "--probe", default="", metavar="FOLDER", help="folder of CoNLL-2003's train.txt.gz and valid.txt.gz"
+        "--out", type=Path, default=Path("runs/family"), help="folder of the runs (default: %(default)s)"
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="steps of every row (default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
+    parser.add_argument("--ablations", action="store_true", help="run the second table instead of the first")
     parser.add_argument(
-        "--seeds", type=int, default=3, help=f"seeds of {' and '.join(WITH_SEEDS)} (default: %(default)s)"
+        "--budget-hours", type=float, default=0.0, help="hours of all cells of the table together (default: no limit)"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the finished runs")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of the finished cells")
     args = parser.parse_args(argv)
-    out = args.out.resolve()
+    progress, plan = Progress(args.results), cells(args.ablations)
     if args.markdown:
-        print(markdown(finished(out / "lines.jsonl")))
-        return 0
-    out.mkdir(parents=True, exist_ok=True)
-    if not (out / "pairs.jsonl").exists():
-        write_pairs(out / "pairs.jsonl")
-    done = finished(out / "lines.jsonl")
-    for run, line in done.items():
-        if run.equal == "steps" and line["steps"] != args.steps:
-            raise UserError(
-                f"{out} has runs of {line['steps']} steps, and this call has --steps={args.steps}; name another "
-                "folder, or give the same number"
-            )
-    pending = [run for run in runs(args.seeds) if run not in done or (args.probe and "probe" not in done[run])]
-    for number, run in enumerate(pending, 1):
-        print(f"run {number} of {len(pending)}: {run.name}", file=sys.stderr)
-        done[run] = measure(run, done, out, args.steps, args.probe)
-        (out / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in done.values()), encoding="utf-8")
-    print(markdown(done))
+        print(markdown(progress))
+    elif args.dry_run:
+        print("\n".join(plan_lines(progress, plan)))
+    else:
+        if args.data is None:
+            raise UserError("--data is missing; see python -m benchmarks.family --help")
+        for name in FILES:
+            if not (args.data / name).exists():
+                raise UserError(f"--data={args.data} has no {name}; name a folder of {', '.join(FILES)}")
+        if args.budget_hours < 0:
+            raise UserError(f"--budget-hours={args.budget_hours:g} must not be negative; 0 is no limit")
+        args.out.mkdir(parents=True, exist_ok=True)
+        run_cells(progress, plan, args.out.resolve(), args.data.resolve(), args.budget_hours)
     return 0
 
 

@@ -1,59 +1,186 @@
-"""The benchmark of the BERT family: its rows, the order of its runs, and its tables."""
-
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks.family import Run, finished, markdown, runs
-from benchmarks.family_config import ROWS
-from bertjax.config_file import load
+from benchmarks import family
+from benchmarks.family_config import ABLATIONS, BATCH, NAMES, RATES, ROWS, SEQ_LEN, STEPS
+from benchmarks.family_plan import RATE_SHARE, Cell, Progress, cells, flops_of, own_loss, steps_of, steps_of_cell
+from benchmarks.family_probe import accuracy
+from benchmarks.family_table import below_unigram, markdown
+from bertjax import config_file
+from bertjax.errors import UserError
+from bertjax.training.program import Program
 
 CONFIG = Path(__file__).parents[2] / "benchmarks" / "family_config.py"
 
 
-def line(run: Run, pairs: float, probe: float, loss: float = 4.0) -> dict:
-    figures = {"steps": 10, "seconds": 2.0, "tokens": 1000.0, "eval": {"mlm_loss": loss, "mlm_accuracy": 0.2}}
-    return run._asdict() | figures | {"pairs": pairs, "probe": probe}
+@pytest.fixture
+def progress(tmp_path):
+    return Progress(tmp_path / "results" / "family.jsonl")
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_trains_for_the_given_steps(row):
-    config = load(f"{CONFIG}:{row},31")
+def line(progress: Progress, cell: Cell, loss: float = 5.0, pairs: float = 0.7, **more) -> dict:
+    """A made-up line of a cell, appended to the file."""
+    made = cell._asdict() | {
+        "rate": progress.rate_of(cell),
+        "config": progress.fingerprint(cell),
+        "steps": steps_of_cell(cell),
+        "executed_flops": 2e12,
+        "seconds": 100.0,
+        "wall_seconds": 150.0,
+        "eval": {"mlm_loss": loss},
+        "baseline": {"unigram_loss": 6.4},
+        "own_loss": loss,
+        "pairs": {"accuracy": pairs, "ties": 5, "pairs": 100},
+        "probe": {"layers": [0.5, 0.6, 0.7], "majority": 0.2},
+        "finetuning": {"accuracy": 0.72, "majority": 0.51},
+    }
+    progress.append(made | more)
+    return made | more
+
+
+def choose(progress: Progress, row: str, best: float) -> None:
+    """Finish the cells that choose the learning rate of a row."""
+    for rate in RATES:
+        line(progress, Cell(row, "rate", 0, rate), loss=4.0 if rate == best else 5.0)
+
+
+@pytest.mark.parametrize("row", [*ROWS, *ABLATIONS])
+def test_a_row_trains_for_the_given_steps_at_the_given_rate(row):
+    config = config_file.load(f"{CONFIG}:{row},31,3e-3")
     assert sum(stage.steps for stage in config.stages) == 31
-    assert {(stage.seq_len, stage.batch) for stage in config.stages} == {(16, 48)}
-    assert config.model.layers == 2 and config.data == load(f"{CONFIG}:mlm,31").data
+    assert {(stage.seq_len, stage.batch) for stage in config.stages} == {(SEQ_LEN, BATCH)}
+    assert config.optimizer.learning_rate == 3e-3
+    assert config.model.layers == 2 and config.data == config_file.load(f"{CONFIG}:mlm,31").data
 
 
-def test_runs_come_after_their_inputs():
-    order = runs(seeds=3)
-    assert len(order) == len(set(order)) == 2 * (len(ROWS) + 1) - 1 + 2 + 2
-    for run in order:
-        before = order[: order.index(run)]
-        if run.row == "distilbert":
-            assert Run("mlm", "steps", 0) in before
-        if run.equal == "time":
-            assert {Run("mlm", "steps", run.seed), Run(run.row, "steps", run.seed)} <= set(before)
+@pytest.mark.parametrize("share", [1.0, RATE_SHARE])
+def test_all_rows_have_equal_flops_within_a_step(share):
+    budget = share * flops_of("mlm", STEPS)
+    for row in (*NAMES, *ABLATIONS):
+        steps = steps_of(row, share)
+        a_step = flops_of(row, steps + 1) - flops_of(row, steps)
+        assert abs(flops_of(row, steps) - budget) <= max(a_step, budget / steps), row
+    assert steps_of("mlm") == STEPS and steps_of("electra") < STEPS < steps_of("stacking")
 
 
-def test_the_table_has_means_ranges_and_differences_from_bert(tmp_path):
-    lines = [
-        line(Run("bert", "steps", 0), 0.70, 0.30),
-        line(Run("mlm", "steps", 0), 0.70, 0.20, loss=4.0),
-        line(Run("mlm", "steps", 1), 0.80, 0.30, loss=4.5),
-        line(Run("electra", "time", 0), 0.60, 0.40),
-    ]
-    path = tmp_path / "lines.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"row": "cut off')
-    text = markdown(finished(path))
-    rows = {cells[1].strip(): cells for cells in (row.split("|") for row in text.splitlines()) if len(cells) > 2}
-    mlm = [cell.strip() for cell in rows["`mlm` (2 seeds)"][2:-1]]
-    assert mlm[:-1] == [
-        "10",
-        "500",
-        "75.0 (70.0 to 80.0)",
-        "25.0 (20.0 to 30.0)",
-    ]
-    assert rows["`mlm`"][2].strip() == "mlm 4.25"
-    by_steps = text.split("equal time")[0]
-    assert "pairs +5.0, probe -5.0" in by_steps and "`electra`" not in by_steps
+@pytest.mark.parametrize("row", ["mlm", "electra", "stacking"])
+def test_the_forecast_of_flops_is_what_the_run_counts(row):
+    config = config_file.load(f"{CONFIG}:{row},100")
+    program, counted = Program(config, config.expected_vocab_size), 0.0
+    for index, stage in enumerate(config.stages):
+        task = program.at(index).tasks[config.task_name]
+        counted += task.flops.executed(task.abstract_batches(stage, stage.steps))
+    assert flops_of(row, 100) == pytest.approx(counted, rel=1e-12)
+
+
+def test_every_row_has_three_rates_and_three_seeds_and_finds_its_inputs():
+    plan = cells()
+    assert len(plan) == len(set(plan)) == len(NAMES) * 6 == 84
+    for cell in plan:
+        before = plan[: plan.index(cell)]
+        if cell.kind == "seed":
+            assert {Cell(cell.row, "rate", 0, rate) for rate in RATES} <= set(before)
+        if cell.row == "distilbert":
+            assert Cell("mlm", "seed", 0) in before
+    assert {cell.row for cell in cells(ablations=True)} == set(ABLATIONS)
+    assert {row.rate_of for row in ABLATIONS.values()} <= set(ROWS)
+
+
+def test_the_rate_is_that_of_the_lowest_own_loss(progress):
+    assert progress.rate_of(Cell("bert", "seed", 1)) is None
+    choose(progress, "bert", best=RATES[2])
+    assert progress.rate_of(Cell("bert", "seed", 1)) == RATES[2]
+    assert progress.rate_of(Cell("segment-pairs", "ablation", 0)) == RATES[2]
+    assert Progress(progress.path).rate_of(Cell("bert", "seed", 1)) == RATES[2]
+
+
+def test_own_losses_have_the_coefficients_of_the_objective_and_are_means_over_tasks():
+    assert own_loss("electra", {"mlm_loss": 3.0, "rtd_loss": 0.1, "mlm_accuracy": 9.0}) == pytest.approx(8.0)
+    tasks = {f"{task}/{term}_loss": 2.0 for task in ("tokens", "phrases", "entities") for term in ("mlm", "nsp")}
+    assert own_loss("ernie", tasks | {"tokens/mlm_loss": 5.0}) == pytest.approx(5.0)
+
+
+def test_only_missing_cells_run_and_an_incomplete_line_is_dropped(progress, monkeypatch, tmp_path):
+    choose(progress, "mlm", best=RATES[0])
+    done = line(progress, Cell("mlm", "seed", 0))
+    line(progress, Cell("mlm", "seed", 1), config="other settings")
+    with open(progress.path, "a") as file:
+        file.write('{"row": "cut o')
+    resumed, ran = Progress(progress.path), []
+
+    def measure(cell, progress, out, data):
+        ran.append(cell)
+        (out / cell.name).mkdir()
+        return done | cell._asdict() | {"rate": RATES[0], "config": progress.fingerprint(cell)}
+
+    monkeypatch.setattr(family, "measure", measure)
+    plan = [cell for cell in cells() if cell.row == "mlm"]
+    family.run_cells(resumed, plan, tmp_path, tmp_path, budget_hours=0)
+    assert ran == [Cell("mlm", "seed", 1), Cell("mlm", "seed", 2)]
+    family.run_cells(Progress(progress.path), plan, tmp_path, tmp_path, budget_hours=0)
+    assert len(ran) == 2 and len(list(map(json.loads, progress.path.read_text().splitlines()))) == 7
+    assert not any((tmp_path / cell.name).exists() for cell in ran)
+
+
+def test_the_budget_counts_the_cells_of_all_calls(progress, monkeypatch, tmp_path, capsys):
+    choose(progress, "mlm", best=RATES[0])
+    monkeypatch.setattr(family, "measure", lambda *_: pytest.fail("a cell ran"))
+    family.run_cells(progress, cells(), tmp_path, tmp_path, budget_hours=550 / 3600)
+    assert "mlm-seed-0 would exceed --budget-hours" in capsys.readouterr().out
+
+
+def test_ablations_wait_for_the_rates_of_their_rows(progress, tmp_path):
+    with pytest.raises(UserError, match="without --ablations first"):
+        family.run_cells(progress, cells(ablations=True), tmp_path, tmp_path, budget_hours=0)
+
+
+def test_the_plan_has_steps_flops_minutes_and_what_is_finished(progress):
+    choose(progress, "mlm", best=RATES[0])
+    text = family.plan_lines(progress, [cell for cell in cells() if cell.row == "mlm"])
+    assert [line.endswith("finished") for line in text] == [False, True, True, True, False, False, False, False]
+    assert f"{STEPS:,}" in text[4] and f"{flops_of('mlm', STEPS):.2e}" in text[4]
+
+
+def test_the_tables_mark_the_plateau_and_state_nothing_within_the_spread(progress):
+    for row, losses, pairs in (
+        ("bert", (5.0, 5.1, 5.2), (0.70, 0.72, 0.74)),
+        ("mlm", (5.0, 5.1, 5.2), (0.71, 0.73, 0.75)),
+        ("electra", (6.2, 6.3, 6.4), (0.50, 0.52, 0.54)),
+        ("roberta", (4.0,), (0.9,)),
+    ):
+        choose(progress, row, best=RATES[1])
+        for seed, (loss, share) in enumerate(zip(losses, pairs)):
+            line(progress, Cell(row, "seed", seed), loss=loss, pairs=share)
+    line(progress, Cell("segment-pairs", "ablation", 0))
+    text = markdown(progress)
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert "1.30 [1.20, 1.40] | 72.0 [70.0, 74.0] (5%)" in rows[0] and "plateau" not in rows[0]
+    assert rows[2].startswith("| `roberta` (1 of 3 seeds) |")
+    assert rows[3].startswith("| `electra`, on the plateau | 0.002 |")
+    assert "ablation, one seed" in text and "| `segment-pairs` | 0.002 |" in text
+    assert "| `mlm` | within the spread |" in text
+    assert "| `electra` | pairs -20.0 |" in text
+    assert "| `roberta` | not all seeds are finished |" in text
+
+
+def test_the_probe_finds_linear_classes_and_nothing_in_noise():
+    draw = np.random.default_rng(0)
+    labels, answers = (draw.integers(0, 3, words) for words in (600, 300))
+    centers = 5.0 * draw.normal(size=(3, 8))
+    linear, noise = (
+        [center + draw.normal(size=(len(center), 8)) for center in pair]
+        for pair in ((centers[labels], centers[answers]), (np.zeros((600, 8)), np.zeros((300, 8))))
+    )
+    assert accuracy(*linear, labels, answers, 3) > 0.95
+    assert accuracy(*noise, labels, answers, 3) < 0.45
+
+
+def test_several_tasks_are_averaged_below_the_unigram_distribution():
+    made = {
+        "eval": {"a/mlm_loss": 4.0, "b/mlm_loss": 5.0, "b/nsp_loss": 0.1},
+        "baseline": {"a/unigram_loss": 6.0, "b/unigram_loss": 6.5, "b/nsp_majority": 0.5},
+    }
+    assert below_unigram(made) == pytest.approx(1.75)
