@@ -144,12 +144,12 @@ def write_pairs(path: Path) -> None:
 
 def plan_lines(progress: Progress, plan: list[Cell]) -> list[str]:
     """Return the plan as text: a line for each cell, and the hours of all that is left."""
-    text, left = [f"{'cell':<34} {'steps':>7} {'FLOPs':>9} {'min':>6}"], 0.0
+    text, left = [f"{'cell':<36} {'steps':>7} {'FLOPs':>9} {'min':>6}"], 0.0
     for cell in plan:
         steps, seconds, is_done = steps_of_cell(cell), progress.seconds_of(cell), progress.find(cell) is not None
         left += 0.0 if is_done else seconds
         flops = flops_of(cell.row, steps)
-        text.append(f"{cell.name:<34} {steps:>7,} {flops:>9.2e} {seconds / 60:>6.1f}{'  finished' if is_done else ''}")
+        text.append(f"{cell.name:<36} {steps:>7,} {flops:>9.2e} {seconds / 60:>6.1f}{'  finished' if is_done else ''}")
     return [*text, f"{left / 3600:.1f} hours left"]
 
 

@@ -48,11 +48,11 @@ def states(model: Export, labeled: Tagged, records: list, classes: tuple[str, ..
     tokens, real, tags = (np.zeros((len(examples), length), np.int32) for _ in range(3))
     tokens[rows, columns], real[rows, columns] = ragged.tokens, 1
     tags[rows, columns] = ragged.token_labels["tag"] + 1  # 0: not the start of a word
-    encoder = Encoder(model.encoder)
+    encoder, params = Encoder(model.encoder), model.params["encoder"]
 
     @jax.jit
-    def all_layers(tokens_BT, real_BT):
-        variables = {"params": model.params["encoder"], taps.CAPTURED: {"hidden": None}}
+    def all_layers(params, tokens_BT, real_BT):
+        variables = {"params": params, taps.CAPTURED: {"hidden": None}}
         positions_BT = jnp.arange(length) * real_BT
         inputs = (tokens_BT, jnp.zeros_like(tokens_BT), positions_BT, real_BT)
         encoded, captured = encoder.apply(variables, *inputs, mutable=[taps.CAPTURED])
@@ -63,7 +63,7 @@ def states(model: Export, labeled: Tagged, records: list, classes: tuple[str, ..
     for start in range(0, len(tokens), _ROWS):
         part = slice(start, start + _ROWS)
         fill = ((0, _ROWS - len(tokens[part])), (0, 0))  # one shape, one compilation
-        hidden_LBTD = np.asarray(all_layers(np.pad(tokens[part], fill), np.pad(real[part], fill)))
+        hidden_LBTD = np.asarray(all_layers(params, np.pad(tokens[part], fill), np.pad(real[part], fill)))
         parts.append(hidden_LBTD[:, : len(tokens[part])][:, tags[part] > 0])
     return np.concatenate(parts, axis=1), tags[tags > 0] - 1
 

@@ -1,16 +1,23 @@
+import gzip
 import json
+import random
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from benchmarks import family
 from benchmarks.family_config import ABLATIONS, BATCH, NAMES, RATES, ROWS, SEQ_LEN, STEPS
 from benchmarks.family_plan import RATE_SHARE, Cell, Progress, cells, flops_of, own_loss, steps_of, steps_of_cell
-from benchmarks.family_probe import accuracy
+from benchmarks.family_probe import accuracy, probe
 from benchmarks.family_table import below_unigram, markdown
 from bertjax import config_file
+from bertjax.config import from_dict
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
+from bertjax.export import Export
 from bertjax.training.program import Program
 
 CONFIG = Path(__file__).parents[2] / "benchmarks" / "family_config.py"
@@ -176,6 +183,28 @@ def test_the_probe_finds_linear_classes_and_nothing_in_noise():
     )
     assert accuracy(*linear, labels, answers, 3) > 0.95
     assert accuracy(*noise, labels, answers, 3) < 0.45
+
+
+def test_words_with_a_tag_of_their_own_are_told_apart_in_every_layer(tmp_path):
+    """The export is random, so a word is all that its vectors hold."""
+    words, draw = {"abc": "NOUN", "fed": "VERB", "good": "ADJ", "jade": "NOUN"}, random.Random(0)
+    tokens = tokenizer.train([" ".join(words)] * 9, TokenizerConfig(kind="wordpiece", vocab_size=32))
+    sizes = {"layers": 2, "width": 32, "heads": 2, "feedforward": 64, "max_positions": 16}
+    program = Program(from_dict({"model": sizes, "stages": [{"seq_len": 16}]}), tokens.vocab_size)
+    params = jax.tree.map(np.asarray, program.init_state()["params"])
+    model = Export({}, program.encoder, params, tokens, {})
+    (tmp_path / "ud").mkdir()
+    for split in ("train", "dev"):
+        sentences = [draw.choices(list(words), k=draw.randint(2, 20)) for _ in range(40)]  # some exceed a row
+        lines = [
+            "".join(f"{n}\t{word}\t_\t{words[word]}\t_\t_\t_\t_\t_\t_\n" for n, word in enumerate(part, 1))
+            for part in sentences
+        ]
+        with gzip.open(tmp_path / "ud" / f"en_ewt.{split}.conllu.gz", "wt") as file:
+            file.write("\n".join(lines) + "\n")
+    result = probe(model, str(tmp_path))
+    assert len(result["layers"]) == 3 and min(result["layers"]) > 0.9
+    assert 0.3 < result["majority"] < 0.7
 
 
 def test_several_tasks_are_averaged_below_the_unigram_distribution():
