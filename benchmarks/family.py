@@ -154,27 +154,51 @@ def plan_lines(progress: Progress, plan: list[Cell]) -> list[str]:
 
 
 def run_cells(progress: Progress, plan: list[Cell], out: Path, data: Path, budget_hours: float) -> None:
-    """Run the cells that have no line, until the cells of the plan have taken `budget_hours` together."""
+    """Run the cells that have no line, until the cells of the plan have taken `budget_hours` together.
+
+    A cell that fails does not stop the others, since the command is meant to run unattended.
+
+    Raises:
+      UserError: the learning rate of an ablation is not chosen yet.
+      RunFailed: cells have failed; they are listed.
+    """
+    failed = []
     for number, cell in enumerate(plan, 1):
         if progress.find(cell):
+            continue
+        if progress.rate_of(cell) is None:
+            if cell.kind == ABLATION:
+                raise UserError(
+                    f"{cell.row} has the learning rate of the row {ABLATIONS[cell.row].rate_of}, which is not chosen "
+                    "yet; run the same command without --ablations first"
+                )
+            failed.append(f"{cell.name} (its learning rate is not chosen)")
             continue
         spent = sum(line["wall_seconds"] for line in map(progress.find, plan) if line)
         if budget_hours and spent + progress.seconds_of(cell) > 3600 * budget_hours:
             print(f"{spent / 3600:.2f} hours are spent; {cell.name} would exceed --budget-hours={budget_hours:g}")
-            return
-        if cell.kind == ABLATION and progress.rate_of(cell) is None:
-            row = ABLATIONS[cell.row].rate_of
-            raise UserError(
-                f"{cell.row} has the learning rate of the row {row}, which is not chosen yet; run the same command "
-                "without --ablations first"
-            )
+            break
         print(f"cell {number} of {len(plan)}: {cell.name}", file=sys.stderr)
-        # The teacher's export is not in the file of results: it is trained again where it is missing.
-        if cell.row == STUDENT and not (out / _TEACHER_CELL.name / "export").exists():
-            train_cell(_TEACHER_CELL, progress.rate_of(_TEACHER_CELL), out)
-        progress.append(measure(cell, progress, out, data))
-        if cell != _TEACHER_CELL:
-            shutil.rmtree(out / cell.name)
+        try:
+            _open_teacher(cell, progress, out)
+            progress.append(measure(cell, progress, out, data))
+        except RunFailed as error:
+            failed.append(cell.name)
+            print(f"{cell.name} failed: {error}", file=sys.stderr)
+        else:
+            if cell != _TEACHER_CELL:
+                shutil.rmtree(out / cell.name)
+    if failed:
+        raise RunFailed(f"{len(failed)} cells failed: {', '.join(failed)}; run the same command again to continue")
+
+
+def _open_teacher(cell: Cell, progress: Progress, out: Path) -> None:
+    """Train the teacher of a student again where its export is missing: it is not in the file of results."""
+    if cell.row == STUDENT and not (out / _TEACHER_CELL.name / "export").exists():
+        rate = progress.rate_of(_TEACHER_CELL)
+        if rate is None:
+            raise RunFailed(f"the learning rate of the teacher, {TEACHER}, is not chosen")
+        train_cell(_TEACHER_CELL, rate, out)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from bertjax import config_file
 from bertjax.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
 from bertjax.training.program import Program
 
@@ -137,6 +137,22 @@ def test_the_budget_counts_the_cells_of_all_calls(progress, monkeypatch, tmp_pat
     monkeypatch.setattr(family, "measure", lambda *_: pytest.fail("a cell ran"))
     family.run_cells(progress, cells(), tmp_path, tmp_path, budget_hours=550 / 3600)
     assert "mlm-seed-0 would exceed --budget-hours" in capsys.readouterr().out
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(progress, monkeypatch, tmp_path):
+    plan, ran = [Cell("bert", "rate", 0, RATES[0]), Cell("bert", "seed", 0), Cell("mlm", "rate", 0, RATES[0])], []
+
+    def measure(cell, progress, out, data):
+        if cell.row == "bert":
+            raise RunFailed("the loss is not finite")
+        ran.append(cell)
+        (out / cell.name).mkdir()
+        return cell._asdict() | {"config": progress.fingerprint(cell), "wall_seconds": 1.0}
+
+    monkeypatch.setattr(family, "measure", measure)
+    with pytest.raises(RunFailed, match="2 cells failed: bert-rate-0-0.001, bert-seed-0 .its learning rate"):
+        family.run_cells(progress, plan, tmp_path, tmp_path, budget_hours=0)
+    assert ran == plan[2:]
 
 
 def test_ablations_wait_for_the_rates_of_their_rows(progress, tmp_path):
