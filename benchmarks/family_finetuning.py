@@ -2,7 +2,8 @@
 
     python -m bertjax.train --config=benchmarks/family_finetuning.py:EXPORT,DATA --workdir=runs/sst2
 
-EXPORT is a model of `benchmarks/family_config.py`; DATA has glue/SST-2/train.tsv.gz and dev.tsv.gz. Rows of 32 tokens cut 1,390 of the 8,000 sentences and 516 of the 872 that are held out, for all models alike.
+EXPORT is a model of `benchmarks/family_config.py`; DATA has glue/SST-2/train.tsv.gz and dev.tsv.gz. Rows of 32
+tokens cut 1,390 of the 8,000 sentences and 516 of the 872 that are held out, for all models alike.
 """
 
 import ml_collections
