@@ -3,7 +3,14 @@
 The same data and steps as BERT-Base, but every token is predicted from the tokens before it, as in GPT. Fine-tuning
 keeps the direction, as in the paper.
 
-    python -m bertjax.train --config=configs/causal.py --workdir=runs/causal --config.data.corpus=my/texts
+Run on every host of a TPU slice of 16 chips:
+
+    python -m bertjax.train --distributed --config=configs/causal.py --workdir=gs://BUCKET/causal \
+        --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
+
+To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
+
+    python -m bertjax.compile --config=configs/causal.py --topology=v5e:4x4
 
 | setting | paper | where | here |
 |---|---|---|---|
@@ -16,7 +23,7 @@ keeps the direction, as in the paper.
 The logits of all positions are in memory at once: rows x tokens x vocabulary x 4 bytes. `runtime.micro_tokens` bounds
 them: 4,096 tokens at 30,000 pieces are 0.5 GB.
 
-`causal.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
+`causal.py:smoke` trains a very small model at both lengths on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -46,7 +53,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},
         }
         config.optimizer = {"learning_rate": 1e-3, "warmup_steps": 10}
-        config.stages = [{"steps": 50, "seq_len": 32, "batch": 32}]
+        config.stages = [
+            {"steps": 40, "seq_len": 32, "batch": 32},
+            {"steps": 10, "seq_len": 64, "batch": 32},
+        ]
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:

@@ -17,7 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     JAX reads the environment when it is imported: nothing above may import it.
     """
-    # The older emitters of fused loops take half of the compile time, and at this level they give the same bits.
+    # The older emitters of fused loops take half of the compile time. See tests/emitters.py for what they cost.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which some tests compile with, finds no TPU and prints so
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))

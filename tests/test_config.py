@@ -25,7 +25,17 @@ SHIPPED = [
     *(("bert_large", variant) for variant in ("", "smoke", "splash")),
     *(
         (name, variant)
-        for name in ("bert_base", "bert_lamb", "spanbert", "modern", "ernie", "ernie2", "structbert", "stacking")
+        for name in (
+            "bert_base",
+            "bert_lamb",
+            "spanbert",
+            "modern",
+            "ernie",
+            "ernie2",
+            "structbert",
+            "stacking",
+            "causal",
+        )
         for variant in ("", "smoke")
     ),
     *(("roberta_base", variant) for variant in ("", "smoke", "large")),

@@ -1,5 +1,8 @@
 """All layers of an encoder as features: their hidden states, and a learned mix of them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -23,6 +26,13 @@ class ScalarMix(nn.Module):
         weights_L = self.param("weights", nn.initializers.zeros, (self.config.layers + 1,))
         gamma = self.param("gamma", nn.initializers.ones, (1,))
         return gamma * jnp.einsum("l,lbtd->btd", jax.nn.softmax(weights_L), hidden_LBTD.astype(jnp.float32))
+
+
+def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with_layers: bool) -> Any:
+    """Return what a method of a model computes, which may use `encode_layers` if it is called `with_layers`."""
+    if not with_layers:
+        return model.apply(variables, *arguments, method=method)
+    return model.apply(variables | CAPTURES, *arguments, method=method, mutable=[taps.CAPTURED])[0]
 
 
 def encode_layers(model: Model, batch: dict) -> jax.Array:

@@ -6,7 +6,7 @@ its fields are its settings, and everything it computes is a pure function of it
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -19,6 +19,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
+from bertjax.models.mixing import apply
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.outputs import Output, Sample
@@ -47,6 +48,7 @@ class Objective:
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
         change them.
       needs_dropout: whether its terms compare two views of a text that differ only by dropout.
+      reads_all_layers: whether its heads read all layers of the encoder (`bertjax.models.mixing`).
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
       teacher: export folder of a model that gives targets. An objective with a teacher makes this a field.
       bound_teacher: that model, once `bind_teacher` was called.
@@ -58,6 +60,7 @@ class Objective:
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False
     needs_dropout: ClassVar[bool] = False
+    reads_all_layers: ClassVar[bool] = False
     group: ClassVar[int] = 1
     teacher: ClassVar[str] = ""
     bound_teacher: ClassVar[Teacher | None] = None
@@ -90,17 +93,11 @@ class Objective:
         return model.lazy_init(key, shapes, method=self.logits)["params"]
 
     def apply(
-        self,
-        model: Model,
-        params: dict,
-        batch: Arrays,
-        key: Key = None,
-        method: Callable | None = None,
-        taps: Taps = None,
+        self, model: Model, params: dict, batch: Arrays, key: Key = None, method: Any = None, taps: Taps = None
     ) -> Any:
         """Device: return what `logits`, or another method with its arguments, computes with these parameters."""
         variables = {"params": params} | ({"taps": taps} if taps else {})
-        return model.apply(variables, batch, key, method=method or self.logits)
+        return apply(model, variables, batch, key, method=method or self.logits, with_layers=self.reads_all_layers)
 
     def bind(self, store: TokenStore | None) -> Self:
         """Host: return the objective with what its `features` read in addition to the batch, such as a lexicon.

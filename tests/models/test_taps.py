@@ -14,6 +14,7 @@ from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from tests import batches
+from tests.emitters import AS_USERS_COMPILE
 
 CONFIG, BATCH = batches.ENCODER, batches.make(3)
 LAYERS, HEADS = CONFIG.layers, CONFIG.heads
@@ -47,7 +48,7 @@ def params_of(config=CONFIG):
     return batches.filled(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH, method=everything))["params"])
 
 
-@functools.partial(jax.jit, static_argnames=("function", "config"))
+@functools.partial(jax.jit, static_argnames=("function", "config"), compiler_options=AS_USERS_COMPILE)
 def logits(function, taps=None, params=None, batch=BATCH, config=CONFIG):
     params = jax.tree.map(jnp.asarray, params or params_of(config))
     variables = {"params": params} | ({"taps": {"encoder": taps}} if taps else {})
@@ -116,7 +117,7 @@ def test_the_importance_of_heads_in_a_classifier_is_one_gradient():
 
     @jax.jit
     def loss(head_mask_LH):
-        logits_BNC = logits(classes, {"head_mask": head_mask_LH})
+        logits_BNC = logits.__wrapped__(classes, {"head_mask": head_mask_LH})
         return -jnp.mean(jax.nn.log_softmax(logits_BNC)[..., 1])
 
     gradient_LH = jax.grad(loss)(ONES["head_mask"])

@@ -15,34 +15,45 @@ from bertjax.models.layers import Dense, dropout
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays
-from bertjax.objectives.finetuning.reading import MIX, ReadingObjective
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
 
 
 @dataclasses.dataclass(frozen=True)
-class ExampleObjective(ReadingObjective):
+class ExampleObjective(Objective):
     """Predicts the label of each example by a linear head on its pooled [CLS], with dropout before it.
 
     If it `reads` a mix of layers, the head is on the mean over the tokens of the example.
 
     Attributes:
+      reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
+        dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
+        al., 2019, section 5.3).
       term: name of its term and head.
       num_outputs: width of the head.
     """
 
+    reads: str = dataclasses.field(default=LAST, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ("label",)
     term: ClassVar[str]
     num_outputs: ClassVar[int] = 1
 
+    def __post_init__(self):
+        check_reads(self.reads)
+
+    @property
+    def reads_all_layers(self) -> bool:
+        return self.reads == MIX
+
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return self.mix_head(config) | {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
+        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
         if self.reads == MIX:
             slots = batch["example_ids_BN"].shape[1]
-            pooled_BND = mean_of_examples(self.mixed(model, batch), batch["examples_BT"], slots)
+            pooled_BND = mean_of_examples(mixed(model, batch), batch["examples_BT"], slots)
         else:
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
             pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND

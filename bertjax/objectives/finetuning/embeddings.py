@@ -16,7 +16,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays, Objective, Terms
 from bertjax.objectives.finetuning.base import class_probabilities, correlations, majority_accuracy, without_location
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
@@ -156,38 +156,32 @@ class EmbeddingContrastive(EmbeddingObjective):
     needs_global_batch: ClassVar[bool] = True
 
     def __post_init__(self):
-        if not self.temperature > 0.0:
-            raise UserError(f"objective.temperature={self.temperature} must be above 0; 0.05 is usual")
+        _check_temperature(self.temperature)
 
     def terms_of(self, logits, batch):
-        first_BPD, second_BPD = logits
-        width, weights = first_BPD.shape[-1], batch["weights_BP"].reshape(-1)
-        first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in (first_BPD, second_BPD))
-        # Cosines over a temperature reach 20: a product in bfloat16 would lose a tenth of a nat.
-        cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
-        scores = jnp.where(gather_rows(weights) > 0, cosines / self.temperature, jnp.finfo(jnp.float32).min)
-        own = shard_index() * len(weights) + jnp.arange(len(weights))
-        loss, correct = classification_term(scores, own, weights)
-        return {self.term: loss}, {"accuracy": (correct, weights.sum())}
+        return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingSimCSE(EmbeddingContrastive):
+class EmbeddingSimCSE(EmbeddingObjective):
     """Each text finds its other view among those of the batch; the views differ by dropout (unsupervised SimCSE).
 
     Gao et al. (2021, arXiv 2104.08821, section 3). The examples are `repeated_text`. Without dropout, as in an
     evaluation, both views are equal, so `accuracy` is that of the held-out pairs.
 
     Attributes:
+      temperature: divides the cosine.
       metric: metric that chooses the best checkpoint: `spearman`, the correlation of the cosine with the scores of the
         held-out pairs; empty for the loss, if they have none.
     """
 
+    temperature: float = 0.05
     metric: str = "spearman"
+    needs_global_batch: ClassVar[bool] = True
     needs_dropout: ClassVar[bool] = True
 
     def __post_init__(self):
-        super().__post_init__()
+        _check_temperature(self.temperature)
         if self.metric not in ("", "spearman", "pearson"):
             raise UserError(f"objective.metric={self.metric!r} is unknown; choose spearman, pearson or '' for the loss")
 
@@ -198,3 +192,30 @@ class EmbeddingSimCSE(EmbeddingContrastive):
     @property
     def best_metric(self) -> str:
         return self.metric
+
+    def terms_of(self, logits, batch):
+        return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)
+
+
+def contrastive_terms(term: str, embeddings: tuple, weights_BP: jax.Array, temperature: float) -> Terms:
+    """Device: return the cross entropy of finding each second embedding among all of the batch, and `accuracy`.
+
+    Args:
+      term: name of the term.
+      embeddings: those of the first and of the second texts, [B, P, D].
+      weights_BP: 0 for empty slots.
+      temperature: divides the cosines.
+    """
+    width, weights = embeddings[0].shape[-1], weights_BP.reshape(-1)
+    first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in embeddings)
+    # Cosines over a temperature reach 20: a product in bfloat16 would lose a tenth of a nat.
+    cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
+    scores = jnp.where(gather_rows(weights) > 0, cosines / temperature, jnp.finfo(jnp.float32).min)
+    own = shard_index() * len(weights) + jnp.arange(len(weights))
+    loss, correct = classification_term(scores, own, weights)
+    return {term: loss}, {"accuracy": (correct, weights.sum())}
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0.0:
+        raise UserError(f"objective.temperature={temperature} must be above 0; 0.05 is usual")

@@ -1,45 +1,26 @@
 """What the heads of fine-tuned models read: the last hidden states, or features from all layers (ELMo's mix)."""
 
-import dataclasses
-from typing import Any
+import jax
 
 from bertjax.errors import UserError
-from bertjax.models import taps as taps_of_models
-from bertjax.models.config import EncoderConfig
-from bertjax.models.mixing import CAPTURES, ScalarMix, encode_layers
+from bertjax.models.mixing import ScalarMix, encode_layers
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays
 
 READS = LAST, MIX = ("last", "mix")
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadingObjective(Objective):
-    """The base of objectives whose head reads the last layer or a learned mix of all layers.
+def check_reads(reads: str) -> None:
+    """Raise UserError if `objective.reads` is unknown."""
+    if reads not in READS:
+        raise UserError(f"objective.reads={reads!r} is unknown; choose one of {', '.join(READS)}")
 
-    Attributes:
-      reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
-        dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
-        al., 2019, section 5.3).
-    """
 
-    reads: str = dataclasses.field(default=LAST, kw_only=True)
+def mix_head(reads: str) -> dict[str, HeadSpec]:
+    """Return the head that mixes layers, if there is one."""
+    return {MIX: HeadSpec(ScalarMix)} if reads == MIX else {}
 
-    def __post_init__(self):
-        if self.reads not in READS:
-            raise UserError(f"objective.reads={self.reads!r} is unknown; choose one of {', '.join(READS)}")
 
-    def mix_head(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        """Return the head that mixes layers, if there is one."""
-        return {MIX: HeadSpec(ScalarMix)} if self.reads == MIX else {}
-
-    def mixed(self, model: Model, batch: Arrays):
-        """Device: return the mix, float32 [B, T, D]."""
-        return model.head(MIX, encode_layers(model, batch))
-
-    def apply(self, model, params, batch, key=None, method=None, taps=None) -> Any:
-        if self.reads == LAST:
-            return super().apply(model, params, batch, key, method, taps)
-        variables = {"params": params} | CAPTURES | ({"taps": taps} if taps else {})
-        output, _ = model.apply(variables, batch, key, method=method or self.logits, mutable=[taps_of_models.CAPTURED])
-        return output
+def mixed(model: Model, batch: Arrays) -> jax.Array:
+    """Device: return the mix of all layers, float32 [B, T, D]."""
+    return model.head(MIX, encode_layers(model, batch))

@@ -12,30 +12,41 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays
-from bertjax.objectives.finetuning.reading import MIX, ReadingObjective
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenObjective(ReadingObjective):
+class TokenObjective(Objective):
     """Predicts something of each token by a linear head on its last hidden state.
 
     The head computes in float32, because answers are ranked by logits that differ little.
 
     Attributes:
+      reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
+        dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
+        al., 2019, section 5.3).
       term: name of its term and head.
       num_outputs: width of the head.
     """
 
+    reads: str = dataclasses.field(default=LAST, kw_only=True)
     term: ClassVar[str]
     num_outputs: ClassVar[int]
 
+    def __post_init__(self):
+        check_reads(self.reads)
+
+    @property
+    def reads_all_layers(self) -> bool:
+        return self.reads == MIX
+
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return self.mix_head(config) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
+        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, T, num_outputs]."""
-        hidden_BTD = self.mixed(model, batch) if self.reads == MIX else model.encode(batch, key).hidden
+        hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, key).hidden
         return model.head(self.term, hidden_BTD)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
