@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
             if not (args.data / name).exists():
                 raise UserError(f"--data={args.data} has no {name}; name a folder of {', '.join(FILES)}")
         if args.budget_hours < 0:
-            raise UserError(f"--budget-hours={args.budget_hours:g} must not be negative; 0 is no limit")
+            raise UserError(f"--budget-hours={args.budget_hours:g} must not be negative; 0 means no limit")
         args.out.mkdir(parents=True, exist_ok=True)
         run_cells(progress, plan, args.out.resolve(), args.data.resolve(), args.budget_hours)
     return 0

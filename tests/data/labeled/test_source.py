@@ -166,7 +166,7 @@ def test_bad_records_are_refused(files, store, tmp_path, record, choices, compla
 
 
 def test_bad_records_are_left_out_and_counted_if_configured(tmp_path, store, capsys):
-    """Lines of QQP, some of which lack columns or have an empty question, as the file of GLUE is said to."""
+    """Lines like those that `QqpProcessor` of transformers skips: columns are missing, or a question is empty."""
     rows = ["id\tquestion1\tquestion2\tis_duplicate", "1\ta\tb\t0", "2\ta", "3\ta\t \t1", "4\tc\td\t1", "", "5\te"]
     path = tmp_path / "train.tsv"
     path.write_text("\n".join(rows) + "\n")
