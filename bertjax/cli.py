@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.errors import Busy, RunFailed, UserError
+from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.storage import StorageError
 
-# Exit codes. 75 is EX_TEMPFAIL: a launcher gives the same command again.
-FINISHED, FAILED, BAD_INPUT, STOPPED, INTERRUPTED = 0, 1, 2, 75, 130
+# Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again.
+FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED = 0, 1, 2, 3, 75, 130
+# The class of errors with each code; a class that is listed first decides for its subclasses.
+_CLASSES = {STOPPED: Unavailable, FAILED_AGAIN: FailedAgain, FAILED: RunFailed, BAD_INPUT: UserError}
 
 
 def command(module: str, *arguments: str) -> str:
@@ -41,8 +44,9 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        print(f"error: {error}; free disk space or fix the path, then run the same command again", file=sys.stderr)
-        return FAILED
+        remedy = "" if code_for(error) == STOPPED else "free disk space or fix the path, then "
+        print(f"error: {error}; {remedy}run the same command again", file=sys.stderr)
+        return code_for(error)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return code_for(error)
@@ -50,6 +54,11 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
 def code_for(error: Exception) -> int:
     """Return the exit code of a command that ends with this error."""
-    if isinstance(error, Busy):
+    if isinstance(error, StorageError) and error.transient:
         return STOPPED
-    return BAD_INPUT if isinstance(error, UserError) and not isinstance(error, RunFailed) else FAILED
+    return next((code for code, kind in _CLASSES.items() if isinstance(error, kind)), FAILED)
+
+
+def error_of(exit_code: int, message: str) -> UserError:
+    """Return the error with which another process ended with this exit code."""
+    return _CLASSES.get(exit_code, RunFailed)(message)

@@ -11,7 +11,15 @@ class RunFailed(UserError):
     """A run that had started cannot continue; what it saved is kept."""
 
 
-class Busy(UserError):
+class FailedAgain(RunFailed):
+    """A run failed twice at the same step from the same checkpoint; the same command would fail a third time."""
+
+
+class Unavailable(UserError):
+    """Storage, a network or a device does not answer; the same command may succeed later."""
+
+
+class Busy(Unavailable):
     """Another process holds what this one needs; the same command may succeed later."""
 
 

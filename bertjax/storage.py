@@ -11,13 +11,38 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
+import tenacity
 from etils import epath
 
-from bertjax.errors import Busy, UserError
+from bertjax.errors import Busy, Unavailable, UserError
+
+T = TypeVar("T")
+
+# Waits between attempts grow from half a second to 16 seconds; together they take a minute at most.
+_ATTEMPTS = 8
+_WAIT = tenacity.wait_random_exponential(multiplier=0.5, max=16)
+
+# What a network, a server of NFS or a disk may recover from.
+_TRANSIENT = {
+    getattr(errno, name)
+    for name in (
+        "EAGAIN ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EINTR EIO ENETDOWN ENETRESET ENETUNREACH "
+        "EPIPE ESTALE ETIMEDOUT"
+    ).split()
+}
+# Libraries for object stores often leave out the number.
+_ERRNO_OF_CLASS = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    FileExistsError: errno.EEXIST,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+}
+_ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 408: errno.ETIMEDOUT, 429: errno.EAGAIN}
 
 
 class StorageError(OSError):
@@ -25,6 +50,37 @@ class StorageError(OSError):
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same action may succeed later: not if rights, space or the file are missing."""
+        return self.errno in _TRANSIENT
+
+
+def retry(action: Callable[[], T], path: epath.PathLike) -> T:
+    """Run an action on `path`, and repeat it with growing waits while it fails in a way that may pass.
+
+    Raises:
+      Unavailable: it failed so each time.
+      StorageError: it failed in another way.
+    """
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, StorageError) and error.transient),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=_WAIT,
+        reraise=True,
+    )
+
+    def guarded() -> T:
+        with storage_errors(path):
+            return action()
+
+    try:
+        return attempts(guarded)
+    except StorageError as error:
+        if error.transient:
+            raise Unavailable(f"{error} after {_ATTEMPTS} attempts; run the same command again later") from error
+        raise
 
 
 @contextlib.contextmanager
@@ -34,12 +90,23 @@ def storage_errors(path: epath.PathLike) -> Iterator[None]:
         yield
     except (UserError, StorageError):
         raise
-    except OSError as error:
-        raise StorageError(error.errno or errno.EIO, error.strerror or reason_of(error), os.fspath(path)) from error
     except Exception as error:
-        if not is_remote(path):
+        if not is_remote(path) and not isinstance(error, OSError):
             raise
-        raise StorageError(errno.EIO, reason_of(error), os.fspath(path)) from error
+        raise StorageError(_errno_of(error), reason_of(error), os.fspath(path)) from error
+
+
+def _errno_of(error: Exception) -> int:
+    """Return the number of an error of a file system. Without a number or an HTTP status it is one of the network."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    for kind, number in _ERRNO_OF_CLASS.items():
+        if isinstance(error, kind):
+            return number
+    status = next((getattr(error, name) for name in ("code", "status", "status_code") if hasattr(error, name)), None)
+    if not str(status).isdecimal() or int(status) >= 500:
+        return errno.EIO
+    return _ERRNO_OF_STATUS.get(int(status), errno.EINVAL)
 
 
 def reason_of(error: BaseException) -> str:

@@ -19,7 +19,7 @@ ALLOWED = {
     "registry": "errors",
     "renames": "",
     "typed": "errors",
-    "cli": "errors",
+    "cli": "errors storage",
     "mesh": "",
     "data": "errors storage registry",  # knows no model
     "models": "errors",  # knows no data

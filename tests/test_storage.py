@@ -1,5 +1,6 @@
 """Storage: files appear whole or not at all, locks hold between processes, and all failures have one class."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
+import tenacity
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import Busy, UserError
+from bertjax import cli, storage
+from bertjax.errors import Busy, FailedAgain, RunFailed, Unavailable, UserError
 from bertjax.storage import StorageError
 from tests.data.test_remote import Bucket
 
@@ -148,3 +150,59 @@ def test_errors_of_an_object_store(monkeypatch):
 
 def test_local_folders_are_not_urls(tmp_path):
     assert not storage.is_remote(tmp_path) and storage.is_remote(epath.Path("gs://bucket/x"))
+
+
+class HttpError(Exception):
+    """As libraries for object stores raise it: no OSError, with the status of the answer."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.code = status
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (HttpError(429), True),
+        (HttpError("503"), True),
+        (HttpError(None), True),
+        (TimeoutError(), True),
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (HttpError(400), False),
+        (HttpError(403), False),
+        (HttpError(404), False),
+        (FileNotFoundError("gs://bucket/file"), False),
+        (PermissionError(), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+    ],
+)
+def test_only_errors_that_may_pass_are_retried(error, transient, monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    calls = []
+
+    def action():
+        calls.append(1)
+        raise error
+
+    with pytest.raises(Unavailable if transient else StorageError, match="^gs://bucket/file: ") as raised:
+        storage.retry(action, "gs://bucket/file")
+    assert (len(calls) > 1) == transient == (cli.code_for(raised.value) == cli.STOPPED)
+
+
+def test_an_action_that_succeeds_later(monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    outcomes = [HttpError(503), ConnectionResetError(), "read"]
+
+    def action():
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        return outcome
+
+    assert storage.retry(action, "gs://bucket/file") == "read"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(UserError, 2), (RunFailed, 1), (FailedAgain, 3), (Unavailable, 75), (Busy, 75), (KeyError, 1)]
+)
+def test_exit_codes_of_errors(kind, code):
+    assert cli.code_for(kind("x")) == code == cli.code_for(cli.error_of(code, "x"))

@@ -110,7 +110,8 @@ def together(action: Callable[[], T]) -> T:
     """Run an action in every process and return its result in this one; if it fails in one process, all of them raise.
 
     Raises:
-      UserError: the action raised a UserError or an OSError here, or any error in another process.
+      UserError: the action raised a UserError or an OSError here, or any error in another process; it has the class
+        that gives the exit code of the first process that failed.
       Exception: the action raised another error here.
     """
     global _all_fail
@@ -128,8 +129,7 @@ def together(action: Callable[[], T]) -> T:
             if defect is not None:
                 raise defect
             message, exit_code = failed
-            kind = UserError if exit_code == cli.BAD_INPUT else RunFailed
-            raise kind(message if index == 0 else f"process {index}: {message}")
+            raise cli.error_of(exit_code, message if index == 0 else f"process {index}: {message}")
     return result
 
 
