@@ -20,10 +20,10 @@ DATA has ud/en_ewt.train.conllu.gz, ud/en_ewt.dev.conllu.gz, glue/SST-2/train.ts
 import argparse
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ _TEACHER_CELL = Cell(TEACHER, SEED, 0)
 
 def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, Any]:
     """Train one model and measure it, unless it only chooses a learning rate; return its line of the file."""
-    started = time.monotonic()
+    started = _core_seconds()
     workdir, rate = out / cell.name, progress.rate_of(cell)
     summary = train_cell(cell, rate, out)
     totals = SavedModel(str(workdir)).export.numbers
@@ -60,7 +60,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
         "steps": summary["steps"],
         "flops": totals["flops"],
         "executed_flops": totals["executed_flops"],
-        "seconds": summary["accounts"]["step"] + summary["accounts"]["data_wait"],
+        "training_seconds": _core_seconds() - started,
         "tokens": summary["tokens"],
         "eval": summary["eval"],
         "baseline": summary["baseline"],
@@ -79,7 +79,13 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
             "accuracy": tuned["eval"]["accuracy"],
             "majority": tuned["baseline"]["majority_accuracy"],
         }
-    return line | {"wall_seconds": time.monotonic() - started}
+    return line | {"core_seconds": _core_seconds() - started}
+
+
+def _core_seconds() -> float:
+    """Return the CPU seconds of all commands that have ended, which other work on the machine does not lengthen."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def train_cell(cell: Cell, rate: float, out: Path) -> dict[str, Any]:
@@ -143,18 +149,18 @@ def write_pairs(path: Path) -> None:
 
 
 def plan_lines(progress: Progress, plan: list[Cell]) -> list[str]:
-    """Return the plan as text: a line for each cell, and the hours of all that is left."""
+    """Return the plan as text: a line for each cell, and the core-hours of all that is left."""
     text, left = [f"{'cell':<36} {'steps':>7} {'FLOPs':>9} {'min':>6}"], 0.0
     for cell in plan:
         steps, seconds, is_done = steps_of_cell(cell), progress.seconds_of(cell), progress.find(cell) is not None
         left += 0.0 if is_done else seconds
         flops = flops_of(cell.row, steps)
         text.append(f"{cell.name:<36} {steps:>7,} {flops:>9.2e} {seconds / 60:>6.1f}{'  finished' if is_done else ''}")
-    return [*text, f"{left / 3600:.1f} hours left"]
+    return [*text, f"{left / 3600:.1f} core-hours left"]
 
 
 def run_cells(progress: Progress, plan: list[Cell], out: Path, data: Path, budget_hours: float) -> None:
-    """Run the cells that have no line, until the cells of the plan have taken `budget_hours` together.
+    """Run the cells that have no line, until the cells of the plan have taken `budget_hours` core-hours together.
 
     A cell that fails does not stop the others, since the command is meant to run unattended.
 
@@ -174,9 +180,10 @@ def run_cells(progress: Progress, plan: list[Cell], out: Path, data: Path, budge
                 )
             failed.append(f"{cell.name} (its learning rate is not chosen)")
             continue
-        spent = sum(line["wall_seconds"] for line in map(progress.find, plan) if line)
+        spent = sum(line["core_seconds"] for line in map(progress.find, plan) if line)
         if budget_hours and spent + progress.seconds_of(cell) > 3600 * budget_hours:
-            print(f"{spent / 3600:.2f} hours are spent; {cell.name} would exceed --budget-hours={budget_hours:g}")
+            hours = f"{spent / 3600:.2f} core-hours are spent"
+            print(f"{hours}; {cell.name} would exceed --budget-hours={budget_hours:g}")
             break
         print(f"cell {number} of {len(plan)}: {cell.name}", file=sys.stderr)
         try:
@@ -216,7 +223,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
     parser.add_argument("--ablations", action="store_true", help="run the second table instead of the first")
     parser.add_argument(
-        "--budget-hours", type=float, default=0.0, help="hours of all cells of the table together (default: no limit)"
+        "--budget-hours",
+        type=float,
+        default=0.0,
+        help="core-hours of all cells of the table together (default: no limit)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the finished cells")

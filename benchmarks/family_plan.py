@@ -186,12 +186,13 @@ class Progress:
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     def seconds_of(self, cell: Cell) -> float:
-        """Return the seconds that a cell takes: measured, or estimated from its row, from all rows, or from nothing."""
+        """Return the CPU seconds of a cell: measured, or estimated from its row, from all rows, or from nothing."""
         if line := self.find(cell):
-            return line["wall_seconds"]
+            return line["core_seconds"]
         of_row = [line for line in self.lines if line["row"] == cell.row] or self.lines
-        speed = statistics.median(line["executed_flops"] / line["seconds"] for line in of_row) if of_row else None
-        alike = [line["wall_seconds"] - line["seconds"] for line in self.lines if line["kind"] == cell.kind]
+        speeds = [line["executed_flops"] / line["training_seconds"] for line in of_row]
+        speed = statistics.median(speeds) if speeds else None
+        alike = [line["core_seconds"] - line["training_seconds"] for line in self.lines if line["kind"] == cell.kind]
         other = statistics.median(alike) if alike else OTHER_SECONDS[cell.kind]
         return flops_of(cell.row, steps_of_cell(cell)) / (speed or FLOPS_PER_SECOND) + other
 

@@ -40,7 +40,7 @@ def markdown(progress: Progress) -> str:
         if not group:
             continue
         text += [
-            f"| {title} | rate | steps | TFLOPs | seconds | below unigram | pairs (ties) | probe by layer | SST-2 |",
+            f"| {title} | rate | steps | TFLOPs | core s | below unigram | pairs (ties) | probe by layer | SST-2 |",
             "|---|---|---|---|---|---|---|---|---|",
             *(_row(row, lines) for row, lines in group.items()),
             "",
@@ -66,7 +66,7 @@ def _row(row: str, lines: list[Line]) -> str:
         f"{lines[0]['rate']:g}",
         f"{lines[0]['steps']:,}",
         f"{statistics.fmean(line['executed_flops'] for line in lines) / 1e12:.1f}",
-        f"{statistics.fmean(line['seconds'] for line in lines):,.0f}",
+        f"{statistics.fmean(line['training_seconds'] for line in lines):,.0f}",
         _spread([below_unigram(line) for line in lines], 2),
         f"{_spread([100 * MEASURES['pairs'](line) for line in lines], 1)} ({ties:.0%})",
         "; ".join(_spread([100 * value for value in layer], 1) for layer in layers),

@@ -3,7 +3,7 @@
     python -m bertjax.train --config=configs/tiny.py
 
 Variants: `tiny.py:smoke` runs every part in under a minute. `tiny.py:chars` learns to spell (its vocabulary is the
-characters) in about three minutes.
+characters) in about three minutes. `tiny.py:ko` trains on the embedded Korean corpus of court decisions.
 """
 
 import ml_collections
@@ -43,6 +43,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.stages = [{"steps": 1700, "seq_len": 64, "batch": 32}]
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 100})
         config.eval = {"every": 850, "rows": 512}
+    elif variant == "ko":
+        config.data = {"corpus": "embedded:ko"}
     elif variant:
-        raise ValueError(f"unknown variant {variant!r}; choose smoke or chars")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke, chars or ko")
     return config

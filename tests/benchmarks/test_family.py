@@ -35,8 +35,8 @@ def line(progress: Progress, cell: Cell, loss: float = 5.0, pairs: float = 0.7, 
         "config": progress.fingerprint(cell),
         "steps": steps_of_cell(cell),
         "executed_flops": 2e12,
-        "seconds": 100.0,
-        "wall_seconds": 150.0,
+        "training_seconds": 100.0,
+        "core_seconds": 150.0,
         "eval": {"mlm_loss": loss},
         "baseline": {"unigram_loss": 6.4},
         "own_loss": loss,
@@ -147,7 +147,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(progress, monkeypatch, tmp_p
             raise RunFailed("the loss is not finite")
         ran.append(cell)
         (out / cell.name).mkdir()
-        return cell._asdict() | {"config": progress.fingerprint(cell), "wall_seconds": 1.0}
+        return cell._asdict() | {"config": progress.fingerprint(cell), "core_seconds": 1.0}
 
     monkeypatch.setattr(family, "measure", measure)
     with pytest.raises(RunFailed, match="2 cells failed: bert-rate-0-0.001, bert-seed-0 .its learning rate"):
