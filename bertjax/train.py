@@ -32,7 +32,7 @@ from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results import curves, report
 from bertjax.training.results.seeds import over_seeds, print_seeds
-from bertjax.training.run import record
+from bertjax.training.run import record, versions
 from bertjax.training.run.checkpoint import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.profiling import parse_steps
@@ -64,6 +64,7 @@ def run(
     *,
     name: str = "",
     longer: bool = False,
+    other_versions: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     profile: range | None = None,
 ) -> Summary:
@@ -74,6 +75,7 @@ def run(
       workdir: folder for everything that the run writes; a second call with the same workdir resumes.
       name: name of the configuration file, by which the reference curve is found.
       longer: allows more steps in the last stage than when the workdir was started.
+      other_versions: allows other versions of JAX and the libraries that compute than at the last start.
       should_stop: function that is called between steps; once it returns True, the state is saved and the call
         returns. With several processes it must return the same in all of them: see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
@@ -86,6 +88,7 @@ def run(
     files = Workdir.at(workdir)
     with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
         processes.on_writer(lambda: _claim(files, longer, locks))
+        versions.check(files, other_versions)
         elapsed = Elapsed(files.elapsed, processes.is_writer())
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
@@ -188,6 +191,7 @@ def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Token
     record.write_record(files, run_record, tokenizer)
     cut_jsonl(files.starts, last_step=math.inf)
     append_jsonl(files.starts, start_record(resumes, longer))
+    write_json(files.versions, versions.installed())
 
 
 def _write_results(files: Workdir, model: export.Export, name: str, evaluation: Evaluation) -> None:
@@ -239,6 +243,11 @@ def main(argv: list[str] | None = None) -> int:
         help="continue a run with more steps in its last stage (bertjax.extend grows a vocabulary)",
     )
     parser.add_argument(
+        "--other-versions",
+        action="store_true",
+        help="resume with other versions of JAX, Flax or Optax than the last start had; the result may differ",
+    )
+    parser.add_argument(
         "--profile",
         type=parse_steps,
         metavar="FIRST:LAST",
@@ -270,6 +279,7 @@ def main(argv: list[str] | None = None) -> int:
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
+        options["other_versions"] = args.other_versions
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), argv)
         return _report(run(config, workdir, **options), None, argv)

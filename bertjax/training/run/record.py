@@ -2,10 +2,8 @@
 
 import dataclasses
 import shlex
-import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,13 @@ from bertjax.errors import Damaged, UserError
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
+from bertjax.training.run import versions
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 
 FORMAT_VERSION = 1
-
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,24 +161,14 @@ def read_checkpoint(path: Path, step: str) -> Export:
 
 
 def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
-    """Return time, command, code, versions and devices of a start, for `starts.jsonl`."""
+    """Return time, command, versions and devices of a start, for `starts.jsonl`."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
         "extend": longer,
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "git": _git_state(),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
-        "versions": {package: metadata.version(package) for package in _PACKAGES},
+        "versions": versions.versions(),
     }
-
-
-def _git_state() -> str:
-    """Return the commit of bertjax; empty without git or outside of a repository."""
-    command = ["git", "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""

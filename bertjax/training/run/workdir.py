@@ -40,6 +40,10 @@ class Workdir:
         return self.root / "starts.jsonl"
 
     @property
+    def versions(self) -> epath.Path:
+        return self.root / "versions.json"
+
+    @property
     def metrics(self) -> epath.Path:
         return self.root / "metrics.jsonl"
 

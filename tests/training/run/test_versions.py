@@ -1,0 +1,145 @@
+"""Versions: which are recorded, and what is refused when they differ."""
+
+import json
+import logging
+import subprocess
+import time
+
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.training.parallel import processes
+from bertjax.training.run import versions
+from bertjax.training.run.workdir import Workdir, append_jsonl
+
+GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
+
+
+@pytest.fixture
+def package(tmp_path):
+    """The package of a clone that lies in a folder of another repository."""
+    package = tmp_path / "other" / "clone" / "bertjax"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    repository(tmp_path / "other")
+    return package
+
+
+def repository(folder) -> str:
+    """Make a repository of all files in a folder, and return its commit."""
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*GIT, *command], cwd=folder, check=True)
+    return subprocess.run([*GIT, "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True).stdout[
+        :-1
+    ]
+
+
+def test_the_commit_is_that_of_bertjax_alone(package):
+    assert versions.commit_of(package) == ""
+    commit = repository(package.parent)
+    assert versions.commit_of(package) == commit
+    (package / "__init__.py").write_text("changed")
+    assert versions.commit_of(package) == f"{commit}-dirty"
+    (package / "COMMIT").write_text("0123abc\n")
+    assert versions.commit_of(package) == "0123abc"
+
+
+def test_a_git_that_is_missing_or_hangs_is_not_waited_for(package, tmp_path, monkeypatch):
+    repository(package.parent)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.commit_of(package) == ""
+    (tmp_path / "git").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setattr(versions, "_GIT_SECONDS", 0.2)
+    start = time.monotonic()
+    assert versions.commit_of(package) == ""
+    assert time.monotonic() - start < 30.0
+
+
+def install(folder, **packages: str) -> None:
+    """Write what pip leaves of distributions of these versions."""
+    for name, version in packages.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_libraries_that_are_not_installed_are_left_out(monkeypatch, tmp_path):
+    monkeypatch.setattr(versions, "_OTHERS", ("numpy", "no-such-library"))
+    recorded = versions.versions()
+    assert "no-such-library" not in recorded and recorded["numpy"] == versions.installed()["numpy"]
+    install(tmp_path, optax="9.9")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert versions.versions()["optax"] == "9.9"
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A workdir with a checkpoint and one start, of these versions."""
+    workdir = Workdir.at(tmp_path / "run")
+    (workdir.checkpoints / "10").mkdir(parents=True)
+    append_jsonl(workdir.starts, {"versions": versions.versions()})
+    return workdir
+
+
+def start_with(workdir, **changed: str) -> None:
+    append_jsonl(workdir.starts, {"versions": versions.versions() | changed})
+
+
+def test_the_same_versions_resume_silently(workdir, caplog):
+    start_with(workdir, jax="0.9.0")
+    start_with(workdir)  # only the last start counts
+    versions.check(workdir, other_versions=False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("library", ["jax", "jaxlib", "flax", "optax"])
+def test_another_version_of_what_computes_is_refused_unless_accepted(workdir, caplog, library):
+    start_with(workdir, **{library: "0.0.1"})
+    now = versions.versions()[library]
+    with pytest.raises(UserError) as refused:
+        versions.check(workdir, other_versions=False)
+    assert str(refused.value) == (
+        f"the run in {workdir.root} was last started with other versions ({library}: 0.0.1 -> {now}); install those "
+        "again (versions.json lists all), or add --other-versions to accept another result"
+    )
+    versions.check(workdir, other_versions=True)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"({library}: 0.0.1 -> {now})" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["bertjax", "numpy"])
+def test_another_commit_or_library_that_does_not_compute_is_printed(workdir, caplog, name):
+    start_with(workdir, **{name: "0.0.1"})
+    versions.check(workdir, other_versions=False)
+    assert f"({name}: 0.0.1 -> {versions.versions()[name]})" in caplog.text
+
+
+def test_without_a_checkpoint_nothing_is_compared(workdir, caplog):
+    start_with(workdir, jax="0.0.1")
+    (workdir.checkpoints / "10").rmdir()
+    versions.check(workdir, other_versions=False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("record", [{}, {"versions": None}, {"versions": ["jax"]}])
+def test_a_start_without_versions_is_reported(workdir, record):
+    workdir.starts.write_text(json.dumps(record) + "\n")
+    with pytest.raises(UserError, match="starts.jsonl is damaged .its last line has no versions"):
+        versions.check(workdir, other_versions=False)
+
+
+@pytest.mark.parametrize("name", ["bertjax", "jax"])
+def test_processes_of_other_versions_are_refused_unless_accepted(tmp_path, monkeypatch, caplog, name):
+    monkeypatch.setattr(processes, "gather", lambda here, *_: [here, here | {name: "0.0.1"}])
+    workdir = Workdir.at(tmp_path)
+    with pytest.raises(UserError, match=rf"process 1 has other versions than process 0 \({name}: \S+ -> 0.0.1\)"):
+        versions.check(workdir, other_versions=False)
+    versions.check(workdir, other_versions=True)
+    assert f"{name}: " in caplog.text
+
+
+def test_processes_may_differ_in_what_does_not_compute(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(processes, "gather", lambda here, *_: [here, here | {"numpy": "0.0.1"}])
+    versions.check(Workdir.at(tmp_path), other_versions=False)
+    assert "process 1 has other versions than process 0 (numpy: " in caplog.text
