@@ -54,11 +54,12 @@ def load(name: str | os.PathLike) -> "Model":
     return opening.load(name)
 
 
-def predictor(name: str | os.PathLike) -> "Predictor":
+def predictor(name: str | os.PathLike, trust_code: bool = False) -> "Predictor":
     """Read a model to use: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
 
     Args:
       name: path of an export folder, `RUN` or `RUN@STEP`.
+      trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
 
     Raises:
       UserError: the name stands for no model, or the model is damaged.
@@ -66,4 +67,4 @@ def predictor(name: str | os.PathLike) -> "Predictor":
     from bertjax import opening
     from bertjax.inference.predictor import Predictor
 
-    return Predictor(opening.SavedModel(name).export)
+    return Predictor(opening.SavedModel(name, trust_code).export)

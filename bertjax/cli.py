@@ -30,6 +30,15 @@ def _python() -> str:
     return shlex.quote(os.path.relpath(here) if here.is_relative_to(Path.cwd()) else str(here))
 
 
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --trust-code."""
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="import the modules that the model names as module:Class, which runs their code",
+    )
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """A parser that reports a wrong flag like any other bad input: in one line."""
 

@@ -36,7 +36,12 @@ class Comparison:
 
 
 def run(
-    paths: Sequence[str], *, x: str = "steps", metrics: Sequence[str] = (), out: epath.PathLike = "compare.png"
+    paths: Sequence[str],
+    *,
+    x: str = "steps",
+    metrics: Sequence[str] = (),
+    out: epath.PathLike = "compare.png",
+    trust_code: bool = False,
 ) -> Comparison:
     """Compare runs, finished or not, and draw their curves.
 
@@ -46,6 +51,7 @@ def run(
       metrics: names of the metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses
         that two runs share.
       out: path of the PNG to write.
+      trust_code: whether modules that a run names as `module:Class` are imported, which runs their code.
 
     Raises:
       UserError: a path is not a run or is damaged, or there is no such axis or metric; nothing was written.
@@ -53,7 +59,7 @@ def run(
     target = epath.Path(out).expanduser()
     if target.suffix != ".png":
         raise UserError(f"--out={out} must end in .png")
-    entries = open_entries([str(path) for path in paths])
+    entries = open_entries([str(path) for path in paths], trust_code)
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     comparison = Comparison(entries, differences_of(entries), [numbers_of(entry) for entry in entries], target)
     curves.draw(entries, drawn, axis, target)
@@ -86,8 +92,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", default="compare.png", help="picture to write (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
+    cli.add_trust_flag(parser)
     args = parser.parse_args(argv)
-    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out)
+    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, trust_code=args.trust_code)
     parts = (comparison.entries, comparison.differences, comparison.numbers)
     if args.json:
         print(json.dumps(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2, ensure_ascii=False))

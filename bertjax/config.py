@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -242,6 +243,12 @@ class Config:
         return self.stages[stage].layers or self.model.layers
 
     @property
+    def names_modules(self) -> bool:
+        """Whether an objective or examples are of a class from outside of bertjax, `module:Class`."""
+        kinds = ((OBJECTIVES.kind_of(task.objective), task.examples.kind) for task in self.tasks.values())
+        return any(":" in kind for pair in kinds for kind in pair)
+
+    @property
     def task_name(self) -> str:
         """Name of the first task, in the order of the configuration file."""
         return next(iter(self.tasks))
@@ -308,16 +315,22 @@ def to_dict(config: Config) -> dict[str, Any]:
     return plain(config) | {"model": config.model.architecture()}  # `execution` follows from `runtime`
 
 
-def from_dict(mapping: dict[str, Any]) -> Config:
+def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
     """Build a configuration from plain dicts. Missing keys take their defaults; old names of settings are accepted.
+
+    Args:
+      mapping: settings by name.
+      trust_code: whether modules that a `kind` names may be imported: True for what the user has written.
 
     Raises:
       UserError: an unknown key, a value of the wrong type, or settings that exclude each other.
+      Untrusted: a kind names a module that is not imported, and `trust_code` is False.
     """
     mapping = renames.current(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
-    return typed.build(Config, mapping, "", {union.base: union.class_of for union in _UNIONS})
+    classes = {union.base: functools.partial(union.class_of, trust_code=trust_code) for union in _UNIONS}
+    return typed.build(Config, mapping, "", classes)
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     else:
         notes = huggingface.write(target, model)
     kind = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
-    return Summary(target, kind, masked_lm(model) is not None, tuple(notes))
+    has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
+    return Summary(target, kind, has_heads, tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -23,6 +23,10 @@ class Busy(Unavailable):
     """Another process holds what this one needs; the same command may succeed later."""
 
 
+class Untrusted(UserError):
+    """A file names a module that this process has not imported, and nobody has said that it may."""
+
+
 class Damaged(UserError):
     """A file is cut short, altered, or not in its format."""
 

@@ -28,7 +28,7 @@ from bertjax.training.results import report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 
 
-def run(name: str, corpus: str = "") -> dict[str, Any]:
+def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]:
     """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
 
     Masks are fixed. Whether a document is held out depends only on its content, so no training document is scored as
@@ -39,6 +39,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
       name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
       corpus: a corpus as in `data.corpus`, by default that of the run; for a fine-tuned model a labeled file, by
         default its development set.
+      trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
@@ -46,7 +47,7 @@ def run(name: str, corpus: str = "") -> dict[str, Any]:
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
-    saved = SavedModel(name)
+    saved = SavedModel(name, trust_code)
     model, config = saved.export, saved.config
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
@@ -90,12 +91,13 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
     return source
 
 
-def run_pairs(name: str, path: str) -> dict[str, Any]:
+def run_pairs(name: str, path: str, trust_code: bool = False) -> dict[str, Any]:
     """Score a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
 
     Args:
       name: path of an export folder, `RUN` or `RUN@STEP`.
       path: a .jsonl file with BLiMP's fields `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
+      trust_code: see `run`.
 
     Returns:
       {`minimal_pairs`: {`accuracy`, `ties`, `pairs`, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}}.
@@ -103,7 +105,7 @@ def run_pairs(name: str, path: str) -> dict[str, Any]:
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
     """
-    pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name).export)
+    pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
     request = minimal_pairs.request(predictor, pairs)
     with bar(request.tokens) as progress:
         figures = minimal_pairs.score(predictor, pairs, request, progress.update)
@@ -147,6 +149,7 @@ def main(argv: list[str] | None = None) -> int:
         help="score on the sentence pairs of this .jsonl file instead (fields of BLiMP)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
@@ -159,7 +162,8 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
-        figures = run_pairs(args.model, args.minimal_pairs) if args.minimal_pairs else run(args.model, args.corpus)
+        score, text = (run_pairs, args.minimal_pairs) if args.minimal_pairs else (run, args.corpus)
+        figures = score(args.model, text, args.trust_code)
     if args.json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))
     elif args.minimal_pairs:

@@ -35,18 +35,20 @@ class Model(NamedTuple):
 class SavedModel:
     """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`. Each part is read when it is first used.
 
-    Only `config` imports the objective that a model names; only a checkpoint needs Orbax and a backend.
+    Only a checkpoint needs Orbax and a backend.
 
     Args:
       name: path of the folder, with `@STEP` for a certain checkpoint.
+      trust_code: whether `config` and `export` import the modules that the model names as `module:Class`.
 
     Raises:
       UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
     """
 
-    def __init__(self, name: str | os.PathLike):
+    def __init__(self, name: str | os.PathLike, trust_code: bool = False):
         path, self.step = split_name(name)
         self.folder = Path(path)
+        self._trust_code = trust_code
         if not self.folder.is_dir():
             raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
 
@@ -69,10 +71,14 @@ class SavedModel:
 
     @functools.cached_property
     def config(self) -> "Config":
-        """The configuration of that run; imports the classes that it names."""
+        """The configuration of that run.
+
+        Raises:
+          Untrusted: it names a module that is not imported, and `trust_code` is False.
+        """
         from bertjax.config import from_dict
 
-        return from_dict(self.settings)
+        return from_dict(self.settings, self._trust_code)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -82,6 +88,8 @@ class SavedModel:
     @functools.cached_property
     def export(self) -> Export:
         """All that is stored of the model."""
+        if self._trust_code:
+            _ = self.config  # what uses the export finds the modules imported
         if self.is_export:
             return export.read(self.folder)
         self._check_is_run()

@@ -164,12 +164,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--per-token", action="store_true", default=None, help="with embed: a vector for each token, as JSON"
     )
+    cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     platform.configure_logging()
     platform.configure(args.platform)
 
-    models = {name: SavedModel(name).export for name in (args.model, *args.others)}
+    models = {name: SavedModel(name, args.trust_code).export for name in (args.model, *args.others)}
     predictor = Ensemble(models) if args.others else Predictor(models[args.model])
     do = args.do or predictor.default
     if args.others and do != "task":

@@ -1,11 +1,17 @@
-"""Unions by `kind`: registered classes have a short name, classes from elsewhere are named `module:Class`."""
+"""Unions by `kind`: registered classes have a short name, classes from elsewhere are named `module:Class`.
+
+Importing a module runs its code. A configuration file and a command line may name any module, because the user wrote
+them. A file that was read, such as an export, may name only modules that this process has imported already.
+"""
 
 import dataclasses
 import importlib
+import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.errors import Untrusted, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +32,16 @@ class Union:
     kinds: Mapping[str, str]
     is_open: bool = True
 
-    def class_of(self, kind: str | None = None) -> type:
+    def class_of(self, kind: str | None = None, trust_code: bool = False) -> type:
         """Return the class of a kind.
 
         Args:
           kind: a registered kind, or `module:Class`; None for the default.
+          trust_code: whether the module of `module:Class` may be imported, if it is not imported yet.
 
         Raises:
           UserError: the kind is unknown, cannot be imported, or is not such a class.
+          Untrusted: its module is not imported, and `trust_code` is False.
         """
         kind = kind or self.default
         choice = f"{self.setting}.kind={kind!r}"
@@ -41,10 +49,10 @@ class Union:
             elsewhere = ", or name module:Class" if self.is_open else ""
             raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
-        try:
-            registered = getattr(importlib.import_module(module_name), class_name)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+        module = _import(choice, module_name) if kind in self.kinds or trust_code else _imported(choice, module_name)
+        registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
+        if registered is None:
+            raise UserError(f"{choice} cannot be used: {module_name} has no class {class_name!r}; correct the name")
         if not (isinstance(registered, type) and issubclass(registered, self.base)):
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
@@ -57,3 +65,20 @@ class Union:
         """Return the kind by which `class_of` finds the class of an instance."""
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         return next((kind for kind, registered in self.kinds.items() if registered == name), name)
+
+
+def _import(choice: str, name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # the module is a program and may fail in any way
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{choice} cannot be imported: {reason}; is its folder on PYTHONPATH?") from error
+
+
+def _imported(choice: str, name: str) -> types.ModuleType:
+    if name not in sys.modules:
+        raise Untrusted(
+            f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
+            "--trust-code (in Python trust_code=True, or import the module first)"
+        )
+    return sys.modules[name]

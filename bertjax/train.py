@@ -281,11 +281,11 @@ def main(argv: list[str] | None = None) -> int:
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
         options["other_versions"] = args.other_versions
         if args.seeds:
-            return _report(*run_seeds(config, workdir, args.seeds, **options), argv)
-        return _report(run(config, workdir, **options), None, argv)
+            return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
+        return _report(run(config, workdir, **options), None, config, argv)
 
 
-def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | None) -> int:
+def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
     """Print the result of a run, or of several with different seeds, and return the exit code."""
     if not summary.finished:
         again = command("train", *(sys.argv[1:] if argv is None else argv))
@@ -298,7 +298,7 @@ def _report(summary: Summary, spread: dict[str, Any] | None, argv: list[str] | N
         return 0
     report.print_summary(summary.figures)
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    print(f"next      {command('evaluate', str(root / 'export'))}")
+    print(f"next      {command('evaluate', str(root / 'export'), *(['--trust-code'] if config.names_modules else []))}")
     return 0
 
 

@@ -57,8 +57,12 @@ class Entry:
         return [record for run in self.runs for record in run.records]
 
 
-def open_entries(paths: Sequence[str]) -> list[Entry]:
+def open_entries(paths: Sequence[str], trust_code: bool = False) -> list[Entry]:
     """Read workdirs, and folders with a workdir `seed=N` for each seed.
+
+    Args:
+      paths: the folders.
+      trust_code: whether modules that a run names as `module:Class` are imported.
 
     Raises:
       UserError: there are fewer than two, one is named twice, or one is not a run or has logged nothing.
@@ -68,18 +72,21 @@ def open_entries(paths: Sequence[str]) -> list[Entry]:
         raise UserError(f"{paths[0] if paths else 'nothing'} is the only run; name two runs or more")
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
-    return [Entry(name, str(path), _open(path)) for name, path in zip(_names(paths), paths, strict=True)]
+    return [Entry(name, str(path), _open(path, trust_code)) for name, path in zip(_names(paths), paths, strict=True)]
 
 
-def _open(path: str) -> tuple[Run, ...]:
+def _open(path: str, trust_code: bool) -> tuple[Run, ...]:
     workdir = Workdir.at(path)
     if not workdir.root.is_dir():
         raise UserError(f"{path!r} does not exist; name a workdir, or the folder of a run with --seeds")
     if workdir.config.exists():
-        runs = (_read(workdir),)
+        runs = (_read(workdir, trust_code),)
     else:
         seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
-        runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
+        runs = tuple(
+            _read(Workdir(folder), trust_code)
+            for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder))
+        )
     if not runs:
         raise UserError(
             f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "
@@ -91,11 +98,11 @@ def _open(path: str) -> tuple[Run, ...]:
     return runs
 
 
-def _read(workdir: Workdir) -> Run:
+def _read(workdir: Workdir, trust_code: bool) -> Run:
     summary = {}
     if workdir.summary.exists():
         summary = read_json(workdir.summary, "eval", "baseline", "steps", "seconds", "tokens_per_second")
-    record = read_record(workdir)
+    record = read_record(workdir, trust_code)
     return Run(record.config, record.identity, read_jsonl(workdir.metrics), summary)
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, shorten
+from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.opening import SavedModel
@@ -52,7 +52,10 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
     if not name:
         return None
     if workdir.config.exists() and Checkpoints(workdir.checkpoints).steps():
-        record = read_record(workdir)
+        try:
+            record = read_record(workdir)
+        except Untrusted:  # another run, which `check_identity` refuses
+            return Source({}, name)
         return Source({}, record.identity.get("init_from", "") if record.config.init_from == name else name)
     return read(program, tokenizer)
 

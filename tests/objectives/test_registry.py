@@ -1,11 +1,13 @@
 """Objectives by their kind, and names that are not kinds."""
 
 import dataclasses
+import sys
+import types
 
 import pytest
 
 from bertjax.data.masking import MASKINGS
-from bertjax.errors import UserError
+from bertjax.errors import Untrusted, UserError
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -37,16 +39,35 @@ def test_registered_names():
             f"^objective.kind='nope' is unknown; choose one of {', '.join(KINDS)}, or name module:Class$",
         ),
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
-        ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
+        ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be used: .* has no class 'Nothing'"),
         (
             "bertjax.objectives.pretraining.mlm:token_terms",
             "is not a subclass of Objective; derive it from bertjax.objectives.base.Objective$",
         ),
+        (":", "cannot be imported: ValueError: Empty module name"),
+        (".relative:X", "cannot be imported: TypeError: "),
     ],
 )
 def test_unknown_kinds_are_errors(kind, message):
     with pytest.raises(UserError, match=message):
+        OBJECTIVES.class_of(kind, trust_code=True)
+
+
+@pytest.mark.parametrize("kind", ["idlelib.idle:X", ":", ".relative:X", "a b:X"])
+def test_a_module_that_is_not_imported_needs_trust(kind):
+    with pytest.raises(Untrusted, match=f"^objective.kind='{kind}' asks to import .* add --trust-code") as caught:
         OBJECTIVES.class_of(kind)
+    assert "\n" not in str(caught.value)
+    assert kind.partition(":")[0] not in sys.modules
+
+
+def test_a_module_is_not_asked_for_a_name(monkeypatch):
+    """Libraries import their parts when they are asked for a name."""
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = lambda name: pytest.fail(f"asked for {name}")
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    with pytest.raises(UserError, match="^objective.kind='lazy:X' cannot be used: lazy has no class 'X'"):
+        OBJECTIVES.class_of("lazy:X")
 
 
 @pytest.mark.parametrize("union", [MASKINGS, SCHEDULES])

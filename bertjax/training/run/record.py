@@ -14,7 +14,7 @@ from bertjax import renames, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import Damaged, UserError
+from bertjax.errors import Damaged, Untrusted, UserError
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
@@ -59,14 +59,18 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
     )
 
 
-def read_record(workdir: Workdir) -> RunRecord:
+def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
     """Read `config.json` of a workdir.
+
+    Args:
+      workdir: the workdir of the run.
+      trust_code: whether modules that the run names as `module:Class` are imported.
 
     Raises:
       UserError: it is damaged or has a newer format.
     """
     record = _read(workdir)
-    return RunRecord(from_dict(record["config"]), record["identity"], record["vocab_size"])
+    return RunRecord(from_dict(record["config"], trust_code), record["identity"], record["vocab_size"])
 
 
 def _read(workdir: Workdir) -> dict[str, Any]:
@@ -92,7 +96,10 @@ def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
     """
     if not workdir.config.exists():
         return False
-    before = _identity(read_record(workdir))
+    try:
+        before = _identity(read_record(workdir))
+    except Untrusted:  # a run of a class that this run does not name
+        before = _read(workdir)["identity"]
     changed = differences(before, identity)
     last = f"stages.{len(identity['stages']) - 1}.steps: "
     changed_steps = [line for line in changed if line.startswith(last)]

@@ -1,0 +1,184 @@
+"""A folder that names a module as code: no entry point imports it unless the user trusts it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bertjax
+from bertjax import cli, compare, config_file, convert, evaluate, extend, predict
+from bertjax.errors import Untrusted, UserError
+from bertjax.inference.predictor import Predictor
+from bertjax.objectives.teacher import Teacher
+from bertjax.opening import SavedModel
+from bertjax.training.run.record import check_identity, read_record
+from bertjax.training.run.workdir import Workdir
+from tests import runs
+
+_WITNESS = "the module was imported"
+_EVIL = f"""
+from pathlib import Path
+
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.objectives.pretraining.sentence_pairs import BERT
+
+Path(__file__).with_name("{_WITNESS}").touch()
+
+
+class Objective(BERT):
+    pass
+
+
+class Examples(SegmentPairs):
+    kind = "downloaded.evil:Examples"
+"""
+_TINY = Path(__file__).parents[1] / "configs" / "tiny.py"
+_ADAPT = Path(__file__).parents[1] / "configs" / "adapt.py"
+_LINE = "{setting}.kind='downloaded.evil:{name}' asks to import the module 'downloaded.evil', which runs its code"
+
+
+@pytest.fixture
+def downloaded(undisturbed, tmp_path, monkeypatch) -> Callable[[str], Path]:
+    """Return a function from `objective` or `examples` to a run whose record and export name a module for it.
+
+    The module is in the folder of the run, which Python finds from the current folder.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "downloaded"
+    shutil.copytree(undisturbed, folder)
+    (folder / "evil.py").write_text(_EVIL)
+
+    def name_module(setting: str) -> Path:
+        for path in (folder / "config.json", folder / "export" / "bertjax.json"):
+            record = json.loads(path.read_text())
+            for half in {"config", "identity"} & record.keys():
+                for task in record[half]["tasks"].values():
+                    task[setting]["kind"] = f"downloaded.evil:{setting.capitalize()}"
+            path.write_text(json.dumps(record))
+        return folder
+
+    yield name_module
+    for name in ("downloaded", "downloaded.evil"):
+        sys.modules.pop(name, None)
+
+
+def _teacher(run: Path) -> None:
+    Teacher.read(run / "export")
+
+
+def _init_from(run: Path) -> None:
+    flags = ["model.preset=init_from", "optimizer.warmup_steps=1", "stages.0.seq_len=16"]
+    config_file.load(f"{_TINY}:smoke", [f"init_from={run / 'export'}", *flags])
+    model = SavedModel(run / "export")
+    assert model.tokenizer and model.export
+
+
+# Functions that need only the encoder, its heads and the tokenizer.
+_OF_THE_ENCODER = {
+    "load": lambda run: bertjax.load(run / "export"),
+    "load a checkpoint": bertjax.load,
+    "fill": lambda run: predict.main([str(run / "export"), "Abc [MASK].", "--do=fill"]),
+    "embed": lambda run: predict.main([str(run), "Abc.", "--do=embed"]),
+    "convert": lambda run: convert.run(run / "export", "hf"),
+    "convert a checkpoint": lambda run: convert.run(run, "hf"),
+    "extend": lambda run: extend.run(run / "export", "extended", max_positions=512),
+    "teacher": _teacher,
+    "init_from": _init_from,
+}
+# Functions that need the configuration.
+_OF_THE_CONFIGURATION = {
+    "config of an export": lambda run: SavedModel(run / "export").config,
+    "config of a run": lambda run: SavedModel(run).config,
+    "record": lambda run: read_record(Workdir.at(run)),
+    "evaluate": lambda run: evaluate.run(str(run / "export")),
+    "evaluate a checkpoint": lambda run: evaluate.run(str(run)),
+    "compare": lambda run: compare.run([str(run), str(run / "..") + "/downloaded/export/.."]),
+    "adapt": lambda run: config_file.load(f"{_ADAPT}:{run / 'export'}", ["data.corpus=embedded:en"]),
+}
+
+
+@pytest.mark.parametrize("setting", ["objective", "examples"])
+@pytest.mark.parametrize("use", _OF_THE_ENCODER.values(), ids=_OF_THE_ENCODER)
+def test_what_needs_the_encoder_works_without_the_module(downloaded, use, setting):
+    run = downloaded(setting)
+    use(run)
+    assert "downloaded.evil" not in sys.modules and not (run / _WITNESS).exists()
+
+
+@pytest.mark.parametrize("setting", ["objective", "examples"])
+@pytest.mark.parametrize("use", _OF_THE_CONFIGURATION.values(), ids=_OF_THE_CONFIGURATION)
+def test_what_needs_the_configuration_names_module_and_flag(downloaded, use, setting):
+    run = downloaded(setting)
+    with pytest.raises(Untrusted) as caught:
+        use(run)
+    assert str(caught.value).startswith(_LINE.format(setting=setting, name=setting.capitalize()))
+    assert "--trust-code" in str(caught.value) and "\n" not in str(caught.value)
+    assert "downloaded.evil" not in sys.modules and not (run / _WITNESS).exists()
+
+
+@pytest.mark.parametrize("setting", ["objective", "examples"])
+@pytest.mark.parametrize("command", [evaluate, compare])
+def test_a_command_ends_in_one_line(downloaded, capsys, setting, command):
+    run = downloaded(setting)
+    flags = [str(run), str(run / "export" / "..")] if command is compare else [str(run)]
+    assert cli.exit_code_of(lambda: command.main(flags)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: " + _LINE.format(setting=setting, name=setting.capitalize()))
+    assert error.count("\n") == 1 and not (run / _WITNESS).exists()
+
+
+def test_examples_of_a_module_decide_what_predict_does_first(downloaded):
+    export = downloaded("examples") / "export"
+    with pytest.raises(Untrusted):
+        _ = bertjax.predictor(export).default
+    assert bertjax.predictor(export, trust_code=True).default == "fill"
+    assert "downloaded.evil" in sys.modules
+
+
+@pytest.mark.parametrize("setting", ["objective", "examples"])
+def test_with_trust_the_module_is_imported(downloaded, setting):
+    run = downloaded(setting)
+    config = SavedModel(run / "export", trust_code=True).config
+    assert type(getattr(config.task, setting)).__module__ == "downloaded.evil" and (run / _WITNESS).exists()
+    # It is imported now, so nothing runs when another file names it.
+    assert SavedModel(run).config.tasks == config.tasks
+
+
+def test_the_flag_is_that_of_the_commands(downloaded, capsys):
+    run = downloaded("examples")
+    assert predict.main([str(run / "export"), "Abc [MASK].", "--trust-code"]) == 0
+    assert (run / _WITNESS).exists() and json.loads(capsys.readouterr().out)["filled"]
+
+
+def test_a_module_that_fails_is_one_line(downloaded):
+    run = downloaded("objective")
+    (run / "evil.py").write_text("raise KeyError('a\\nb')")
+    with pytest.raises(UserError, match="^objective.kind='downloaded.evil:Objective' cannot be imported: KeyError"):
+        _ = SavedModel(run, trust_code=True).config
+
+
+def test_a_run_of_another_class_is_refused_for_its_settings(downloaded, undisturbed):
+    """`train` has no such flag: what its own command line names is imported."""
+    run = downloaded("objective")
+    identity = read_record(Workdir.at(undisturbed)).identity
+    with pytest.raises(
+        UserError, match="holds a run with other settings .*kind: 'downloaded.evil:Objective' -> 'bert'"
+    ):
+        check_identity(Workdir.at(run), identity, longer=False)
+    assert not (run / _WITNESS).exists()
+
+
+def test_a_resumed_run_imports_what_its_own_command_line_names(downloaded):
+    run = downloaded("objective")
+    task = json.loads((run / "config.json").read_text())["config"]["tasks"]
+    [name] = task
+    config_file.load(str(runs.CONFIG), [f"tasks.{name}.objective.kind=downloaded.evil:Objective"])
+    assert type(read_record(Workdir.at(run)).config.task.objective).__module__ == "downloaded.evil"
+
+
+def test_a_predictor_needs_no_trust_for_classes_of_bertjax(undisturbed):
+    assert Predictor(SavedModel(undisturbed / "export").export).default == "fill"
