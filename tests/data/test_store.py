@@ -130,6 +130,17 @@ def test_only_verify_sees_the_middle_of_a_large_file(folder, monkeypatch):
         TokenStore.open(folder, verify=True)
 
 
+def test_the_last_byte_of_a_large_file_is_checked(folder, monkeypatch):
+    monkeypatch.setattr(store, "MIB", 4)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["fingerprint"]
+    store.write_manifest(folder, manifest["spec"], TokenStore(folder, manifest).tokenizer, CONTENTS)
+    TokenStore.open(folder)
+    flip_a_bit(folder / "train.tokens.bin", position=-1)
+    with pytest.raises(UserError, match="train.tokens.bin was altered"):
+        TokenStore.open(folder)
+
+
 def test_an_altered_manifest_is_refused(folder):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace('"tokens": 30', '"tokens": 31'))

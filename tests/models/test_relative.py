@@ -10,9 +10,10 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import kernels
+from bertjax.models.attention import attend
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
-from bertjax.models.relative import relative_positions, relative_shift
+from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
@@ -24,6 +25,7 @@ CONFIG = dataclasses.replace(
     PRESETS["xlnet_base"], vocab_size=100, layers=3, width=16, heads=2, feedforward=24, max_positions=16,
     dropout=0.0, attention_dropout=0.0,
 )  # fmt: skip
+KEY = jax.random.key(0)
 TOKENS_BT = np.arange(10, 22)[None]
 # 2 and 9 are given, 7, 4, 0 and 10 follow in this order; the second example is 6, 11, 8, the rest is padding.
 EXAMPLES_BT = np.array([[1, 0, 1, 0, 1, 0, 2, 1, 2, 1, 1, 2]])
@@ -88,6 +90,35 @@ def test_distances_are_sinusoids():
     for row, distance in enumerate((3, 2, 1, 0, -1, -2)):
         angles = distance / 10_000 ** (2 * np.arange(8) / 16)
         np.testing.assert_allclose(distances_RD[row], [*np.sin(angles), *np.cos(angles)], rtol=1e-5, atol=1e-6)
+
+
+def test_logits_are_those_of_the_formula():
+    """((q + u) k + (q + v) W r + (q + w) s) / sqrt(C), query by query and key by key."""
+    module, tokens, heads, channels = RelativeBias(CONFIG), 5, CONFIG.heads, CONFIG.width // CONFIG.heads
+    draw = np.random.default_rng(0)
+    query_BQHC, key_BTHC, value_BTHC = draw.normal(size=(3, 1, tokens, heads, channels)).astype(np.float32)
+    segments_BT = np.array([[0, 0, 1, 1, 0]])
+    positions = relative_positions(CONFIG, jnp.asarray(segments_BT))
+    params = batches.filled(jax.eval_shape(lambda key: module.init(key, query_BQHC, positions, None, tokens), KEY))
+    biased_BQHC, bias_BHQT = module.apply(params, query_BQHC, positions, None, tokens)
+    everything = np.ones((1, tokens, tokens), bool)
+    _, actual_BHQT = attend(biased_BQHC, key_BTHC, value_BTHC, everything, 0.0, None, bias_BHQT)
+
+    leaves = jax.tree.map(np.float64, params["params"])
+    expected_HQT = np.zeros((heads, tokens, tokens))
+    for head, query, key in np.ndindex(expected_HQT.shape):
+        q = query_BQHC[0, query, head]
+        angles = (query - key) / 10_000 ** (np.arange(CONFIG.width // 2) / (CONFIG.width // 2))
+        r = (np.array([*np.sin(angles), *np.cos(angles)]) @ leaves["distance"]["kernel"]).reshape(heads, channels)[head]
+        s = leaves["segment"][int(segments_BT[0, query] != segments_BT[0, key]), head]
+        expected_HQT[head, query, key] = (
+            (q + leaves["content_bias"][head]) @ key_BTHC[0, key, head]
+            + (q + leaves["distance_bias"][head]) @ r
+            + (q + leaves["segment_bias"][head]) @ s
+        ) / np.sqrt(channels)
+    weights_HQT = np.exp(expected_HQT - expected_HQT.max(axis=-1, keepdims=True))
+    expected_HQT = weights_HQT / weights_HQT.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(actual_BHQT[0], expected_HQT, rtol=1e-4, atol=1e-6)
 
 
 def test_packed_examples_equal_single_examples_in_any_column():

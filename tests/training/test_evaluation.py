@@ -21,6 +21,8 @@ ROWS, BATCH = 10, 4
 class Scored(BERT):
     """BERT with a score that only holds where outputs and examples come in the same order."""
 
+    best_metric = "examples"
+
     def outputs(self, model, params, batch):
         lengths_BN = (batch["examples_BT"] > 0).sum(axis=1, keepdims=True)
         return {"length": Output(lengths_BN, per="example"), "token": Output(batch["tokens_BT"], per="token")}
@@ -123,4 +125,5 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
 def test_scores_get_every_example_once_and_in_order(store, params):
     scored = evaluate(store, objective=Scored())(params)
     assert (scored.metrics["in_order"], scored.metrics["examples"]) == (1.0, ROWS)
+    assert scored.rank == -ROWS  # lower is better
     assert scored.samples == []

@@ -19,7 +19,7 @@ from bertjax.objectives import teacher as objectives_teacher
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
-from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.teacher import CosineLoss, Teacher
 from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
 from tests import batches
@@ -62,6 +62,18 @@ def test_another_student_has_a_loss(teacher):
     )
     result = losses(teacher, other)
     assert result["soft"] > 0.01 and result["cosine"] > 0.01
+
+
+def test_the_cosine_is_that_of_real_tokens():
+    draw, batch = np.random.default_rng(0), batches.make(rows=3)
+    student, teacher = draw.normal(size=(2, 3, 16, 4)).astype(np.float32)
+    is_real_BT = batch["examples_BT"] > 0
+    a, b = student[is_real_BT], teacher[is_real_BT]
+    cosines = (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+    sums, _ = CosineLoss().terms({"hidden": student}, {"hidden": teacher}, batch)
+    assert 0 < is_real_BT.sum() < is_real_BT.size
+    np.testing.assert_allclose(sums["cosine"], (1 - cosines).sum(), rtol=1e-5)
+    assert CosineLoss().weight(batch) == is_real_BT.sum()
 
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):

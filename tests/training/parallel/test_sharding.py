@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,14 @@ from bertjax.errors import UserError
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, check_batch, put_batches, shardings
+from bertjax.training.parallel.sharding import (
+    ENCODER_RULES,
+    HEAD_RULES,
+    batch_shards,
+    check_batch,
+    put_batches,
+    shardings,
+)
 from bertjax.training.param_paths import map_with_path
 from tests import batches
 
@@ -48,6 +56,27 @@ def test_eight_devices_train_like_one():
 
 def one_device():
     return make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
+
+
+@pytest.mark.parametrize("process, shards", [(0, (0, 3)), (1, (1, 2))])
+def test_a_process_holds_its_shards_in_the_order_of_the_mesh(process, shards, monkeypatch):
+    """A mesh follows the links of its devices: those of two processes may alternate."""
+    monkeypatch.setattr(jax, "process_index", lambda: process)
+    devices = np.array([SimpleNamespace(process_index=owner) for owner in (0, 0, 1, 1, 1, 1, 0, 0)])
+    mesh = SimpleNamespace(devices=devices.reshape(2, 2, 2), shape={"data": 2, "fsdp": 2, "tensor": 2})
+    assert batch_shards(mesh) == (shards, 4)
+
+
+def test_gradients_are_sums_over_all_devices():
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    command = [sys.executable, "-m", "tests.training.gradients_on_four_devices"]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    differences = json.loads(ended.stdout)
+    assert differences.keys() == {"replicated", "gathered"}
+    assert max(differences.values()) < 1e-5
 
 
 def test_the_rules_cover_bert_and_its_optimizer():

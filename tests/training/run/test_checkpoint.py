@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import RunFailed, UserError
@@ -224,6 +224,8 @@ def fingerprint(values: np.ndarray) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(place=st.integers(0, 63), bit=st.integers(0, 31))
+@example(place=0, bit=0)
+@example(place=63, bit=0)
 def test_every_flipped_bit_changes_the_fingerprint(place, bit):
     words = VALUES.view(np.uint32).copy()
     words[place] ^= np.uint32(1) << np.uint32(bit)

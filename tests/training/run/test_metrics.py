@@ -71,6 +71,14 @@ def test_totals_continue_after_a_stop(workdir):
     log.close()
 
 
+def test_seconds_are_counted_once(workdir, monkeypatch):
+    now = iter([100.0, 103.0, 104.0])
+    monkeypatch.setattr("bertjax.training.run.metrics.time.monotonic", lambda: next(now))
+    log = MetricsLog(workdir, Totals(seconds=60.0), 0, writes=False)
+    assert log.totals.seconds == 63.0
+    assert log.totals.seconds == 64.0
+
+
 def test_a_resumed_run_writes_every_step_once(workdir):
     for restored in (0, 2):
         log = MetricsLog(workdir, Totals(), restored)

@@ -1,0 +1,65 @@
+"""Kernels of one shape keep their roles: literal names of each family, as transformers' classes have them."""
+
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax.interop import huggingface, weights
+from tests.interop import models
+
+BERT = {
+    "attention.self.query": "attention/query",
+    "attention.self.key": "attention/key",
+    "attention.self.value": "attention/value",
+    "attention.output.dense": "attention/output",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+}
+ALBERT = {
+    "attention.query": "attention/query",
+    "attention.key": "attention/key",
+    "attention.value": "attention/value",
+    "attention.dense": "attention/output",
+    "ffn": "intermediate",
+    "ffn_output": "output",
+}
+DISTILBERT = {
+    "attention.q_lin": "attention/query",
+    "attention.k_lin": "attention/key",
+    "attention.v_lin": "attention/value",
+    "attention.out_lin": "attention/output",
+    "ffn.lin1": "intermediate",
+    "ffn.lin2": "output",
+}
+XLNET = {"ff.layer_1": "intermediate", "ff.layer_2": "output"}
+FAMILIES = {
+    "bert": ("bert.encoder.layer.1", BERT),
+    "roberta": ("roberta.encoder.layer.1", BERT),
+    "electra": ("electra.encoder.layer.1", BERT),
+    "albert": ("albert.encoder.albert_layer_groups.1.albert_layers.0", ALBERT),
+    "distilbert": ("distilbert.transformer.layer.1", DISTILBERT),
+    "xlnet": ("transformer.layer.1", XLNET),
+}
+# XLNet's kernels are [D, H, C]; that of the output maps heads back to D.
+XLNET_SPLIT = {"q": "query", "k": "key", "v": "value", "r": "relative/distance", "o": "output"}
+
+
+def test_all_families_are_listed():
+    assert FAMILIES.keys() == models.CLASSES.keys()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_each_kernel_has_its_name(kind, tmp_path):
+    made = models.make(max(models.CLASSES[kind].values(), key=len), models.trained(), kind)
+    huggingface.write(tmp_path, made)
+    theirs, ours = weights.read(tmp_path), flatten_dict(made.params, sep="/")
+    prefix, roles = FAMILIES[kind]
+    for name, role in roles.items():
+        kernel = ours[f"encoder/layers/{role}/kernel"][1]
+        np.testing.assert_array_equal(theirs[f"{prefix}.{name}.weight"], kernel.T, err_msg=name)
+    if kind == "xlnet":
+        for name, role in XLNET_SPLIT.items():
+            kernel = ours[f"encoder/layers/attention/{role}/kernel"][1]
+            flat = kernel.T if role == "output" else kernel
+            actual = theirs[f"{prefix}.rel_attn.{name}"]
+            np.testing.assert_array_equal(actual.reshape(flat.shape), flat, err_msg=name)
