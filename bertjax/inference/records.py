@@ -1,10 +1,11 @@
 """Records to predict, from a list of texts, a file or a stream, each with the place that it is from."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import object_of, text_of
+from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK
 from bertjax.errors import UserError
 from bertjax.storage import reason_of
@@ -55,7 +56,12 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
     Raises:
       UserError: a line is not such an object.
     """
-    return [_checked(object_of(line, where, fields[0]), where, fields) for where, line in _numbered(lines, name)]
+    records = []
+    for where, line in _numbered(lines, name):
+        record = object_of(line, where, fields[0])
+        check_surrogates(json.dumps(record, ensure_ascii=False), where)  # predictions have all fields
+        records.append(_checked(record, where, fields))
+    return records
 
 
 def read_file(path: str, fields: Sequence[str]) -> list[Record]:

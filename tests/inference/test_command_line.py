@@ -118,6 +118,7 @@ def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):
         ('{"text": " "}\n', "records.jsonl:1 is blank"),
         ('{"text": \n', "records.jsonl:1 is not JSON"),
         ("[1]\n", "records.jsonl:1 is not a JSON object"),
+        ('{"text": "a [MASK]", "more": ["\\ud800"]}\n', "records.jsonl:1 holds a lone surrogate"),
     ],
 )
 def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):

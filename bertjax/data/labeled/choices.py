@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate
-from bertjax.data.labeled import tables
+from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ class ChoiceFormat(LabeledFormat):
                 f"{where} has {len(choices)} choices, others have {count}; give all records the same number"
             )
         label = record.get(self.label, 0)
-        if str(label) not in map(str, range(count)):
+        if labels.class_of(label) not in map(str, range(count)):
             raise UserError(
                 f"{where} has the label {label!r}; write the number of the correct choice, from 0 to {count - 1}"
             )

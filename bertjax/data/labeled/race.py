@@ -1,7 +1,6 @@
 """Exams with questions of four choices: RACE (Lai et al., 2017, arXiv 1704.04683) in its original files."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -9,7 +8,7 @@ from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.choices import ChoiceFormat
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
@@ -57,20 +56,25 @@ def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
     except UserError as error:
         on_bad(error)
         return
-    for number, (question, options, answer) in enumerate(zip(*lists)):
-        error = ""
-        if not isinstance(question, str):
-            error = f"questions[{number}] is {question!r}, not a text; correct it"
-        elif not _are_texts(options):
-            error = f"options[{number}] must be a list of {len(LETTERS)} texts; correct it"
-        elif answer not in LETTERS:
-            error = f"answers[{number}] is {answer!r}; write one of {', '.join(LETTERS)}"
-        if error:
-            on_bad(UserError(f"{file}: {error}"))
-            continue
-        where = f"{file}: questions[{number}]"
-        choices = dict(zip(LETTERS, options))
-        yield {"article": article, "question": question, **choices, "answer": LETTERS.index(answer), WHERE: where}
+    for number, entry in enumerate(zip(*lists)):
+        try:
+            record = _question(article, number, *entry, str(file))
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield record
+
+
+def _question(article: str, number: int, question: Any, options: Any, answer: Any, file: str) -> Record:
+    if not isinstance(question, str):
+        raise UserError(f"{file}: questions[{number}] is {question!r}, not a text; correct it")
+    if not _are_texts(options):
+        raise UserError(f"{file}: options[{number}] must be a list of {len(LETTERS)} texts; correct it")
+    if answer not in LETTERS:
+        raise UserError(f"{file}: answers[{number}] is {answer!r}; write one of {', '.join(LETTERS)}")
+    where, choices = f"{file}: questions[{number}]", dict(zip(LETTERS, options))
+    check_surrogates(" ".join([question, *options]), where)
+    return {"article": article, "question": question, **choices, "answer": LETTERS.index(answer), WHERE: where}
 
 
 def _exam(file: epath.Path) -> tuple[str, list, list, list]:
@@ -79,6 +83,7 @@ def _exam(file: epath.Path) -> tuple[str, list, list, list]:
     article = whole.get("article")
     if not isinstance(article, str) or not article.strip():
         raise UserError(f"{file} has no text in 'article'; fill it in or remove the file")
+    check_surrogates(article, f"{file}: article")
     lists = [whole.get(name) for name in ("questions", "options", "answers")]
     if not all(isinstance(entries, list) for entries in lists) or len(set(map(len, lists))) > 1:
         raise UserError(f"{file} must have lists 'questions', 'options' and 'answers' of one length; correct it")
@@ -90,11 +95,7 @@ def _are_texts(options: Any) -> bool:
 
 
 def _object(file: epath.Path) -> dict[str, Any]:
-    content = b"\n".join(line for _, line in numbered_lines(file))
-    try:
-        whole = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not JSON in UTF-8 ({error}); correct or remove the file") from None
+    whole = json_of(b"\n".join(line for _, line in numbered_lines(file)), str(file))
     if not isinstance(whole, dict):
         raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
     return whole

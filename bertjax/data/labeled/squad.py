@@ -1,13 +1,12 @@
 """Files of questions in the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018) as records."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
@@ -27,14 +26,7 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
-    content = b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
-    try:
-        whole = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno} is not JSON ({error.msg}); correct the file") from None
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); convert the file") from None
+    whole = json_of(b"\n".join(line for _, line in numbered_lines(epath.Path(path))), path)
     records = list(_questions(whole, f"{path}:", on_bad))
     if not records:
         raise UserError(f"{path} has no questions; give a file with at least one")
@@ -69,8 +61,10 @@ def _question(question: Any, context: str, where: str) -> Record:
             raise UserError(
                 f"{where} has the answer {text!r}, which is not in the context at its answer_start; correct it"
             )
+    name = str(question.get("id", where))
+    check_surrogates(name, f"{where}: id")
     return {
-        "id": str(question.get("id", where)),
+        "id": name,
         "question": _text(question, "question", where),
         "context": context,
         "answers": answers,
@@ -93,6 +87,7 @@ def _text(holder: Any, name: str, where: str) -> str:
     text = _field(holder, name, str, where)
     if not text.strip():
         raise UserError(f"{where} has no text in {name!r}; fill it in or leave it out")
+    check_surrogates(text, f"{where}: {name}")
     return text
 
 

@@ -7,11 +7,17 @@ from pathlib import PurePath
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, object_of, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, object_of, stop
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 _DELIMITERS = {".tsv": "\t", ".csv": ","}
+# Characters of a column's name that a message shows.
+_SHOWN = 40
+# The csv module refuses fields of more than 131,072 characters unless told otherwise; this is the largest C long.
+_LONGEST_FIELD = 2**63 - 1
+# A lone surrogate, which text in UTF-8 cannot have.
+_CARRIAGE_RETURN = "\udc0d"
 
 
 def read(path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad = stop) -> list[Record]:
@@ -36,7 +42,7 @@ def read(path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad 
     if kind == ".jsonl":
         records = list(_objects(path, columns, on_bad))
     elif kind in _DELIMITERS:
-        records = list(_rows(path, columns, _DELIMITERS[kind], quoted or kind == ".csv", on_bad))
+        records = list(_rows(path, columns, kind, quoted or kind == ".csv", on_bad))
     else:
         raise UserError(f"{path} is not a table; its name must end with .tsv, .csv or .jsonl (and .gz, .zst or .xz)")
     if not records:
@@ -44,12 +50,63 @@ def read(path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad 
     return records
 
 
-def _rows(path: str, columns: Sequence[str], delimiter: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(_text(path), delimiter=delimiter, quoting=quoting, strict=quoted)
+def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
     header = None
     if all(column.isdecimal() for column in columns):
         header = [str(number) for number in range(1 + max(map(int, columns)))]
+    width = None  # of a .csv
+    for number, row in (_quoted if quoted else _unquoted)(path, _DELIMITERS[kind]):
+        width = width or len(row)
+        if header is None:
+            header = row
+            _check_header(header, columns, path)
+            continue
+        try:
+            _check_width(row, max(len(header), width) if kind == ".csv" else len(header), kind, quoted)
+        except UserError as error:
+            on_bad(UserError(f"{path}:{number} {error}"))
+            continue
+        values = dict(zip(header, row))
+        yield {column: values[column] for column in columns} | {WHERE: f"{path}:{number}"}
+
+
+def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
+    names = shorten([repr(name[:_SHOWN]) for name in header], limit=20)
+    for column in columns:
+        if column not in header:
+            raise UserError(f"{path} has no column {column!r}; it has {names}")
+        if header.count(column) > 1:
+            raise UserError(f"{path} has {header.count(column)} columns {column!r}; rename all but one of them")
+
+
+def _check_width(row: list[str], width: int, kind: str, quoted: bool) -> None:
+    """Raise UserError if a row lacks fields, or if a .csv has too many: a comma in a field shifts those after it.
+
+    Rows of GLUE's .tsv files may have more fields than the header.
+    """
+    if len(row) == width or (len(row) > width and kind != ".csv"):
+        return
+    remedy = "give every line all columns"
+    if not quoted:
+        remedy += ", or set examples.quoted=True if fields are in quotes"
+    elif len(row) > width:
+        remedy = "write a field with a comma in double quotes"
+    raise UserError(f"has {len(row)} fields, not {width}; {remedy}")
+
+
+def _unquoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table without quotes, each with the number of its line."""
+    for number, line in enumerate(_text(path), start=1):
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a table with quotes, each with the number of its first line; a field may span several lines."""
+    csv.field_size_limit(_LONGEST_FIELD)
+    # The csv module takes a carriage return in a line for the end of the row.
+    lines = (line.replace("\r", _CARRIAGE_RETURN) + "\n" for line in _text(path))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         first = reader.line_num + 1
         try:
@@ -60,23 +117,8 @@ def _rows(path: str, columns: Sequence[str], delimiter: str, quoted: bool, on_ba
             raise UserError(
                 f"{path}:{first}: a quote is broken ({error}); close it, or double a quote inside of a field"
             ) from None
-        if header is None:
-            header = row
-            if missing := [column for column in columns if column not in header]:
-                raise UserError(f"{path} has no column {missing[0]!r}; it has {', '.join(map(repr, header))}")
-            continue
-        if not row:
-            continue
-        if len(row) < len(header):
-            on_bad(
-                UserError(
-                    f"{path}:{first} has {len(row)} fields, not {len(header)}; give every line all columns"
-                    + ("" if quoted else ", or set examples.quoted=True if fields are in quotes")
-                )
-            )
-            continue
-        values = dict(zip(header, row))
-        yield {column: values[column] for column in columns} | {WHERE: f"{path}:{first}"}
+        if row:
+            yield first, [field.replace(_CARRIAGE_RETURN, "\r") for field in row]
 
 
 def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
@@ -93,16 +135,18 @@ def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Recor
 def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
     record = object_of(line, where, columns[0])
     if missing := [column for column in columns if column not in record]:
-        raise UserError(
-            f"{where} has no field {missing[0]!r}, it has {', '.join(map(repr, record))}; correct the line or the name"
-        )
+        names = shorten([repr(name[:_SHOWN]) for name in record], limit=20)
+        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line or the name")
+    for column in columns:
+        texts = record[column] if isinstance(record[column], list) else [record[column]]
+        check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")
     return {column: record[column] for column in columns} | {WHERE: where}
 
 
 def _text(path: str) -> Iterator[str]:
-    """Yield lines as text with their ends, because a quoted field may span several lines."""
+    """Yield lines as text without their ends."""
     for number, line in numbered_lines(epath.Path(path)):
         try:
-            yield line.decode("utf-8") + "\n"
+            yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file") from None

@@ -92,7 +92,10 @@ class Tagged(LabeledFormat):
                 raise UserError(
                     f"{where} has {len(columns)} columns, but examples.{setting}={column}; correct either of them"
                 )
-        return columns[self.word], columns[self.tag]
+        word, tag = columns[self.word], columns[self.tag]
+        if not word or not tag.strip():  # white space may be a word
+            raise UserError(f"{where} has no {'tag' if word else 'word'}; fill it in")
+        return word, tag
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(itertools.chain.from_iterable(record["tags"] for record in records))

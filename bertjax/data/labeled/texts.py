@@ -1,6 +1,7 @@
 """Sentences and pairs of sentences with one label each, as in GLUE (Wang et al., 2019, arXiv 1804.07461)."""
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate
-from bertjax.data.labeled import tables
+from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
@@ -43,15 +44,18 @@ class LabeledText(LabeledFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]
         records = tables.read(path, columns, self.quoted, on_bad)
-        return checked(records, self._check, path, on_bad)
+        usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""
+        return checked(records, functools.partial(self._check, usual=usual), path, on_bad)
 
-    def _check(self, record: Record) -> None:
+    def _check(self, record: Record, usual: str) -> None:
         for column in self.inputs:
             if not isinstance(record[column], str) or not record[column].strip():
                 raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
+        if self.label:
+            labels.check(record, self.label, usual)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        return Counter(str(record[self.label]) for record in records if self.label)
+        return Counter(labels.class_of(record[self.label]) for record in records if self.label)
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
@@ -59,9 +63,9 @@ class LabeledText(LabeledFormat):
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
         first, second, notes = truncate(first, second, self.longest(seq_len))
-        labels = {"label": self.label_numbers(records, classes)}
+        numbers = self.label_numbers(records, classes)
         return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"label": numbers}),
             records=records,
             record_of=np.arange(len(records)),
             notes=notes,
@@ -80,15 +84,12 @@ class LabeledText(LabeledFormat):
             return 0
         label, where = record[self.label], record.get(WHERE, "this record")
         if classes:
-            if str(label) not in classes:
+            if labels.class_of(label) not in classes:
                 raise UserError(
                     f"{where} has the label {label!r}, which the training file lacks ({', '.join(classes)})"
                 )
-            return classes.index(str(label))
-        try:
-            number = float(label)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
+            return classes.index(labels.class_of(label))
+        number = labels.number_of(label)
+        if math.isnan(number):
             raise UserError(f"{where} has the label {label!r}, which is not a number; correct it or leave the row out")
         return number

@@ -150,13 +150,40 @@ def text_of(value: Any, where: str, field: str = "") -> str:
     elif not isinstance(value, str):
         raise UserError(f"{what} is {str(value)[:40]!r}, not a string; set data.text_field")
     else:
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UserError(f"{what} holds a lone surrogate, which is not text; remove it") from None
+        check_surrogates(value, what)
     if not value.strip():
         raise UserError(f"{what} is blank; remove it")
     return value
+
+
+def check_surrogates(text: str, what: str) -> None:
+    """Raise UserError if a text holds a lone surrogate, which JSON can write and UTF-8 cannot.
+
+    Args:
+      text: a text that was read from JSON.
+      what: its place, for the error message.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{what} holds a lone surrogate, which is not text; remove it") from None
+
+
+def json_of(content: bytes, path: str) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+      UserError: the content is not JSON in UTF-8; the message names the line.
+    """
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno} is not JSON ({error.msg}); correct the file") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); convert the file") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
+        raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); correct the file") from None
 
 
 def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_the_article_is_cut_before_the_question(tmp_path, spelling):
         (EXAM | {"questions": ["who", None]}, "1.txt: questions[1] is None, not a text"),
         (EXAM | {"article": " "}, "1.txt has no text in 'article'"),
         ([EXAM], "1.txt is not a JSON object with an article and its questions"),
-        ("{", "1.txt is not JSON in UTF-8"),
+        ("{", "1.txt:1 is not JSON"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, exam, complaint):

@@ -43,6 +43,14 @@ def test_numbers_stay_numbers(files, store):
     assert ragged.segments.max() == 1
 
 
+def test_whole_numbers_are_one_class_with_and_without_a_point(store, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps({"sentence": "abc", "label": label}) + "\n" for label in (1, 0, 1.0, 2.5)))
+    labeled = source((path, path), store)
+    assert labeled.classes == ("0", "1", "2.5")
+    assert labeled.examples("train", T, labeled.classes).ragged.labels["label"].tolist() == [1, 0, 1, 2]
+
+
 def test_every_example_is_in_one_row_and_rows_are_full(files, store):
     labeled = source(files, store)
     plan = labeled.plan(Spec("train", labeled.format, T, seed=0, row_examples=4), labeled.classes)

@@ -43,6 +43,27 @@ def test_a_quoted_csv_field_may_span_lines(tmp_path):
     assert records[1][WHERE] == f"{path}:4"
 
 
+def test_a_row_of_a_tsv_may_have_more_fields_than_the_header_and_of_a_csv_must_not(tmp_path):
+    """Rows of GLUE's files have; in a .csv, a comma in a field without quotes would shift the label."""
+    path = write(tmp_path, "a.tsv", "text\tlabel\nHello, world\t1\tmore\n")
+    assert columns_of(tables.read(path, ["text", "label"])) == [{"text": "Hello, world", "label": "1"}]
+    path = write(tmp_path, "a.csv", 'text,label\n"Hello, world",1\nHello, world,1\nHello,0\n')
+    errors = []
+    records = tables.read(path, ["text", "label"], on_bad=errors.append)
+    assert columns_of(records) == [{"text": "Hello, world", "label": "1"}, {"text": "Hello", "label": "0"}]
+    assert [str(error).removeprefix(path) for error in errors] == [
+        ":3 has 3 fields, not 2; write a field with a comma in double quotes"
+    ]
+
+
+@pytest.mark.parametrize("name, delimiter", [("a.csv", ","), ("a.tsv", "\t")])
+def test_long_fields_and_carriage_returns_are_text(tmp_path, name, delimiter):
+    texts = ["a" * 400_000, "one\rtwo", "\ud55c\u2028\x00"]
+    rows = [["text", "label"], *([text, "x"] for text in texts)]
+    path = write(tmp_path, name, "".join(delimiter.join(row) + "\r\n" for row in rows))
+    assert [record["text"] for record in tables.read(path, ["text", "label"])] == texts
+
+
 def test_json_lines(tmp_path):
     path = write(tmp_path, "a.jsonl", json.dumps({"text": "한글", "label": 3, "more": None}) + "\n\n")
     assert columns_of(tables.read(path, ["text", "label"])) == [{"text": "한글", "label": 3}]
