@@ -17,7 +17,7 @@ SETTINGS = {  # {format: (objective, suffix, settings of the examples)}
     "jsonl": ("classification", ".jsonl", {"kind": "labeled_text", "text": "text"}),
     "sts": ("regression", ".tsv", {"kind": "labeled_text", "text": "one", "pair": "two", "label": "score"}),
     "scores": ("regression", ".jsonl", {"kind": "labeled_text", "text": "text", "label": "score"}),
-    "pairs": ("embedding_regression", ".csv", {"kind": "siamese_pairs", "text": "one", "pair": "two", "label": "score"}),
+    "pairs": ("embedding_regression", ".csv", {"kind": "siamese_pairs", "text": "a", "pair": "b", "label": "score"}),
     "repeated": ("embedding_contrastive", ".txt", {"kind": "repeated_text", "label": ""}),
     "choices": ("multiple_choice", ".jsonl", {"kind": "choices"}),
     "swag": ("multiple_choice", ".csv", {"kind": "choices", "choices": ["a", "b"]}),
@@ -36,6 +36,10 @@ def lines(*records: dict) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def labeled(*labels: object) -> str:
+    return lines(*({"text": "abc", "label": label} for label in labels))
+
+
 def squad(context="abc ada", **question) -> str:
     questions = [{name: value for name, value in (SQUAD_QUESTION | question).items() if value is not ...}]
     return json.dumps({"data": [{"paragraphs": [{"context": context, "qas": questions}]}]})
@@ -51,7 +55,7 @@ GOOD = {
     "jsonl": lines({"text": "abc", "label": "yes"}, {"text": "cab", "label": "no"}),
     "sts": "one\ttwo\tscore\nabc\tcab\t2.5\nbad\tfed\t0\n",
     "scores": lines({"text": "abc", "score": 1}, {"text": "cab", "score": 2.5}),
-    "pairs": "one,two,score\nabc,cab,2.5\nbad,fed,0\n",
+    "pairs": "a,b,score\nabc,cab,2.5\nbad,fed,0\n",
     "repeated": "abc\ncab\n",
     "choices": lines({"context": "abc", "choices": ["cab", "bad"], "label": 1}),
     "swag": "context,a,b,label\nabc,cab,bad,1\n",
@@ -91,12 +95,12 @@ BAD = [
     ("jsonl", lines({"text": 3, "label": "yes"}), ":1 has no text in 'text'"),
     ("jsonl", lines({"text": None, "label": "yes"}), ":1 has no text in 'text'"),
     ("jsonl", lines({"text": "a \ud800 b", "label": "yes"}), ":1: text holds a lone surrogate"),
-    ("jsonl", lines({"text": "abc", "label": "\udfff"}), ":1: label holds a lone surrogate"),
-    ("jsonl", lines({"text": "abc", "label": None}), ":1 has no label in 'label'"),
-    ("jsonl", lines({"text": "abc", "label": math.nan}), ":1 has no label in 'label'"),
-    ("jsonl", lines({"text": "abc", "label": ["yes"]}), """:1 has the label "['yes']" in 'label'; write a text or"""),
-    ("jsonl", lines(*({"text": "abc", "label": label} for label in (1, 1.0, "1"))), ":3 has the label '1', which is a t"),
-    ("jsonl", lines(*({"text": "abc", "label": label} for label in (1, 0, True))), "'True', which is true or false, and"),
+    ("jsonl", labeled("\udfff"), ":1: label holds a lone surrogate"),
+    ("jsonl", labeled("yes", None), ":2 has no label in 'label'"),
+    ("jsonl", labeled(1.0, math.nan), ":2 has no label in 'label'"),
+    ("jsonl", labeled(["yes"]), """:1 has the label "['yes']" in 'label'; write a text or"""),
+    ("jsonl", labeled(1, 1.0, "1"), ":3 has the label '1', which is a text, and other labels of the file are a number"),
+    ("jsonl", labeled(1, 0, True), ":3 has the label 'True', which is true or false"),
     ("sts", "one\ttwo\tscore\nabc\tcab\thigh\n", ":2 has the label 'high', which is not a number"),
     ("sts", "one\ttwo\tscore\nabc\tcab\tnan\n", ":2 has the label 'nan', which is not a number"),
     ("sts", "one\ttwo\tscore\nabc\tcab\t\n", ":2 has no label in 'score'"),
@@ -105,15 +109,15 @@ BAD = [
     ("scores", lines({"text": "abc", "score": math.inf}), ":1 has the label inf, which is not a number"),
     ("scores", '{"text": "abc", "score": 1' + "0" * 400 + "}\n", "which is not a number"),
     ("scores", lines({"text": "abc", "score": {"a": 1}}), "write a text or a number"),
-    ("pairs", "one,two,score\nabc,cab\n", ":2 has 2 fields, not 3"),
-    ("pairs", "one,two,score\nabc, cab, bad,3\n", ":2 has 4 fields, not 3"),
-    ("pairs", "one,two,score\nabc,cab,1e999\n", ":2 has the label '1e999', which is not a number"),
-    ("pairs", "one,one,two,score\nabc,bad,cab,3\n", "has 2 columns 'one'"),
+    ("pairs", "a,b,score\nabc,cab\n", ":2 has 2 fields, not 3"),
+    ("pairs", "a,b,score\nabc, cab, bad,3\n", ":2 has 4 fields, not 3"),
+    ("pairs", "a,b,score\nabc,cab,1e999\n", ":2 has the label '1e999', which is not a number"),
+    ("pairs", "a,a,b,score\nabc,bad,cab,3\n", "has 2 columns 'a'"),
     ("repeated", " \n\n", "has no lines of text"),
     ("repeated", b"abc\n\xff\n", ":2 is not UTF-8"),
     ("choices", lines({"context": "abc", "choices": [], "label": 0}), ":1 has 0 choice"),
     ("choices", lines({"context": "abc", "choices": {"a": "b"}, "label": 0}), ":1 has 1 choice"),
-    ("choices", lines({"context": "abc", "choices": ["a", "\ud800"], "label": 0}), ":1: choices holds a lone surrogate"),
+    ("choices", lines({"context": "abc", "choices": ["a", "\ud800"], "label": 0}), ": choices holds a lone surrogate"),
     ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": 2}), ":1 has the label 2"),
     ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": 0.5}), ":1 has the label 0.5"),
     ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": None}), ":1 has the label None"),
@@ -152,6 +156,7 @@ BAD = [
     ("conllu", WORD.replace("NOUN", "_"), "has no word with examples.conllu=upos"),
     ("conllu", WORD.encode("utf-16"), "is not UTF-8"),
 ]
+IDS = [f"{name}-{complaint}" for name, _, complaint in BAD]  # the contents are too long
 
 
 @pytest.fixture(scope="module")
@@ -194,18 +199,16 @@ def test_the_good_file_of_each_format_is_read(start, name):
 
 
 @pytest.mark.parametrize("split", ["training", "heldout"])
-@pytest.mark.parametrize("case", range(len(BAD)))
-def test_a_bad_file(start, case, split):
-    name, content, complaint = BAD[case]
+@pytest.mark.parametrize("name, content, complaint", BAD, ids=IDS)
+def test_a_bad_file(start, name, content, complaint, split):
     files = {"training": GOOD[name], "heldout": GOOD[name]} | {split: content}
     code, error = start(name, **files)
     assert code == 2 and len(error) == 1, error
     assert error[0].startswith("error: ") and complaint in error[0] and len(error[0]) < 600, error[0]
 
 
-@pytest.mark.parametrize("case", range(len(BAD)))
-def test_bad_records_are_skipped_or_refused_in_one_line(start, case):
-    name, content, _ = BAD[case]
+@pytest.mark.parametrize("name, content, complaint", BAD, ids=IDS)
+def test_bad_records_are_skipped_or_refused_in_one_line(start, name, content, complaint):
     code, lines = start(name, content, GOOD[name], on_bad_record="skip")
     assert code in (0, 2)
     assert sum(line.startswith("error: ") for line in lines) == (code == 2), lines
