@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
 import uuid
@@ -18,7 +19,7 @@ from typing import IO, TypeVar
 import tenacity
 from etils import epath
 
-from bertjax.errors import Busy, Unavailable, UserError
+from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
 T = TypeVar("T")
 
@@ -26,12 +27,12 @@ T = TypeVar("T")
 _ATTEMPTS = 8
 _WAIT = tenacity.wait_random_exponential(multiplier=0.5, max=16)
 
-# What a network, a server of NFS or a disk may recover from.
+# What a network, a server of NFS or a disk may recover from. s3fs reports 500 as EREMOTEIO and 503 as EBUSY.
 _TRANSIENT = {
     getattr(errno, name)
     for name in (
-        "EAGAIN ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EINTR EIO ENETDOWN ENETRESET ENETUNREACH "
-        "EPIPE ESTALE ETIMEDOUT"
+        "EAGAIN EBUSY ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EINTR EIO ENETDOWN ENETRESET "
+        "ENETUNREACH EPIPE EREMOTEIO ESTALE ETIMEDOUT"
     ).split()
 }
 # Libraries for object stores often leave out the number.
@@ -41,8 +42,17 @@ _ERRNO_OF_CLASS = {
     FileExistsError: errno.EEXIST,
     IsADirectoryError: errno.EISDIR,
     NotADirectoryError: errno.ENOTDIR,
+    ConnectionError: errno.ECONNRESET,
+    TimeoutError: errno.ETIMEDOUT,
+    # Wrong addresses, missing packages and bugs are no failures of a network.
+    **dict.fromkeys((ValueError, TypeError, LookupError, AttributeError, NotImplementedError), errno.EINVAL),
+    ImportError: errno.EINVAL,
 }
 _ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 408: errno.ETIMEDOUT, 429: errno.EAGAIN}
+# Missing rights, as google.auth, botocore and gcsfs (for 403) report them: without a status, `<class>: <message>`.
+_MISSING_RIGHTS = re.compile(r"\w*(Credentials|Reauth)\w*:|\w+: Forbidden|.*(invalid_grant|Anonymous caller)")
+# Packages that raise only what a network, or a server behind it, has caused.
+_NETWORK_PACKAGES = ("aiohttp", "botocore", "gcsfs", "google.api_core", "google.auth", "httpx", "requests", "urllib3")
 
 
 class StorageError(OSError):
@@ -96,17 +106,40 @@ def storage_errors(path: epath.PathLike) -> Iterator[None]:
         raise StorageError(_errno_of(error), reason_of(error), os.fspath(path)) from error
 
 
-def _errno_of(error: Exception) -> int:
-    """Return the number of an error of a file system. Without a number or an HTTP status it is one of the network."""
-    if isinstance(error, OSError) and error.errno:
+def user_error(error: Exception, what: str, remedy: str) -> UserError:
+    """Return the error with which a command ends because of `error`, by whether the same command may succeed later.
+
+    Returns:
+      Unavailable if the failure may pass, RunFailed if a disk is full, UserError otherwise: `remedy` is for this one.
+    """
+    number = error.errno if isinstance(error, StorageError) else _errno_of(error, unknown=errno.EINVAL)
+    message = f"{what}: {reason_of(error)}"
+    if number in _TRANSIENT:
+        return Unavailable(f"{message}; run the same command again later")
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return RunFailed(f"{message}; free disk space, then run the same command again")
+    return UserError(f"{message}; {remedy}" if remedy else message)
+
+
+def _errno_of(error: Exception, unknown: int = errno.EIO) -> int:
+    """Return the number of an error of a file system or of a library that reaches one.
+
+    Args:
+      unknown: the number of an error that shows nothing: no number, no HTTP status, no known class or package.
+    """
+    if isinstance(error, OSError) and (error.errno or 0) > 0:  # a name that cannot be resolved has a negative number
         return error.errno
+    holders = (error, getattr(error, "response", None))
+    fields = (getattr(holder, name, None) for holder in holders for name in ("status", "code", "status_code"))
+    status = next((int(field) for field in map(str, fields) if field.isdecimal()), None)
+    if status is not None:
+        return errno.EIO if status >= 500 else _ERRNO_OF_STATUS.get(status, errno.EINVAL)
+    if _MISSING_RIGHTS.match(f"{type(error).__name__}: {error}"):
+        return errno.EACCES
     for kind, number in _ERRNO_OF_CLASS.items():
         if isinstance(error, kind):
             return number
-    status = next((getattr(error, name) for name in ("code", "status", "status_code") if hasattr(error, name)), None)
-    if not str(status).isdecimal() or int(status) >= 500:
-        return errno.EIO
-    return _ERRNO_OF_STATUS.get(int(status), errno.EINVAL)
+    return errno.EIO if type(error).__module__.startswith(_NETWORK_PACKAGES) else unknown
 
 
 def reason_of(error: BaseException) -> str:
@@ -139,6 +172,21 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
             return
         with whole_file(Path(path)) as file:
             file.write(content)
+
+
+def read_bytes(path: epath.PathLike) -> bytes:
+    """Return the content of a local or remote file.
+
+    Raises:
+      Unavailable: it could not be read for a minute.
+      StorageError: it cannot be read, or does not exist.
+    """
+    return retry(epath.Path(path).read_bytes, path)
+
+
+def exists(path: epath.PathLike) -> bool:
+    """Return whether a local or remote file or folder exists; see `read_bytes` for errors."""
+    return retry(epath.Path(path).exists, path)
 
 
 @contextlib.contextmanager

@@ -40,8 +40,9 @@ ALLOWED = {
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",
-    "training": "errors mesh data models hardware export objectives config opening training.config training.lora "
-    "training.parallel training.param_paths training.run training.schedules training.stages training.state",
+    "training": "errors storage mesh data models hardware export objectives config opening training.config "
+    "training.lora training.parallel training.param_paths training.run training.schedules training.stages "
+    "training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage data models export config training.config",

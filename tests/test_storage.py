@@ -1,16 +1,24 @@
 """Storage: files appear whole or not at all, locks hold between processes, and all failures have one class."""
 
 import errno
+import gzip
 import os
 import signal
+import socket
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
+import aiohttp
 import fsspec
+import google.auth.exceptions
 import pytest
+import requests
 import tenacity
 from etils import epath
+from gcsfs import retry
 
 from bertjax import cli, storage
 from bertjax.errors import Busy, FailedAgain, RunFailed, Unavailable, UserError
@@ -74,6 +82,7 @@ def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
 HOLDER = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from bertjax import storage
 
 with storage.lock_or_wait(Path(sys.argv[1])):
@@ -166,6 +175,22 @@ class HttpError(Exception):
         (HttpError(429), True),
         (HttpError("503"), True),
         (HttpError(None), True),
+        (retry.HttpError({"code": 503, "message": "Backend Error"}), True),
+        (retry.HttpError({"code": 401, "message": "Invalid Credentials"}), False),
+        (retry.ChecksumError("the content is not what was sent"), True),
+        (OSError("Forbidden: https://storage.googleapis.com/...\nno access to the bucket"), False),
+        (ValueError("Bad Request: https://storage.googleapis.com/..."), False),
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.ClientPayloadError("Response payload is not completed"), True),
+        (aiohttp.ClientResponseError(SimpleNamespace(real_url="gs"), (), status=403), False),
+        (google.auth.exceptions.RefreshError("the metadata server does not answer"), True),
+        (google.auth.exceptions.RefreshError("invalid_grant: Token has been expired or revoked."), False),
+        (google.auth.exceptions.TransportError("connection refused"), True),
+        (google.auth.exceptions.DefaultCredentialsError("no credentials were found"), False),
+        (requests.exceptions.ProxyError(), True),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (OSError(errno.EBUSY, "Please reduce your request rate."), True),
+        (ImportError("Please install gcsfs to access Google Storage"), False),
         (TimeoutError(), True),
         (OSError(errno.ESTALE, "Stale file handle"), True),
         (HttpError(400), False),
@@ -206,3 +231,23 @@ def test_an_action_that_succeeds_later(monkeypatch):
 )
 def test_exit_codes_of_errors(kind, code):
     assert cli.code_for(kind("x")) == code == cli.code_for(cli.error_of(code, "x"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeoutError(), Unavailable),
+        (aiohttp.ServerDisconnectedError(), Unavailable),
+        (requests.exceptions.ConnectionError("Max retries exceeded"), Unavailable),
+        (OSError(errno.ESTALE, "Stale file handle"), Unavailable),
+        (OSError(errno.ENOSPC, "No space left on device"), RunFailed),
+        (PermissionError(errno.EACCES, "Permission denied"), UserError),
+        (gzip.BadGzipFile("Not a gzipped file"), UserError),
+        (zlib.error("incorrect header check"), UserError),
+        (OSError("Corrupt snappy compressed data."), UserError),
+        (KeyError("no such table"), UserError),
+    ],
+)
+def test_what_a_library_raises_ends_a_command_with_the_code_of_its_kind(error, kind):
+    raised = storage.user_error(error, "a.txt cannot be read", "name another")
+    assert type(raised) is kind and str(raised).startswith("a.txt cannot be read: ")

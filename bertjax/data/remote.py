@@ -1,6 +1,7 @@
 """Folders under a URL (`gs://...`), copied as a whole, because a memory map needs a local file."""
 
 import contextlib
+import functools
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from etils import epath
 
 from bertjax import storage
 from bertjax.errors import UserError
-from bertjax.storage import is_remote, reason_of
+from bertjax.storage import StorageError, is_remote
 
 # Written last and read first: if it is there, the folder is complete.
 SEAL = "manifest.json"
@@ -21,7 +22,7 @@ def exists(folder: epath.Path) -> bool:
     if not is_remote(folder):
         return folder.exists()
     with _reported(f"cannot look into {folder}"):
-        return (folder / SEAL).exists()
+        return storage.exists(folder / SEAL)
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
@@ -39,12 +40,13 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
 
     Raises:
       UserError: there is no such folder, it cannot be read or written, or `check` raised.
+      Unavailable: the network or the object store did not answer for a minute.
     """
     copy = cached(folder, cache_dir)
     with _reported(f"cannot copy {folder} to {copy}"):
-        if not (folder / SEAL).exists():
+        if not storage.exists(folder / SEAL):
             raise UserError(f"{folder} holds no token store; make one with python -m bertjax.prepare")
-        seal = (folder / SEAL).read_bytes()
+        seal = storage.read_bytes(folder / SEAL)
         with storage.lock_or_wait(copy.with_name(copy.name + ".lock")):
             if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal:
                 return copy
@@ -62,26 +64,26 @@ def upload(folder: Path, target: epath.Path) -> None:
 
     Raises:
       UserError: the target cannot be written.
+      Unavailable: the network or the object store did not answer for a minute.
     """
     with _reported(f"cannot copy {folder} to {target}"):
         _copy(epath.Path(folder), target)
 
 
 def _copy(source: epath.Path, target: epath.Path) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    for path in sorted(source.iterdir(), key=lambda path: (path.name == SEAL, path.name)):
-        if path.is_dir():
+    storage.retry(functools.partial(target.mkdir, parents=True, exist_ok=True), target)
+    paths = storage.retry(lambda: list(source.iterdir()), source)
+    for path in sorted(paths, key=lambda path: (path.name == SEAL, path.name)):
+        if storage.retry(path.is_dir, path):
             _copy(path, target / path.name)
         else:
-            path.copy(target / path.name, overwrite=True)
+            storage.retry(functools.partial(path.copy, target / path.name, overwrite=True), path)
 
 
 @contextlib.contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Turn whatever a file system raises into a `UserError` of one line."""
+    """Turn a failure of storage into an error of one line that has the exit code of its kind."""
     try:
         yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{what}: {reason_of(error)}; check the address, your rights and the network") from error
+    except StorageError as error:
+        raise storage.user_error(error, what, "check the address and your rights") from error

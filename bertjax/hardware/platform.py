@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from bertjax.errors import UserError
+from bertjax.errors import Unavailable, UserError
 
 # Device file of an accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
 _ACCELERATORS = {
@@ -27,6 +27,9 @@ _GOOGLE = "0x1ae0"
 # for every step; a small model then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
 _MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
 _TUNABLES = "GLIBC_TUNABLES"
+
+# Messages of libtpu and CUDA while another process still holds the device, or while a TPU comes up.
+_DEVICE_NOT_READY = ("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "in use by another process", "already in use")
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ def configure(platform: str | None) -> None:
 
     Raises:
       UserError: JAX would run on CPU although the machine has an accelerator, and `platform` is not "cpu".
+      Unavailable: another process holds the accelerator, or it is not ready.
     """
     if "avx512f" in _cpu_flags():
         flag = "--xla_cpu_prefer_vector_width=512"
@@ -73,7 +77,10 @@ def configure(platform: str | None) -> None:
     try:
         backend = jax.default_backend()
     except RuntimeError as error:
-        raise UserError(f"JAX cannot start on {platform!r}: {str(error).splitlines()[0]}") from error
+        message = f"JAX cannot start on {platform or 'any platform'}: {str(error).splitlines()[0]}"
+        if any(sign in str(error) for sign in _DEVICE_NOT_READY):
+            raise Unavailable(f"{message}; run the same command again when the device is free") from error
+        raise UserError(message) from error
     if backend == "cpu" and platform != "cpu" and (idle := _accelerator()):
         device, extra = idle
         raise UserError(

@@ -1,12 +1,15 @@
 """Stores under a URL: the real code on fsspec's file system in memory, in place of a bucket."""
 
 import dataclasses
+import itertools
 import os
 
 import fsspec
 import pytest
+import tenacity
 from fsspec.implementations.memory import MemoryFileSystem
 
+from bertjax import cli, storage
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
 from bertjax.data.store import TokenStore
@@ -82,10 +85,42 @@ def test_a_store_that_does_not_exist(config):
         TokenStore.open("s3://bucket/none", cache_dir=config.cache_dir)
 
 
-def test_an_error_of_the_file_system_is_one_line(config, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            PermissionError("no\naccess"),
+            2,
+            "cannot look into s3://bucket/.*: no; check the address and your rights$",
+        ),
+        (
+            RuntimeError("no route\nto host"),
+            75,
+            "^s3://bucket/stores/.*: no route after 8 attempts; run the same",
+        ),
+    ],
+)
+def test_an_error_of_the_file_system_is_one_line(config, monkeypatch, error, code, message):
     def fail(*_, **__):
-        raise RuntimeError("no route\nto host")
+        raise error
 
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
     monkeypatch.setattr(Bucket, "exists", fail)
-    with pytest.raises(UserError, match="cannot look into s3://bucket/stores/.*: no route; check the address"):
+    with pytest.raises(UserError, match=message) as raised:
         open_or_prepare(config, may_prepare=False)
+    assert cli.code_for(raised.value) == code
+
+
+def test_a_copy_goes_on_after_failures_that_pass(config, tmp_path, monkeypatch):
+    made = prepare(config)
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    opened, fail = Bucket._open, itertools.cycle([True, True, False])
+
+    def flaky(self, path, mode="rb", **options):
+        if mode == "rb" and next(fail):
+            raise ConnectionResetError
+        return opened(self, path, mode, **options)
+
+    monkeypatch.setattr(Bucket, "_open", flaky)
+    copied = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
+    assert copied.fingerprint == made.fingerprint

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from bertjax.errors import UserError
+from bertjax.errors import Unavailable, UserError
 from bertjax.hardware import platform
 
 
@@ -34,6 +34,24 @@ def test_platform_cpu_ignores_an_accelerator(tmp_path, monkeypatch):
 def test_a_machine_without_an_accelerator_is_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "_ACCELERATORS", {f"{tmp_path}/accel[0-9]*": "tpu"})
     platform.configure(None)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Unable to initialize backend 'tpu': UNAVAILABLE: No TPU Platform available.", Unavailable),
+        ("Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by another process", Unavailable),
+        ("Unable to initialize backend 'tpu': INVALID_ARGUMENT: TPU topology is unknown", UserError),
+    ],
+)
+def test_a_device_that_another_process_holds_is_tried_again(monkeypatch, message, kind):
+    def fail():
+        raise RuntimeError(f"{message}\n(set JAX_PLATFORMS='' to choose)")
+
+    monkeypatch.setattr(jax, "default_backend", fail)
+    with pytest.raises(UserError, match=message) as raised:
+        platform.configure(None)
+    assert type(raised.value) is kind
 
 
 def test_libtpu_without_a_tpu_is_not_probed(monkeypatch):

@@ -91,7 +91,8 @@ def _build(config: DataConfig, spec: dict, path: Path) -> None:
                 storage.publish(folder, path)
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise UserError(f"cannot write the token store {path} ({error}); set data.store to another folder") from None
+        what, remedy = f"cannot write the token store {path}", "set data.store to another folder"
+        raise storage.user_error(error, what, remedy) from None
     except RunFailed:  # the same command resumes with the files that are there
         raise
     except UserError:

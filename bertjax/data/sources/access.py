@@ -2,28 +2,30 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from etils import epath
 
+from bertjax import storage
 from bertjax.errors import UserError
-from bertjax.storage import reason_of
+
+T = TypeVar("T")
 
 MIB = 1 << 20
 
 
 def open_file(path: epath.Path) -> io.BufferedReader:
-    """Open a local or remote file for reading; its failures are `UserError`s."""
+    """Open a local or remote file for reading; its failures are `UserError`s, and retried first if they may pass."""
     return io.BufferedReader(_File(path), MIB)
 
 
 class _File(io.RawIOBase):
-    """A binary file whose errors are one line on every file system."""
+    """A binary file whose errors are one line on every file system. After a failure it is opened again."""
 
     def __init__(self, path: epath.Path):
-        self._path = path
-        with foreign(f"{path} cannot be read"):
-            self._file = path.open("rb")
+        self._path, self._file, self._position = path, None, 0
+        self._attempt(lambda file: None)
 
     def readable(self) -> bool:
         return True
@@ -32,34 +34,56 @@ class _File(io.RawIOBase):
         return True
 
     def readinto(self, buffer) -> int:
-        with foreign(f"{self._path} cannot be read"):
-            return self._file.readinto(buffer)
+        count = self._attempt(lambda file: file.readinto(buffer))
+        self._position += count
+        return count
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with foreign(f"{self._path} cannot be read"):
-            return self._file.seek(offset, whence)
+        self._position = self._attempt(lambda file: file.seek(offset, whence))
+        return self._position
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._position
 
     def close(self) -> None:
         if not self.closed:
             super().close()
-            self._file.close()
+            if self._file:
+                self._file.close()
+
+    def _attempt(self, action: Callable[[io.RawIOBase], T]) -> T:
+        """Return the result of an action on the file, at the position where the last one has left it."""
+
+        def attempt() -> T:
+            if self._file is None:
+                self._file = self._path.open("rb")
+                self._file.seek(self._position)
+            try:
+                return action(self._file)
+            except Exception:
+                self._file = None
+                raise
+
+        with foreign(f"{self._path} cannot be read"):
+            return storage.retry(attempt, self._path)
 
 
 @contextlib.contextmanager
 def foreign(what: str, remedy: str = "") -> Iterator[None]:
-    """Turn what another library raises (network, rights, its own checks) into a `UserError` that starts with `what`."""
+    """Turn what another library raises (network, rights, its own checks) into an error that starts with `what`.
+
+    Raises:
+      Unavailable: the network or a server failed in a way that may pass.
+      UserError: anything else.
+    """
     try:
         yield
     except UserError:
         raise
-    except ImportError as error:
-        remedy = "install it, or everything that corpora need with pip install '.[data,gcs]'"
-        raise UserError(f"{what}: {reason_of(error)}; {remedy}") from error
     except Exception as error:
-        raise UserError(f"{what}: {reason_of(error)}" + (f"; {remedy}" if remedy else "")) from error
+        if isinstance(error, ImportError) or isinstance(error.__cause__, ImportError):
+            remedy = "install it, or everything that corpora need with pip install '.[data,gcs]'"
+        raise storage.user_error(error, what, remedy) from error
 
 
 @contextlib.contextmanager

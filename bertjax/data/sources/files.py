@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from etils import epath
 
+from bertjax import storage
 from bertjax.data.sources.access import foreign
 from bertjax.data.sources.base import Format, Part
 from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
@@ -31,7 +32,7 @@ def parts(corpus: str, text_field: str) -> list[Part]:
     parts = []
     for path, format in readable:
         with foreign(f"{path} cannot be read"):
-            size = path.stat().length
+            size = storage.retry(path.stat, path).length
         parts.append(Part(path, PurePosixPath(path).relative_to(root).as_posix(), size, format))
     return parts
 
@@ -58,7 +59,10 @@ def _format(name: str, text_field: str) -> Format | None:
 
 def _paths(corpus: str) -> list[epath.Path]:
     with foreign(f"corpus {corpus!r} cannot be read"):
-        paths = list(_remote(corpus) if "://" in corpus else _local(corpus))
+        if "://" in corpus:
+            paths = storage.retry(lambda: list(_remote(corpus)), corpus)
+        else:
+            paths = list(_local(corpus))
     if not paths:
         raise UserError(f"corpus {corpus!r} does not exist; name a file, a folder, a glob, or embedded:en")
     return paths

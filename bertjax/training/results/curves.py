@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
+from bertjax import storage
 from bertjax.training.run.workdir import read_jsonl
 
 if TYPE_CHECKING:
@@ -84,4 +85,4 @@ def save(figure: "Figure", target: epath.Path) -> None:
     """Write a figure as PNG, also on an object store."""
     picture = io.BytesIO()
     figure.savefig(picture, dpi=120)
-    target.write_bytes(picture.getvalue())
+    storage.retry(lambda: storage.write_bytes(target, picture.getvalue()), target)

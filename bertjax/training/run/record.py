@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import renames, typed
+from bertjax import renames, storage, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ class RunRecord:
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
     """Write `config.json`, and the tokenizer unless it is there: others may read it now."""
-    if not workdir.config.exists():
+    if not storage.exists(workdir.config):
         with local_folder(workdir.tokenizer) as folder:
             folder.mkdir(exist_ok=True)
             tokenizer.save(folder)
@@ -94,7 +94,7 @@ def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
     Raises:
       UserError: it holds a run of another identity; the message lists the differences.
     """
-    if not workdir.config.exists():
+    if not storage.exists(workdir.config):
         return False
     try:
         before = _identity(read_record(workdir))
@@ -121,7 +121,7 @@ def _identity(record: RunRecord) -> dict:
 
 def check_shared(workdir: Workdir, identity: dict) -> None:
     """Raise UserError unless this process sees the record of process 0 and has the same identity."""
-    if not workdir.config.exists():
+    if not storage.exists(workdir.config):
         raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
     if changed := differences(read_record(workdir).identity, identity):
         raise UserError(

@@ -1,6 +1,7 @@
 """The workdir of a run: the paths of its files, its lock, and its JSON files."""
 
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -99,9 +100,8 @@ class Workdir:
             try:
                 stack.enter_context(self._lock())
             except OSError as error:
-                raise UserError(
-                    f"workdir {self.root} cannot be written: {storage.reason_of(error)}; choose another --workdir"
-                ) from error
+                what = f"workdir {self.root} cannot be written"
+                raise storage.user_error(error, what, "choose another --workdir") from error
             if not is_remote(self.root):
                 storage.remove_drafts(Path(self.root))
             yield
@@ -120,9 +120,11 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
     Raises:
       UserError: the file is not such an object.
+      StorageError: it cannot be read.
     """
+    content = storage.read_bytes(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(content)
         missing = [key for key in keys if key not in value]
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({error}); restore it, or use another --workdir") from error
@@ -134,22 +136,25 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 def write_json(path: epath.Path, value: Any) -> None:
     """Write a JSON file, all of it or nothing."""
-    storage.write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    storage.retry(lambda: storage.write_text(path, text), path)
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
     """Write one record per line, all of them or nothing; the folder is created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    storage.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True), path)
+    storage.retry(lambda: storage.write_text(path, text), path)
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
     """Append one line."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
     if is_remote(path):
-        storage.write_text(path, (path.read_text(encoding="utf-8") if path.exists() else "") + line)
+        before = storage.read_bytes(path) if storage.exists(path) else b""
+        storage.retry(lambda: storage.write_bytes(path, before + line.encode()), path)
         return
-    with open(path, "a", encoding="utf-8") as file:
+    with storage.storage_errors(path), open(path, "a", encoding="utf-8") as file:
         file.write(line)
 
 
@@ -165,8 +170,8 @@ def local_folder(folder: epath.Path) -> Iterator[Path]:
         # JSON files refer to the others, and the manifest of an export, in its root, to all of them.
         for path in sorted(files, key=lambda path: (path.suffix == ".json", path.parent == Path(scratch))):
             target = folder / path.relative_to(scratch).as_posix()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
+            storage.retry(functools.partial(target.parent.mkdir, parents=True, exist_ok=True), target)
+            storage.retry(functools.partial(target.write_bytes, path.read_bytes()), target)
 
 
 def read_jsonl(path: epath.Path) -> list[dict]:

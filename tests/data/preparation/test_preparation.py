@@ -1,12 +1,15 @@
 """Preparation: deterministic, atomic, content-addressed, in constant memory, with clear errors for bad input."""
 
 import dataclasses
+import errno
 import json
+import os
 import sys
 
 import numpy as np
 import pytest
 
+from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation import encoding, shards
@@ -14,7 +17,7 @@ from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_pat
 from bertjax.data.preparation.steps import digest, is_in_share, split_of
 from bertjax.data.store import PARTS, SPLITS, TokenStore
 from bertjax.data.text.sentences import split
-from bertjax.errors import UserError
+from bertjax.errors import RunFailed, Unavailable, UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
 
 
@@ -260,6 +263,19 @@ def test_a_folder_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").touch()
     message = error_of(dataclasses.replace(config, store=str(tmp_path / "file" / "stores")))
     assert "cannot write the token store" in message
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, RunFailed), (errno.ESTALE, Unavailable), (errno.EROFS, UserError)]
+)
+def test_a_disk_that_fails_ends_a_preparation_with_the_code_of_its_kind(config, monkeypatch, number, kind):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage, "publish", fail)
+    with pytest.raises(UserError, match=f"^cannot write the token store .*: {os.strerror(number)}; ") as raised:
+        prepare(config)
+    assert type(raised.value) is kind
 
 
 def test_a_damaged_store_is_not_repaired_silently(config):

@@ -1,18 +1,23 @@
 """Files, folders and globs, local and remote: the files, their order, and the errors if there are none."""
 
 import gzip
+import io
 import os
 import pickle
+import sys
 import tempfile
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tenacity
 from etils import epath
+from fsspec import filesystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.sources import base
 from tests.data.sources.reading import error_of, read, texts
@@ -192,6 +197,38 @@ def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
     assert not errors
 
 
-def test_an_unknown_scheme_and_a_missing_library():
+def test_reading_goes_on_where_a_connection_was_lost(bucket, monkeypatch):
+    bucket.mkdir()
+    text = "".join(f"{number} words\n\n" for number in range(500_000))
+    (bucket / "a.txt").write_text(text)
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    opened = epath.backend._FileSystemSpecBackend.open
+    lost = []
+
+    class Unsteady(io.RawIOBase):
+        def __init__(self, file):
+            self._file, self._reads = file, 0
+
+        def readinto(self, buffer):
+            self._reads += 1
+            if self._reads == 3:
+                lost.append(self)
+                raise ConnectionResetError
+            return self._file.readinto(buffer)
+
+        def seek(self, offset, whence=0):
+            return self._file.seek(offset, whence)
+
+    monkeypatch.setattr(
+        epath.backend._FileSystemSpecBackend, "open", lambda self, path, mode: Unsteady(opened(self, path, mode))
+    )
+    (part,) = sources.parts("gs://bucket/a.txt", "text")
+    assert [document.text for document in part.documents()] == [f"{number} words" for number in range(500_000)]
+    assert len(lost) >= 2
+
+
+def test_an_unknown_scheme_and_a_missing_library(monkeypatch):
     assert "cannot be read" in error_of("s4://bucket/a.txt")
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", lambda self, name: filesystem(name))
     assert "pip install '.[data,gcs]'" in error_of("gs://bucket/a.txt")
