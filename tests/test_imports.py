@@ -55,6 +55,7 @@ ALLOWED = {
     "convert": "errors cli hardware inference interop export opening",
     "extend": "errors cli data models hardware interop export opening",
     "compare": "errors cli comparison",
+    "status": "errors storage cli training.run",
     "": "inference opening",  # bertjax/__init__.py
 }
 

@@ -25,8 +25,15 @@ class Workdir:
 
     @classmethod
     def at(cls, path: epath.PathLike) -> "Workdir":
-        """Return the workdir at a path, which need not exist."""
-        return cls(epath.Path(path).expanduser())
+        """Return the workdir at a path, which need not exist.
+
+        Raises:
+          UserError: it is a URL of a kind that is not known.
+        """
+        try:
+            return cls(epath.Path(path).expanduser())
+        except KeyError as error:
+            raise UserError(f"workdir {path} is on unknown storage; use a folder, gs:// or s3://") from error
 
     @property
     def config(self) -> epath.Path:

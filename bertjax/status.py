@@ -1,0 +1,121 @@
+"""python -m bertjax.status: how runs are doing, from the files in their workdirs, for people and for monitors."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bertjax import cli, storage
+from bertjax.cli import FAILED, FINISHED, STOPPED
+from bertjax.training.run.run_status import RunStatus, read_status
+from bertjax.training.run.workdir import Workdir
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def run(paths: Sequence[epath.PathLike]) -> list[RunStatus]:
+    """Return the status of the run in each workdir, and of each seed in a folder of runs with `--seeds`.
+
+    Raises:
+      UserError: a path holds no run, or a file of a run is damaged.
+    """
+    return [read_status(workdir) for path in paths for workdir in _workdirs(Workdir.at(path).root)]
+
+
+def _workdirs(path: epath.Path) -> list[epath.Path]:
+    with storage.storage_errors(path):
+        seeds = [folder for folder in path.iterdir() if folder.name.startswith("seed=")] if path.is_dir() else []
+    return sorted(seeds) or [path]
+
+
+def exit_code(statuses: Sequence[RunStatus]) -> int:
+    """Return 0 if every run is finished or alive, 1 if one has failed or stalled, and else 75: one was stopped."""
+    if any(status.state in ("failed", "stalled") for status in statuses):
+        return FAILED
+    return FINISHED if all(status.is_healthy for status in statuses) else STOPPED
+
+
+def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None) -> None:
+    """Print one run as lines, or several as a table with the warnings below it."""
+    console = console or Console()
+    if len(statuses) == 1:
+        for name, value in _cells(statuses[0]).items():
+            console.print(Text(f"{name:<12}{value}"), soft_wrap=True)
+    else:
+        table = Table(*_cells(statuses[0]))
+        for status in statuses:
+            table.add_row(*(Text(value) for value in _cells(status).values()))
+        console.print(table)
+    for status in statuses:
+        for warning in status.warnings:
+            prefix = f"{status.workdir}: " if len(statuses) > 1 else ""
+            console.print(Text(f"{'warning':<12}{prefix}{warning}"), soft_wrap=True)
+
+
+def _cells(status: RunStatus) -> dict[str, str]:
+    """Return {heading: text} of a run."""
+    step = f"{status.step:,}" if status.steps is None else f"{status.step:,} of {status.steps:,}"
+    state = status.state
+    if status.silent_seconds is not None and state != "finished":
+        state += f", last sign of life {duration(status.silent_seconds)} ago"
+    saved = "none" if status.checkpoint is None else f"step {status.checkpoint:,}"
+    if status.checkpoint_age_seconds is not None:
+        saved += f", {duration(status.checkpoint_age_seconds)} ago"
+    losses = (f"{name} {'not finite' if loss is None else f'{loss:.3f}'}" for name, loss in status.losses.items())
+    return {
+        "run": status.workdir,
+        "state": state,
+        "step": step,
+        "ETA": "unknown" if status.eta_seconds is None else duration(status.eta_seconds),
+        "checkpoint": saved,
+        "losses": ", ".join(losses) or "none",
+        "goodput": "unknown" if status.goodput is None else f"{status.goodput:.1%} in {status.starts} starts",
+    }
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as `3 h 20 min`."""
+    rest, parts = round(seconds), []
+    for length, unit in _UNITS:
+        count, rest = divmod(rest, length)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 ")) or "0 s"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.status",
+        description="Print how runs are doing: state, step, time left, newest checkpoint, losses, goodput, warnings.\n"
+        "It reads the workdirs and nothing else, so it works from any machine that sees them.",
+        epilog="examples:\n"
+        "  one run:             python -m bertjax.status runs/tiny\n"
+        "  runs in a bucket:    python -m bertjax.status gs://BUCKET/run-1 gs://BUCKET/run-2\n"
+        "  for a monitor:       python -m bertjax.status runs/tiny --json\n\n"
+        "exit codes: 0 every run is finished or alive; 1 one has failed or stalled; 75 one was stopped and can be\n"
+        "resumed; 2 bad input",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run, or folder of runs with --seeds"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list with all values instead of tables")
+    args = parser.parse_args(argv)
+    statuses = run(args.workdirs)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(status) for status in statuses], indent=2, ensure_ascii=False))
+    else:
+        print_statuses(statuses)
+    return exit_code(statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))
