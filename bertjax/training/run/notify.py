@@ -1,0 +1,135 @@
+"""A command of the user that runs at events of a training run. Whatever it does, the run neither stops nor waits."""
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from bertjax.errors import UserError
+
+EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
+# They may come with every step; one in this many seconds is enough to call someone.
+_REPEATED = ("stalled", "spike", "diverged")
+_SECONDS_BETWEEN_REPEATED = 60.0
+# A command that takes longer is killed.
+_COMMAND_SECONDS = 60.0
+# The end of the process waits this long for the events that are left, such as `finished`.
+_CLOSING_SECONDS = 10.0
+_WAITING_EVENTS = 100
+
+log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Runs a command for each event, one after the other, in a thread of its own.
+
+    The command gets the event as JSON on stdin, {`event`, `step`, `workdir`, `time`, details}, and as the environment
+    variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. Events that cannot be handled
+    in time are dropped, with a warning.
+
+    As a context manager it adds the event `failed` if its block raises, and waits at most ten seconds for the events
+    that are left.
+
+    Args:
+      command: program and arguments, as in a shell but without its operators; empty to do nothing.
+      workdir: the workdir of the run.
+
+    Raises:
+      UserError: the command has a quote that is not closed.
+    """
+
+    def __init__(self, command: str, workdir: str):
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"--on-event={command} cannot be read ({error}); quote it as for a shell") from error
+        self._workdir = workdir
+        self._step = 0
+        self._sent: dict[str, float] = {}
+        self._warned = False
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(_WAITING_EVENTS)
+        self._running: subprocess.Popen | None = None
+        self._thread = threading.Thread(target=self._work, name="on-event", daemon=True)
+        if self._command:
+            self._thread.start()
+
+    def __call__(self, event: str, step: int | None = None, **details: Any) -> None:
+        """Note an event, at the step of the one before if there is none, and return at once."""
+        assert event in EVENTS, event
+        self._step = self._step if step is None else step
+        if not self._command:
+            return
+        now = time.monotonic()
+        if event in _REPEATED and now - self._sent.get(event, -_SECONDS_BETWEEN_REPEATED) < _SECONDS_BETWEEN_REPEATED:
+            return
+        self._sent[event] = now
+        record = {"event": event, "step": self._step, "workdir": self._workdir, "time": time.time(), **details}
+        try:
+            self._events.put_nowait(record)
+        except queue.Full:
+            self._warn(f"it has not handled the last {_WAITING_EVENTS} events; the event {event} is dropped")
+
+    def __enter__(self) -> "Notifier":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
+        if error is not None:
+            self("failed", message=(str(error).strip() or type(error).__name__).splitlines()[0])
+        self.close()
+
+    def close(self) -> None:
+        """Wait until the command has handled all events, at most ten seconds; then end it."""
+        if not self._command:
+            return
+        with contextlib.suppress(queue.Full):
+            self._events.put_nowait(None)
+        self._thread.join(_CLOSING_SECONDS)
+        if self._thread.is_alive():
+            self._warn(f"it has not ended after {_CLOSING_SECONDS:.0f} s; it is killed")
+            self._command = []
+            self._kill()
+
+    def _work(self) -> None:
+        while (record := self._events.get()) is not None:
+            command = self._command
+            if not command:
+                return
+            try:
+                self._run(command, record)
+            except Exception as error:  # whatever it is, it is no reason to stop a run
+                self._warn(str(error))
+
+    def _run(self, command: list[str], record: dict[str, Any]) -> None:
+        variables = {f"BERTJAX_{name.upper()}": str(record[name]) for name in ("event", "step", "workdir")}
+        # In a session of its own, Ctrl-C does not reach it, and its children can be killed with it.
+        self._running = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=sys.__stderr__, env=os.environ | variables, start_new_session=True
+        )
+        try:
+            self._running.communicate(json.dumps(record, ensure_ascii=False).encode(), timeout=_COMMAND_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._running.wait()
+            self._warn(f"it was killed after {_COMMAND_SECONDS:.0f} s, at the event {record['event']}")
+            return
+        if self._running.returncode:
+            self._warn(f"it ended with exit code {self._running.returncode} at the event {record['event']}")
+
+    def _kill(self) -> None:
+        if self._running is not None and self._running.returncode is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+
+    def _warn(self, problem: str) -> None:
+        """Log the first failure; the others are alike."""
+        if not self._warned:
+            self._warned = True
+            log.warning("--on-event: %s; the run continues", problem)
