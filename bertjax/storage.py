@@ -13,11 +13,12 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TypeVar
 
 import tenacity
 from etils import epath
+from fsspec.core import url_to_fs
 
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
@@ -67,6 +68,10 @@ class StorageError(OSError):
         return self.errno in _TRANSIENT
 
 
+class MissingFile(StorageError, FileNotFoundError):
+    """A file or folder that is not there."""
+
+
 def retry(action: Callable[[], T], path: epath.PathLike) -> T:
     """Run an action on `path`, and repeat it with growing waits while it fails in a way that may pass.
 
@@ -103,7 +108,9 @@ def storage_errors(path: epath.PathLike) -> Iterator[None]:
     except Exception as error:
         if not is_remote(path) and not isinstance(error, OSError):
             raise
-        raise StorageError(_errno_of(error), reason_of(error), os.fspath(path)) from error
+        number = _errno_of(error)
+        kind = MissingFile if number == errno.ENOENT else StorageError
+        raise kind(number, reason_of(error), os.fspath(path)) from error
 
 
 def user_error(error: Exception, what: str, remedy: str) -> UserError:
@@ -179,7 +186,8 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
     Raises:
       Unavailable: it could not be read for a minute.
-      StorageError: it cannot be read, or does not exist.
+      MissingFile: it does not exist.
+      StorageError: it cannot be read.
     """
     return retry(epath.Path(path).read_bytes, path)
 
@@ -187,6 +195,29 @@ def read_bytes(path: epath.PathLike) -> bytes:
 def exists(path: epath.PathLike) -> bool:
     """Return whether a local or remote file or folder exists; see `read_bytes` for errors."""
     return retry(epath.Path(path).exists, path)
+
+
+def names_in(folder: epath.PathLike) -> list[str]:
+    """Return the names in a local or remote folder as they are now, in order; empty without the folder.
+
+    Raises:
+      Unavailable: it could not be listed for a minute.
+      StorageError: it cannot be listed.
+    """
+    try:
+        return sorted(retry(lambda: _names_in(os.fspath(folder)), folder))
+    except (MissingFile, NotADirectoryError):
+        return []
+
+
+def _names_in(folder: str) -> list[str]:
+    if not is_remote(folder):
+        return os.listdir(folder)
+    with contextlib.suppress(ImportError):  # without fsspec's package for this store, TensorFlow reaches it
+        store, place = url_to_fs(folder)
+        store.invalidate_cache()  # gcsfs keeps listings without expiry
+        return [PurePosixPath(path).name for path in store.ls(place, detail=False)]
+    return [path.name for path in epath.Path(folder).iterdir()]
 
 
 @contextlib.contextmanager

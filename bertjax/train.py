@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.experimental import multihost_utils
 
-from bertjax import cli, config_file, export
+from bertjax import cli, config_file, export, storage
 from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
@@ -35,9 +35,11 @@ from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
 from bertjax.training.run.checkpoint import fingerprints
 from bertjax.training.run.goodput import Elapsed
+from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
+from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
 
 
@@ -89,17 +91,24 @@ def run(
     with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
         processes.on_writer(lambda: _claim(files, longer, locks))
         versions.check(files, other_versions)
-        elapsed = Elapsed(files.elapsed, processes.is_writer())
+        writer = locks.enter_context(LogWriter(processes.is_writer()))
+        elapsed, heartbeat = processes.together(lambda: Elapsed(files.elapsed)), Heartbeat(files.heartbeat)
+        for sink in (elapsed, heartbeat):
+            writer.add(sink)
+        locks.push(lambda kind, *_: heartbeat.beat(state="failed") if kind else None)
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         feeds = processes.together(lambda: _open(config))
         config = feeds.config  # resolved
+        heartbeat.steps = sum(stage.steps for stage in config.stages)
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _record_run(files, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
-        trained = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, profile).run()
+        loop = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, writer, heartbeat, profile)
+        trained = loop.run()
+        heartbeat.beat(trained.step, "stopped" if trained.evaluation is None else "exporting")
         if trained.evaluation is None:
             return Summary(trained.step, False, {}, Path(files.root))
         figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
@@ -107,6 +116,7 @@ def run(
         settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
         model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
         processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
+        heartbeat.beat(state="finished")
         return Summary(trained.step, True, figures, Path(files.root))
 
 
@@ -141,7 +151,7 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
 
 def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> None:
     locks.enter_context(files.locked())
-    if longer and not files.config.exists():
+    if longer and not storage.exists(files.config):
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
 
 

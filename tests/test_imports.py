@@ -47,7 +47,8 @@ ALLOWED = {
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage data models export config training.config",
     "comparison": "errors config training training.run",
-    "train": "errors cli data hardware export config config_file interop training training.parallel training.run",
+    "train": "errors storage cli data hardware export config config_file interop training training.parallel "
+    "training.run",
     "prepare": "errors cli data config config_file training",
     "evaluate": "errors cli data hardware inference config opening training training.config",
     "predict": "errors storage cli data hardware inference opening",

@@ -19,12 +19,14 @@ from bertjax.training.program import Program
 from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
+from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
 from bertjax.training.run.spikes import SpikeReport
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.writer import LogWriter
 from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
@@ -65,6 +67,8 @@ class Loop:
       create_state: returns the state at step 0.
       should_stop: called between chunks; if it returns True, the loop saves the state and stops.
       elapsed: wall time of all starts of the run.
+      writer: writes the logs.
+      heartbeat: reports what the run does.
       profile: steps to trace.
     """
 
@@ -77,11 +81,13 @@ class Loop:
         create_state: Callable[[], State],
         should_stop: Callable[[], bool],
         elapsed: Elapsed,
+        writer: LogWriter,
+        heartbeat: Heartbeat,
         profile: range | None = None,
     ):
         self._program, self._feeds = program, feeds
         self._meta, self._should_stop = meta, should_stop
-        self._elapsed, self._trace = elapsed, Trace(profile, workdir.profile)
+        self._elapsed, self._heartbeat, self._trace = elapsed, heartbeat, Trace(profile, workdir.profile)
         self._runtime, self._timetable = program.config.runtime, program.timetable
         self._checkpoints = Checkpoints(
             workdir.checkpoints, self._runtime.keep, self._runtime.keep_every, self._runtime.keep_best
@@ -99,7 +105,7 @@ class Loop:
                 )
         totals = Totals(**restored.meta["totals"]) if restored else Totals()
         self._log = processes.together(  # a damaged file of the writer is an error in every process
-            lambda: MetricsLog(workdir, totals, self._start, processes.is_writer())
+            lambda: MetricsLog(workdir, totals, self._start, writer)
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
@@ -122,7 +128,7 @@ class Loop:
                 evaluation = None
                 self._take(bar, leave=1)
                 self._watchdog.beat()
-                self._elapsed.write()
+                self._heartbeat.beat(step, "training")
                 if self._due(self._program.config.eval.every, first, step):
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
@@ -143,7 +149,6 @@ class Loop:
         self._trace.end(self._state)
         with self._log.spending("checkpoint"):
             self._checkpoints.settle()
-        self._elapsed.write(now=True)
         if step < self._timetable.steps:
             evaluation = None
         elif evaluation is None:  # an earlier start had finished the run

@@ -1,76 +1,94 @@
-"""Scalars for TensorBoard, written by the calling thread: a thread that dies of a full disk would stop the run."""
+"""Scalars for TensorBoard."""
 
-import contextlib
+import collections
 import logging
 import math
 import os
-import tempfile
+import socket
+import struct
 import time
-from pathlib import Path
 
 from etils import epath
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
-from bertjax.storage import is_remote
+from bertjax import storage
+from bertjax.training.run.growing import GrowingFile
 
-_SECONDS_BETWEEN_FLUSHES = 15.0
+# An object store cannot append: each flush writes the newest file again.
+_SECONDS_BETWEEN_UPLOADS = 30.0
+_FILE_BYTES = 4 << 20
+_MOST_WAITING = 20_000
 
 log = logging.getLogger(__name__)
 
 
 class Events:
-    """The events files of one start of a run. Steps that cannot be written are left out, with one warning.
+    """The events files of one start of a run, a new file every 4 MiB. Steps wait in memory until `LogWriter` writes.
 
     Args:
-      folder: folder of the files; for an object store they are written locally and copied.
+      path: folder of the files.
       restored_step: the step from which this start continues; TensorBoard drops later steps of earlier starts.
     """
 
-    def __init__(self, folder: epath.Path, restored_step: int):
-        self._folder, self._first_step = folder, restored_step + 1
-        self._scratch = tempfile.TemporaryDirectory() if is_remote(folder) else None
-        self._writer: EventsWriter | None = None
-        self._files = 0
-        self._flushed = -math.inf
-        self._failed = False
+    def __init__(self, path: epath.Path, restored_step: int):
+        self.path, self._first_step = path, restored_step + 1
+        # A name of its own: the clock may show the same second as at an earlier start. TensorBoard reads the files in
+        # the order of their names.
+        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{self._first_step}.{os.getpid()}"
+        self._file = GrowingFile(
+            lambda number: path / f"{name}.{number:05}", segment_bytes=_FILE_BYTES, header=self._header
+        )
+        self._waiting: collections.deque[tuple[float, int, dict]] = collections.deque(maxlen=_MOST_WAITING)
+        self._made = self._lost = False
+        self._uploaded = -math.inf
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
         """Log the scalars of a step."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        if len(self._waiting) == _MOST_WAITING and not self._lost:
+            log.warning("events could not be written to %s for so long that TensorBoard will miss steps", self.path)
+            self._lost = True
+        self._waiting.append((time.time(), step, scalars))
+
+    def write(self, everything: bool) -> None:
+        """Write the waiting steps; without `everything` at most every 30 seconds to an object store.
+
+        Raises:
+          StorageError: they cannot be written, and wait on.
+        """
+        remote = storage.is_remote(self.path)
+        due = everything or not remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
+        if not self._waiting or not due:
+            return
+        self._uploaded = time.monotonic()
+        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
         try:
-            if self._writer is None:
-                self._start_file()
-            self._writer.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-            if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
-                self._flush()
-        except OSError as error:
-            if not self._failed:
-                log.warning("events cannot be written to %s (%s); TensorBoard will miss steps", self._folder, error)
-            self._failed = True
-            self._writer = None  # the file may end in half an event: the next event starts a new file
+            if not self._made:
+                with storage.storage_errors(self.path):
+                    self.path.mkdir(parents=True, exist_ok=True)
+                self._made = True
+            self._file.add(b"".join(_framed(_event(*step)) for step in steps))
+        except BaseException:
+            self._waiting.extendleft(reversed(steps))
+            raise
 
-    def close(self) -> None:
-        """Write what is left."""
-        if self._writer:
-            with contextlib.suppress(OSError):
-                self._flush()
-                self._writer.close()
+    def _header(self, number: int) -> bytes:
+        """Return the first records of a file: its version, and in the first file where this start begins."""
+        header = _framed(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if number == 0:
+            start = SessionLog(status=SessionLog.START)
+            header += _framed(Event(wall_time=time.time(), step=self._first_step, session_log=start))
+        return header
 
-    def _start_file(self) -> None:
-        folder = Path(self._scratch.name if self._scratch else self._folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._files += 1
-        # A name of its own: the clock may show the same second as at an earlier start.
-        self._writer = EventsWriter(str(folder / "events"), f".{self._first_step}.{os.getpid()}.{self._files}")
-        start = SessionLog(status=SessionLog.START)
-        self._writer.write_event(Event(wall_time=time.time(), step=self._first_step, session_log=start))
 
-    def _flush(self) -> None:
-        self._flushed = time.monotonic()
-        self._writer.flush()
-        if self._scratch:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for path in Path(self._scratch.name).iterdir():
-                (self._folder / path.name).write_bytes(path.read_bytes())
+def _event(wall_time: float, step: int, scalars: dict[str, float]) -> Event:
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+    return Event(wall_time=wall_time, step=step, summary=Summary(value=values))
+
+
+def _framed(event: Event) -> bytes:
+    """Return a record of TensorFlow's file format: length, data, and a masked CRC-32C of each."""
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))

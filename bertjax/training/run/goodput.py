@@ -2,34 +2,30 @@
 
 import contextlib
 import json
-import logging
 import time
 
 from etils import epath
 from jax.sharding import Mesh
 
+from bertjax import storage
 from bertjax.hardware.chips import peak_flops
 from bertjax.training.run.metrics import Totals
-from bertjax.training.run.workdir import write_json
 
 _SECONDS_BETWEEN_WRITES = 10.0
 
-log = logging.getLogger(__name__)
-
 
 class Elapsed:
-    """Wall seconds of every start of a run, written every ten seconds: a kill loses at most ten seconds.
+    """Wall seconds of every start of a run. `LogWriter` writes them every ten seconds: a kill loses at most those.
 
     Args:
       path: a JSON file with the seconds of each start.
-      writes: whether to write the file; False only counts.
     """
 
-    def __init__(self, path: epath.Path, writes: bool = True):
-        self._path, self._writes = path, writes
+    def __init__(self, path: epath.Path):
+        self.path = path
         self._before: list[float] = []
-        with contextlib.suppress(OSError, TypeError, ValueError):  # a lost file does not stop a run
-            self._before = [float(seconds) for seconds in json.loads(path.read_text())]
+        with contextlib.suppress(storage.StorageError, TypeError, ValueError):  # a lost file does not stop a run
+            self._before = [float(seconds) for seconds in json.loads(storage.read_bytes(path))]
         self._started = self._written = time.monotonic()
 
     @property
@@ -37,12 +33,16 @@ class Elapsed:
         """Seconds of all starts."""
         return sum(self._before) + time.monotonic() - self._started
 
-    def write(self, now: bool = False) -> None:
-        """Write the file if ten seconds have passed since the last time, or `now`."""
-        if self._writes and (now or time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES):
-            self._written = time.monotonic()
-            with contextlib.suppress(OSError):  # the next write may succeed
-                write_json(self._path, [*self._before, self._written - self._started])
+    def write(self, everything: bool) -> None:
+        """Write the file if ten seconds have passed since the last time, or `everything`.
+
+        Raises:
+          StorageError: it cannot be written.
+        """
+        now = time.monotonic()
+        if everything or now - self._written > _SECONDS_BETWEEN_WRITES:
+            self._written = now
+            storage.write_text(self.path, json.dumps([*self._before, now - self._started], indent=2) + "\n")
 
 
 def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:

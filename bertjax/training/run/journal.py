@@ -1,70 +1,88 @@
-"""Files of JSON lines that grow with a run, on disks that may be full and on object stores that cannot append."""
+"""Files of JSON lines that grow with a run."""
 
+import collections
 import json
 import logging
 import math
-import os
+import threading
 import time
 
 from etils import epath
 
 from bertjax import storage
-from bertjax.training.run.workdir import cut_jsonl
+from bertjax.training.run.growing import GrowingFile
+from bertjax.training.run.workdir import cut_jsonl, next_segment, segment
 
-# An object store cannot append: each flush writes the full file again.
+# An object store cannot append: each flush writes the newest segment again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
+_SEGMENT_BYTES = 1 << 20
+# Lines that wait for a store that is down: at 500 bytes a line 30,000 logged steps.
+_MOST_WAITING_BYTES = 16 << 20
 
 log = logging.getLogger(__name__)
 
 
 class Journal:
-    """A file of JSON lines. Lines that cannot be written yet wait in memory, and the run continues.
+    """A file of JSON lines. Lines wait in memory until the writer writes them, see `LogWriter`.
 
     Args:
-      path: the file; existing lines are kept.
+      path: the file; existing lines are kept. On an object store the lines are in segments, see `read_jsonl`.
       last_step: records of later steps are dropped, and so is a line that was cut short.
+      most_bytes: bytes after which further lines of this start are left out, with one warning.
     """
 
-    def __init__(self, path: epath.Path, last_step: float = math.inf):
+    def __init__(self, path: epath.Path, last_step: float = math.inf, most_bytes: float = math.inf):
         cut_jsonl(path, last_step)
-        self._path = path
+        self.path, self._left = path, most_bytes
         self._remote = storage.is_remote(path)
-        self._written = path.read_text(encoding="utf-8") if self._remote and path.exists() else ""
-        self._waiting = ""
+        if self._remote:
+            self._file = GrowingFile(lambda number: segment(path, number), next_segment(path), _SEGMENT_BYTES)
+        else:
+            self._file = GrowingFile(lambda number: path)
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._waiting_bytes = 0
         self._uploaded = -math.inf
-        self._failed = False
+        self._lost = self._full = False
 
     def append(self, record: dict) -> None:
         """Add a line."""
-        self._waiting += json.dumps(record, ensure_ascii=False) + "\n"
-        if not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the waiting lines; the first failure is logged."""
-        if not self._waiting:
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        if len(line) > self._left:
+            if not self._full:
+                log.warning("%s has enough lines of this start; later ones are left out", self.path)
+            self._full = True
             return
+        self._left -= len(line)
+        with self._lock:
+            self._waiting.append(line)
+            self._waiting_bytes += len(line)
+            self._limit()
+
+    def write(self, everything: bool) -> None:
+        """Write the waiting lines; without `everything` at most every 30 seconds to an object store.
+
+        Raises:
+          StorageError: they cannot be written, and wait on.
+        """
+        due = everything or not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
+        if not self._waiting or not due:
+            return
+        self._uploaded = time.monotonic()
+        with self._lock:
+            lines, self._waiting, self._waiting_bytes = self._waiting, collections.deque(), 0
         try:
-            self._write()
-        except OSError as error:
-            if not self._failed:
-                log.warning("%s cannot be written (%s); its lines wait in memory", self._path, error)
-            self._failed = True
-        else:
-            self._waiting, self._failed = "", False
+            self._file.add(b"".join(lines))
+        except BaseException:
+            with self._lock:
+                self._waiting.extendleft(reversed(lines))
+                self._waiting_bytes += sum(map(len, lines))
+                self._limit()
+            raise
 
-    def _write(self) -> None:
-        if self._remote:
-            self._uploaded = time.monotonic()
-            storage.write_text(self._path, self._written + self._waiting)
-            self._written += self._waiting
-            return
-        with open(self._path, "ab", buffering=0) as file:
-            size = file.tell()
-            lines = self._waiting.encode()
-            try:
-                while lines:
-                    lines = lines[file.write(lines) :]
-            except OSError:
-                os.ftruncate(file.fileno(), size)  # remove a half line: the lines are written again
-                raise
+    def _limit(self) -> None:
+        while self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft())
+            if not self._lost:
+                log.warning("%s could not be written for so long that its oldest waiting lines are lost", self.path)
+            self._lost = True

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -12,6 +13,12 @@ import jax
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.writer import LogWriter
+
+# A spike lists the rows of its batch: a loss that jumps at every step would fill a disk.
+_MOST_BYTES_OF_SPIKES = 64 << 20
+
+log = logging.getLogger(__name__)
 
 # Metrics that are summed over the steps of a run; every other one is a value of its step.
 _SUMMED = ("tokens", "token_pairs", "predictions", "examples", "rows")
@@ -59,7 +66,7 @@ class MetricsQueue:
 
 
 class MetricsLog:
-    """Writes `metrics.jsonl`, TensorBoard events, `samples.jsonl` and `spikes.jsonl`, and counts the totals of a run.
+    """Logs to `metrics.jsonl`, TensorBoard events, `samples.jsonl` and `spikes.jsonl`, and counts the totals of a run.
 
     An entry of `metrics.jsonl` has the metrics of training and evaluation of one logged step.
 
@@ -67,18 +74,20 @@ class MetricsLog:
       workdir: the workdir of the run.
       totals: the totals up to the restored step.
       restored_step: entries of later steps are dropped, since the run writes them again.
-      writes: whether to write files; False only counts.
+      writer: writes the files; if it is not active, the totals are counted only.
     """
 
-    def __init__(self, workdir: Workdir, totals: Totals, restored_step: int, writes: bool = True):
+    def __init__(self, workdir: Workdir, totals: Totals, restored_step: int, writer: LogWriter):
         self._totals = totals
         self._clock = time.monotonic()
-        self._writes = writes
-        if writes:
+        self._writer = writer
+        if writer.active:
             self._records = Journal(workdir.metrics, restored_step)
             self._samples = Journal(workdir.samples, restored_step)
-            self._spikes = Journal(workdir.spikes, restored_step)
+            self._spikes = Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES)
             self._events = Events(workdir.events, restored_step)
+            for sink in (self._records, self._samples, self._spikes, self._events):
+                writer.add(sink)
 
     @property
     def totals(self) -> Totals:
@@ -116,7 +125,7 @@ class MetricsLog:
           metrics: those of training.
           evaluation: those of an evaluation after the step, named `<set>/<metric>`.
         """
-        if not self._writes:
+        if not self._writer.active:
             return
         totals = self.totals
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
@@ -133,25 +142,22 @@ class MetricsLog:
 
     def write_samples(self, step: int, samples: list[dict]) -> None:
         """Write the samples of the evaluation at a step."""
-        if self._writes:
+        if self._writer.active:
             self._samples.append({"step": step, "samples": samples})
 
     def write_spike(self, step: int, record: dict) -> None:
         """Write the spike of a loss at a step."""
-        if self._writes:
+        if self._writer.active:
             self._spikes.append({"step": step, **_finite(record)})
 
     def flush(self) -> None:
-        """Write what is buffered."""
-        if self._writes:
-            for journal in (self._records, self._samples, self._spikes):
-                journal.flush()
+        """Write what is buffered, as far as the store answers."""
+        self._writer.save()
 
     def close(self) -> None:
-        """Write what is buffered, and close the files."""
-        self.flush()
-        if self._writes:
-            self._events.close()
+        """Write what is buffered at the end of a run; a warning if the store does not answer for a minute."""
+        if not self._writer.finish():
+            log.warning("the last lines of the logs could not be written; the checkpoints are complete")
 
 
 def _finite(record: dict) -> dict:

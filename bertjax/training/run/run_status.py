@@ -11,7 +11,7 @@ from etils import epath
 
 from bertjax import storage
 from bertjax.errors import UserError
-from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
+from bertjax.training.run.workdir import Workdir, parts_of, read_json, read_jsonl
 
 # States in which a live process changes the workdir again and again.
 _FINAL = ("finished", "stopped", "failed")
@@ -165,16 +165,9 @@ def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:
 
 def _tail(path: epath.Path) -> list[dict]:
     """Return the last records of a file of JSON lines, without a line that is being written now."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(size - _TAIL_BYTES, 0)
-            file.seek(start)
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return []
+    lines = [line for part in parts_of(path)[-2:] for line in _last_lines(part)]
     records = []
-    for line in lines[1 if start else 0 : -1]:
+    for line in lines:
         try:
             record = json.loads(line)
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
@@ -183,6 +176,17 @@ def _tail(path: epath.Path) -> list[dict]:
             raise UserError(f"{path} has a damaged line ({error}); restore the file") from error
         records.append(record)
     return records
+
+
+def _last_lines(path: epath.Path) -> list[bytes]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = max(size - _TAIL_BYTES, 0)
+            file.seek(start)
+            return file.read().split(b"\n")[1 if start else 0 : -1]
+    except FileNotFoundError:
+        return []
 
 
 def _seconds_per_step(records: list[dict]) -> float | None:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -58,6 +59,10 @@ class Workdir:
     @property
     def elapsed(self) -> epath.Path:
         return self.root / "elapsed.json"
+
+    @property
+    def heartbeat(self) -> epath.Path:
+        return self.root / "heartbeat.json"
 
     @property
     def spikes(self) -> epath.Path:
@@ -149,17 +154,20 @@ def write_json(path: epath.Path, value: Any) -> None:
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
     """Write one record per line, all of them or nothing; the folder is created."""
-    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     storage.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True), path)
-    storage.retry(lambda: storage.write_text(path, text), path)
+    storage.retry(lambda: storage.write_bytes(path, _encoded(records)), path)
+
+
+def _encoded(records: Iterable[dict]) -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
     """Append one line."""
     line = json.dumps(record, ensure_ascii=False) + "\n"
     if is_remote(path):
-        before = storage.read_bytes(path) if storage.exists(path) else b""
-        storage.retry(lambda: storage.write_bytes(path, before + line.encode()), path)
+        content = _content(path) + line.encode()
+        storage.retry(lambda: storage.write_bytes(path, content), path)
         return
     with storage.storage_errors(path), open(path, "a", encoding="utf-8") as file:
         file.write(line)
@@ -181,15 +189,46 @@ def local_folder(folder: epath.Path) -> Iterator[Path]:
             storage.retry(functools.partial(target.write_bytes, path.read_bytes()), target)
 
 
+def segment(path: epath.Path, number: int) -> epath.Path:
+    """Return the path of one segment of a file of JSON lines on an object store: `metrics-00012.jsonl`."""
+    return path.with_name(f"{path.stem}-{number:05}{path.suffix}")
+
+
+def next_segment(path: epath.Path) -> int:
+    """Return the number of the first segment that does not exist yet."""
+    segments = _segments(path)
+    return int(segments[-1].stem[-5:]) + 1 if segments else 0
+
+
+def parts_of(path: epath.Path) -> list[epath.Path]:
+    """Return the files that hold a file of JSON lines, oldest first: the file, if it exists, and its segments."""
+    return [part for part in [path] if storage.exists(part)] + _segments(path)
+
+
+def _segments(path: epath.Path) -> list[epath.Path]:
+    pattern = re.compile(rf"{re.escape(path.stem)}-\d{{5}}{re.escape(path.suffix)}")
+    return [path.with_name(name) for name in storage.names_in(path.parent) if pattern.fullmatch(name)]
+
+
 def read_jsonl(path: epath.Path) -> list[dict]:
-    """Return the records of a file, without a last line that a kill cut short; empty if there is no file.
+    """Return the records of a file and of its segments, without a last line that a kill cut short; empty without both.
 
     Raises:
       UserError: another line is not a JSON object.
+      Unavailable: the store does not answer.
     """
-    if not path.exists():
-        return []
-    *lines, _ = path.read_bytes().split(b"\n")  # bytes: the cut may be inside a character
+    parts = parts_of(path)
+    records = [record for part in parts for record in _records(part, storage.read_bytes(part))]
+    # A run that was copied from an object store and continued on a disk has segments that are older than the file.
+    return sorted(records, key=_step) if len(parts) > 1 else records
+
+
+def _step(record: dict) -> float:
+    return record.get("step", 0)
+
+
+def _records(path: epath.Path, content: bytes) -> list[dict]:
+    *lines, _ = content.split(b"\n")  # bytes: the cut may be inside a character
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -202,8 +241,19 @@ def read_jsonl(path: epath.Path) -> list[dict]:
     return records
 
 
+def _content(path: epath.Path) -> bytes:
+    return storage.read_bytes(path) if storage.exists(path) else b""
+
+
 def cut_jsonl(path: epath.Path, last_step: float) -> None:
     """Drop a line that was cut short, and the records after a step, which a resumed run writes again."""
-    if path.exists():
-        kept = [record for record in read_jsonl(path) if record.get("step", 0) <= last_step]
-        write_jsonl(path, kept)
+    for part in [path, *reversed(_segments(path))]:
+        before = _content(part)
+        kept = [record for record in _records(part, before) if _step(record) <= last_step]
+        after = _encoded(kept)
+        if not kept and part != path:
+            storage.retry(part.unlink, part)
+        elif after != before:
+            storage.retry(functools.partial(storage.write_bytes, part, after), part)
+        if kept and part != path:
+            break  # the segments before it have earlier steps only

@@ -1,21 +1,39 @@
-"""Journals and events on a disk that is full now and then."""
+"""Journals and events: on a disk that is full now and then, in segments on an object store, and of bounded size."""
 
 import errno
-import logging
+import itertools
+import struct
 
+import fsspec
 import pytest
 from etils import epath
-from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
 
-from bertjax.training.run import journal
+from bertjax import storage
+from bertjax.storage import StorageError
+from bertjax.training.run import events, growing, journal
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
-from bertjax.training.run.workdir import read_jsonl
+from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.workdir import Workdir, cut_jsonl, parts_of, read_jsonl
+from bertjax.training.run.writer import LogWriter
+from tests.data.test_remote import Bucket
+from tests.training.run.test_metrics import STEP
 
 
 @pytest.fixture
 def path(tmp_path) -> epath.Path:
     return epath.Path(tmp_path / "metrics.jsonl")
+
+
+@pytest.fixture
+def bucket(monkeypatch) -> epath.Path:
+    """A folder of an object store: fsspec's file system in memory takes its place."""
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
+    return epath.Path("s3://bucket/run")
 
 
 class FullDisk:
@@ -41,38 +59,152 @@ class FullDisk:
         return taken
 
 
-def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkeypatch, caplog):
+def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkeypatch):
     lines = Journal(path)
     lines.append({"step": 1})
-    monkeypatch.setattr(journal, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    lines.write(everything=False)
+    monkeypatch.setattr(growing, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in (2, 3):
         lines.append({"step": step})
+        with pytest.raises(StorageError, match="No space left"):
+            lines.write(everything=False)
         assert read_jsonl(path) == [{"step": 1}]
     monkeypatch.undo()
     lines.append({"step": 4})
+    lines.write(everything=False)
     assert read_jsonl(path) == [{"step": step} for step in (1, 2, 3, 4)]
-    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert record.getMessage().endswith("its lines wait in memory")
 
 
 def test_a_resumed_journal_drops_what_is_written_again(path):
+    lines = Journal(path)
     for step in (1, 2, 3):
-        Journal(path).append({"step": step})
-    Journal(path, last_step=2).append({"step": 3, "again": True})
+        lines.append({"step": step})
+    lines.write(everything=True)
+    resumed = Journal(path, last_step=2)
+    resumed.append({"step": 3, "again": True})
+    resumed.write(everything=True)
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
 
 
-def test_events_that_cannot_be_written_do_not_stop_a_run(tmp_path, monkeypatch, caplog):
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
+    monkeypatch.setattr(journal, "_MOST_WAITING_BYTES", 100)
+    lines = Journal(path)
+    for step in range(1, 51):
+        lines.append({"step": step})
+    lines.write(everything=True)
+    assert [record["step"] for record in read_jsonl(path)] == list(range(44, 51))
+    [record] = caplog.records
+    assert record.getMessage().endswith("its oldest waiting lines are lost")
 
-    events = Events(epath.Path(tmp_path), restored_step=0)
-    events.add(1, {"train/loss": 5.0})
-    with monkeypatch.context() as full:
-        full.setattr(EventsWriter, "write_event", refuse)
-        for step in range(2, 50):
-            events.add(step, {"train/loss": 5.0})
-    events.add(50, {"train/loss": 4.0})
-    events.close()
-    assert len(caplog.records) == 1 and "TensorBoard will miss steps" in caplog.text
-    assert len(list(tmp_path.iterdir())) >= 2
+
+def test_a_journal_with_a_limit_stops_at_it_with_one_warning(path, caplog):
+    lines = Journal(path, most_bytes=50)
+    for step in range(1, 51):
+        lines.append({"step": step})
+    lines.write(everything=True)
+    assert [record["step"] for record in read_jsonl(path)] == [1, 2, 3, 4]
+    assert len(caplog.records) == 1
+
+
+def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
+    written, write = [], storage.write_bytes
+    monkeypatch.setattr(storage, "write_bytes", lambda *args: (written.append(len(args[1])), write(*args)))
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 100)
+    path = bucket / "metrics.jsonl"
+    lines = Journal(path)
+    for step in range(1, 101):
+        lines.append({"step": step})
+        lines.write(everything=True)
+    assert [part.name for part in parts_of(path)[:2]] == ["metrics-00000.jsonl", "metrics-00001.jsonl"]
+    assert len(parts_of(path)) > 10
+    assert max(written) <= 120  # never all of the file
+    assert [record["step"] for record in read_jsonl(path)] == list(range(1, 101))
+    before = {part.name: part.read_bytes() for part in parts_of(path)}
+    resumed = Journal(path, last_step=60)
+    resumed.append({"step": 61, "again": True})
+    resumed.write(everything=True)
+    assert [record["step"] for record in read_jsonl(path)] == list(range(1, 62))
+    assert read_jsonl(path)[-1] == {"step": 61, "again": True}
+    assert sum(before.get(part.name) == part.read_bytes() for part in parts_of(path)) >= 6  # not written again
+
+
+def test_an_object_store_is_not_written_at_each_line(bucket):
+    lines = Journal(bucket / "metrics.jsonl")
+    for step in range(1, 101):
+        lines.append({"step": step})
+        lines.write(everything=False)
+    assert read_jsonl(lines.path) == [{"step": 1}]
+    lines.write(everything=True)
+    assert len(read_jsonl(lines.path)) == 100
+
+
+def test_a_copy_of_a_bucket_that_continues_on_a_disk_has_one_order(tmp_path):
+    path = epath.Path(tmp_path / "metrics.jsonl")
+    for number, steps in enumerate(((1, 2), (3, 4))):
+        (tmp_path / f"metrics-{number:05}.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
+    lines = Journal(path, last_step=3)
+    lines.append({"step": 4, "again": True})
+    lines.write(everything=True)
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
+    cut_jsonl(path, 0)
+    assert read_jsonl(path) == []
+
+
+def events_of(path: epath.Path) -> list[Event]:
+    """Read a file of events and verify its checksums."""
+    content, found = path.read_bytes(), []
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        data = content[12 : 12 + length]
+        assert content[8:12] == struct.pack("<I", masked_crc32c(content[:8]))
+        assert content[12 + length : 16 + length] == struct.pack("<I", masked_crc32c(data))
+        found.append(Event.FromString(data))
+        content = content[16 + length :]
+    return found
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_events_continue_in_new_files_which_drop_nothing(where, tmp_path, bucket, monkeypatch):
+    monkeypatch.setattr(events, "_FILE_BYTES", 300)
+    folder = bucket / "events" if where == "bucket" else epath.Path(tmp_path)
+    log = Events(folder, restored_step=10)
+    for step in range(11, 31):
+        log.add(step, {"train/loss": 5.0, "train/learning_rate": 1e-3})
+        log.write(everything=True)
+    files = [events_of(path) for path in sorted(folder.iterdir(), key=lambda path: path.name)]
+    assert len(files) > 3 and all(file[0].file_version == "brain.Event:2" for file in files)
+    starts = [event.step for event in itertools.chain(*files) if event.session_log.status == SessionLog.START]
+    assert starts == [11]  # TensorBoard drops the steps from there on, which a second one would do again
+    steps = [event for event in itertools.chain(*files) if event.summary.value]
+    assert [event.step for event in steps] == list(range(11, 31))
+    assert {value.tag: value.simple_value for value in steps[0].summary.value}["train/loss"] == 5.0
+
+
+def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
+    log = Events(epath.Path(tmp_path), restored_step=0)
+    monkeypatch.setattr(growing, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    for step in range(1, 10):
+        log.add(step, {"train/loss": 5.0})
+        with pytest.raises(StorageError):
+            log.write(everything=False)
+    monkeypatch.undo()
+    log.write(everything=False)
+    [file] = tmp_path.iterdir()
+    assert [event.step for event in events_of(file) if event.summary.value] == list(range(1, 10))
+
+
+def test_the_logs_of_a_million_steps_fit_in_documented_sizes(tmp_path):
+    """At log_every=10: 100,000 lines of at most 1 KiB, and as many events of at most 640 bytes."""
+    workdir, lines = Workdir.at(tmp_path), 500
+    with LogWriter() as writer:
+        log = MetricsLog(workdir, Totals(tokens=5e11, rows=4e9, flops=1e22, seconds=1e6), 0, writer)
+        terms = {f"{name}_{kind}": 1 / 3 for name in ("mlm", "nsp") for kind in ("loss", "accuracy")}
+        for step in range(1_000_000 - 10 * lines, 1_000_000, 10):
+            log.write(step, STEP | terms)
+        log.close()
+    assert workdir.metrics.stat().length <= lines * 1024
+    assert sum(path.stat().length for path in workdir.events.iterdir()) <= lines * 640
+
+
+def test_an_upload_is_small_however_long_a_run_is():
+    assert journal._SEGMENT_BYTES <= 1 << 20 and events._FILE_BYTES <= 4 << 20

@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.writer import LogWriter
 
 STEP = {
     "mlm_loss": 5.0,
@@ -30,8 +31,14 @@ def workdir(tmp_path) -> Workdir:
     return Workdir.at(tmp_path)
 
 
-def test_keys_of_an_entry(workdir):
-    log = MetricsLog(workdir, Totals(), 0)
+@pytest.fixture
+def writer():
+    with LogWriter() as writer:
+        yield writer
+
+
+def test_keys_of_an_entry(workdir, writer):
+    log = MetricsLog(workdir, Totals(), 0, writer)
     log.count(STEP, 1e9)
     log.count(STEP, 1e9)
     log.write(2, STEP, {"heldout/mlm_loss": 6.0})
@@ -60,8 +67,8 @@ def test_keys_of_an_entry(workdir):
     assert events.stat().length > 200
 
 
-def test_totals_continue_after_a_stop(workdir):
-    log = MetricsLog(workdir, Totals(tokens=1000.0, seconds=60.0, data_wait_seconds=2.0), 10)
+def test_totals_continue_after_a_stop(workdir, writer):
+    log = MetricsLog(workdir, Totals(tokens=1000.0, seconds=60.0, data_wait_seconds=2.0), 10, writer)
     log.count(STEP, 1e9)
     with log.spending("data_wait"):
         time.sleep(0.05)
@@ -74,17 +81,18 @@ def test_totals_continue_after_a_stop(workdir):
 def test_seconds_are_counted_once(workdir, monkeypatch):
     now = iter([100.0, 103.0, 104.0])
     monkeypatch.setattr("bertjax.training.run.metrics.time.monotonic", lambda: next(now))
-    log = MetricsLog(workdir, Totals(seconds=60.0), 0, writes=False)
+    log = MetricsLog(workdir, Totals(seconds=60.0), 0, LogWriter(active=False))
     assert log.totals.seconds == 63.0
     assert log.totals.seconds == 64.0
 
 
 def test_a_resumed_run_writes_every_step_once(workdir):
     for restored in (0, 2):
-        log = MetricsLog(workdir, Totals(), restored)
-        for step in range(restored + 1, 5):
-            log.write(step, STEP)
-        log.close()
+        with LogWriter() as writer:
+            log = MetricsLog(workdir, Totals(), restored, writer)
+            for step in range(restored + 1, 5):
+                log.write(step, STEP)
+            log.close()
     assert [record["step"] for record in read_jsonl(workdir.metrics)] == [1, 2, 3, 4]
 
 
@@ -98,8 +106,8 @@ def test_all_but_the_newest_dispatch_are_taken():
     assert queue.take(leave=0) == []
 
 
-def test_a_spike_is_valid_json_whatever_its_loss(workdir):
-    log = MetricsLog(workdir, Totals(), 0)
+def test_a_spike_is_valid_json_whatever_its_loss(workdir, writer):
+    log = MetricsLog(workdir, Totals(), 0, writer)
     log.write_spike(3, {"name": "mlm_loss", "loss": float("nan"), "deviations": float("nan"), "rows": [4, 5]})
     log.close()
     assert read_jsonl(workdir.spikes) == [

@@ -1,0 +1,62 @@
+"""A file that grows with a run, on disks that may be full and on object stores that cannot append."""
+
+import os
+from collections.abc import Callable
+
+from etils import epath
+
+from bertjax import storage
+
+
+class GrowingFile:
+    """A file, or a sequence of segments, to which bytes are added.
+
+    An object store cannot append: there, each addition writes the newest segment again, so segments must be small.
+
+    Args:
+      path_of: returns the path of a segment by its number.
+      number: the segment to start with.
+      segment_bytes: size from which on the next segment is started.
+      header: returns the first bytes of a segment by its number.
+    """
+
+    def __init__(
+        self,
+        path_of: Callable[[int], epath.Path],
+        number: int = 0,
+        segment_bytes: float = float("inf"),
+        header: Callable[[int], bytes] = lambda number: b"",
+    ):
+        self._path_of, self._number, self._segment_bytes, self._header = path_of, number, segment_bytes, header
+        self._size = 0
+        self._content = b""  # of the newest segment, on an object store
+
+    def add(self, content: bytes) -> None:
+        """Write bytes, all of them or nothing.
+
+        Raises:
+          StorageError: they cannot be written.
+        """
+        path = self._path_of(self._number)
+        if not self._size:
+            content = self._header(self._number) + content
+        with storage.storage_errors(path):
+            if storage.is_remote(path):
+                storage.write_bytes(path, self._content + content)
+                self._content += content
+            else:
+                _append(path, content)
+        self._size += len(content)
+        if self._size >= self._segment_bytes:
+            self._number, self._size, self._content = self._number + 1, 0, b""
+
+
+def _append(path: epath.Path, content: bytes) -> None:
+    with open(path, "ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while content:
+                content = content[file.write(content) :]
+        except OSError:
+            os.ftruncate(file.fileno(), size)  # remove a half line: the lines are written again
+            raise

@@ -1,0 +1,133 @@
+"""The writer of the logs: nothing that is only a log ends a run or delays a step."""
+
+import json
+import threading
+import time
+
+import pytest
+from etils import epath
+from gcsfs.retry import HttpError
+
+from bertjax import storage
+from bertjax.training.run import heartbeat as heartbeats
+from bertjax.training.run import writer as writers
+from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.journal import Journal
+from bertjax.training.run.workdir import read_jsonl
+from bertjax.training.run.writer import LogWriter
+from tests.training.run.test_journal import bucket  # noqa: F401, a fixture
+
+
+@pytest.fixture
+def store(monkeypatch, bucket):  # noqa: F811
+    """A store whose writes hang or fail as a test decides."""
+
+    class Store:
+        path = bucket / "metrics.jsonl"
+        is_up = threading.Event()
+        called = threading.Event()
+        error: Exception | None = None
+        write = staticmethod(storage.write_bytes)
+
+    store = Store()
+    store.is_up.set()
+
+    def write_bytes(path, content):
+        store.called.set()
+        store.is_up.wait()
+        if store.error:
+            raise store.error
+        store.write(path, content)
+
+    monkeypatch.setattr(storage, "write_bytes", write_bytes)
+    monkeypatch.setattr("bertjax.training.run.journal._SECONDS_BETWEEN_UPLOADS", 0.0)
+    monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ATTEMPTS", 0.0)
+    monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ROUNDS", 0.001)
+    yield store
+    store.is_up.set()
+
+
+def test_a_store_that_hangs_delays_no_step_and_a_save_for_seconds_only(store, monkeypatch):
+    monkeypatch.setattr(writers, "_SECONDS_AT_A_SAVE", 0.05)
+    lines = Journal(store.path)
+    store.is_up.clear()
+    with LogWriter() as writer:
+        writer.add(lines)
+        lines.append({"step": 0})
+        assert store.called.wait(10)
+        started = time.monotonic()
+        for step in range(1, 1001):
+            lines.append({"step": step})
+        assert time.monotonic() - started < 1.0
+        writer.save()
+        assert 0.05 <= time.monotonic() - started < 5.0
+        store.is_up.set()
+        assert writer.finish()
+    assert [record["step"] for record in read_jsonl(store.path)] == list(range(1001))
+
+
+BACKEND_ERROR = HttpError({"code": 503, "message": "Backend Error"})
+
+
+@pytest.mark.parametrize("error", [BACKEND_ERROR, KeyError("a bug"), OSError(28, "No space left")])
+def test_errors_are_one_warning_and_no_line_is_lost(store, error, caplog):
+    lines = Journal(store.path)
+    store.error = error
+    with LogWriter() as writer:
+        writer.add(lines)
+        for step in range(5):
+            lines.append({"step": step})
+            assert not writer.finish()
+        writer.save()  # waits for nothing while the store is down
+        assert [record.getMessage().count("cannot be written") for record in caplog.records] == [1]
+        store.error = None
+        assert writer.finish()
+    assert [record["step"] for record in read_jsonl(store.path)] == list(range(5))
+
+
+def test_a_save_finds_all_lines_written(store):
+    lines = Journal(store.path)
+    with LogWriter() as writer:
+        writer.add(lines)
+        for step in range(100):
+            lines.append({"step": step})
+            writer.save()
+            assert len(read_jsonl(store.path)) == step + 1
+
+
+def test_a_process_that_writes_nothing_starts_no_thread(store):
+    before = threading.active_count()
+    with LogWriter(active=False) as writer:
+        writer.add(Journal(store.path))
+        writer.save()
+        assert writer.finish() and threading.active_count() == before
+
+
+def test_the_thread_ends_with_the_run(store):
+    before = threading.active_count()
+    with LogWriter():
+        assert threading.active_count() == before + 1
+    for thread in threading.enumerate():
+        if thread.name == "log writer":
+            thread.join(10)
+    assert threading.active_count() == before
+
+
+def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
+    path = epath.Path(tmp_path / "heartbeat.json")
+    heartbeat = Heartbeat(path, steps=100)
+    clock = [1000.0]
+    monkeypatch.setattr(heartbeats.time, "time", lambda: clock[0])
+    monkeypatch.setattr(heartbeats.time, "monotonic", lambda: clock[0])
+    heartbeat.beat(3, "training")
+    heartbeat.write(everything=False)
+    assert json.loads(path.read_text()) == {"step": 3, "time": 1000.0, "state": "training", "steps": 100}
+    clock[0] = 1005.0
+    heartbeat.beat(4)
+    heartbeat.write(everything=False)
+    assert json.loads(path.read_text())["step"] == 3  # at most every ten seconds
+    heartbeat.write(everything=True)
+    assert json.loads(path.read_text())["step"] == 4
+    clock[0] = 2000.0
+    heartbeat.write(everything=True)
+    assert json.loads(path.read_text())["time"] == 1005.0  # a run that hangs reports nothing
