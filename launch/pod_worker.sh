@@ -2,17 +2,21 @@
 # The part of tpu_pod.sh that runs on every worker of a slice. It writes only to ~/bertjax: code/, venv/, train.log,
 # exit_code.
 #
-#   install COMMIT          install code/ into venv/, once per commit
+#   install COMMIT          install code/ and the locked packages into venv/, once per commit
 #   start LOGS ARGUMENT...  run venv/bin/python ARGUMENT... detached from the connection
 #   status                  print "bertjax-status" and running, an exit code, or lost (no exit code: a reboot)
 #   stop                    send SIGTERM, after which the training saves; SIGKILL after STOP_SECONDS
 set -euo pipefail
+# shellcheck source=restarts.sh
+source "$(dirname "${BASH_SOURCE[0]}")/restarts.sh"
 cd "$HOME/bertjax"
 
 # Only the training's processes hold the lock, so it is free as soon as they are gone, however they ended.
 running() { ! flock --nonblock lock true; }
 
 install() {
+  # There is no repository here: this file is how a run knows the commit of its code.
+  echo "$1" >code/bertjax/COMMIT
   [[ ! -e installed || $(<installed) != "$1" ]] || return 0
   # A new VM may still be updating itself, which locks apt; its own Python may be older than 3.11.
   command -v pipx >/dev/null || {
@@ -21,7 +25,8 @@ install() {
   }
   rm -rf venv
   pipx run uv venv --quiet --python 3.11 --seed venv
-  venv/bin/pip install --quiet './code[tpu,gcs]'
+  venv/bin/pip install --quiet --require-hashes --no-deps -r code/launch/requirements-tpu.lock
+  venv/bin/pip install --quiet --no-deps --no-build-isolation ./code
   echo "$1" >installed
 }
 
@@ -32,22 +37,26 @@ start() {
   setsid bash code/launch/pod_worker.sh hold "$@" >>train.log 2>&1 </dev/null &
 }
 
+copy_log() {
+  storage cp train.log "$1.log" || echo "cannot copy train.log to $1.log; check that the VM may write to the bucket"
+}
+
+# A preemption may come without a warning and takes the disk, so the log leaves the VM while the training runs.
+copy_often() {
+  while sleep "${LOG_SECONDS:-300}"; do copy_log "$1"; done
+}
+
 hold() {
-  local logs=$1 code=0 training
+  local logs copying
+  logs=$1/$(hostname)-$(date -u +%Y%m%dT%H%M%SZ)
   shift
   echo $$ >pid
-  (cd code && exec ../venv/bin/python "$@") &
-  training=$!
-  trap 'kill -TERM "$training"' TERM
-  wait "$training" || code=$?
-  # A signal ends the first wait but not the training, which is saving.
-  while kill -0 "$training" 2>/dev/null; do
-    code=0
-    wait "$training" || code=$?
-  done
-  # The disk is lost with the VM. The exit code is written last, because the VM may be deleted once it is there.
-  timeout 60 gcloud storage cp --quiet train.log "$logs/$(hostname)-$(date -u +%Y%m%dT%H%M%SZ).log" ||
-    echo "cannot copy train.log to $logs; check that the VM may write to the bucket"
+  copy_often "$logs" 9>&- &
+  copying=$!
+  run_training env --chdir=code ../venv/bin/python "$@"
+  kill "$copying"
+  # The exit code is written last, because the VM may be deleted once it is there.
+  copy_log "$logs"
   echo "$code" >exit_code
 }
 

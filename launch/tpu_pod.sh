@@ -12,30 +12,46 @@ usage="usage: tpu_pod.sh up|run|status|logs|down|babysit [FILE]
   status   print the queued resource, the workers and the last line of the log
   logs     print the last 100 lines of worker 0 (WORKER=all: of each worker; FOLLOW=yes: keep printing)
   down     stop the training, which saves, and delete the TPU
-  babysit  up and run, again after every preemption, until the training has finished; then down
+  babysit  up and run, again after every preemption, until the training has finished or cannot; then down
 FILE holds the settings (default: launch/pod.env); copy launch/pod.env.example to start one."
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=restarts.sh
+source "$here/restarts.sh"
 POLL=${POLL:-30}                  # seconds between two checks
 PATIENCE=${PATIENCE:-10}          # checks in a row that find workers silent or only partly running, before it fails
 BACKOFF=${BACKOFF:-30}            # seconds to wait after a failed attempt, doubled after each further one
 BACKOFF_LIMIT=${BACKOFF_LIMIT:-600}
-MAX_FAILURES=${MAX_FAILURES:-5}   # babysit gives up after this many failures in a row, each within STEADY seconds
-STEADY=${STEADY:-3600}
+# Seconds after which a training whose heartbeat.json did not change is restarted; three times as many while it does not
+# train (start, compilation, evaluation, saving). A training that hangs ends itself after runtime.hang_timeout. This is
+# for one that cannot, so it is longer.
+HANG_SECONDS=${HANG_SECONDS:-1800}
+QUICK=${QUICK:-300}               # limit in seconds of a call of gcloud that asks
+SLOW=${SLOW:-1800}                # the same of one that creates, deletes, copies or installs
 
 log() { echo "tpu_pod: $*" >&2; }
 bad_input() { log "$*"; exit 2; }
 
+# Runs a command for at most that many seconds: a call that never returns would end the watch over the TPU.
+limited() {
+  local code=0
+  timeout --kill-after=10 "$@" || code=$?
+  ((code != 124 && code != 137)) || log "no answer within $1 s from: ${*:2:5}"
+  return "$code"
+}
+
 read_settings() {
   local file=$1 setting
   [[ -r $file ]] || bad_input "$file cannot be read; copy $here/pod.env.example there and fill it in"
-  SPOT=yes REF=HEAD ARGS=()
+  SPOT=yes REF=HEAD ARGS=() AFTER_FAILURE=delete
   # shellcheck source=pod.env.example
   source "$file"
   for setting in NAME PROJECT ZONE ACCELERATOR_TYPE RUNTIME_VERSION CONFIG WORKDIR; do
     [[ -n ${!setting:-} ]] || bad_input "$setting is not set in $file; pod.env.example explains it"
   done
   [[ $SPOT == yes || $SPOT == no ]] || bad_input "SPOT=$SPOT in $file is unknown; choose yes or no"
+  [[ $AFTER_FAILURE == delete || $AFTER_FAILURE == keep ]] ||
+    bad_input "AFTER_FAILURE=$AFTER_FAILURE in $file is unknown; choose delete or keep"
   [[ $WORKDIR == gs://?* ]] || bad_input "WORKDIR=$WORKDIR in $file is not gs://BUCKET/DIR; a VM's disk is lost with it"
   command -v gcloud >/dev/null || bad_input "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
   COMMIT=$(git -C "$here" rev-parse --quiet --verify "$REF^{commit}") ||
@@ -44,17 +60,17 @@ read_settings() {
     bad_input "CONFIG=$CONFIG in $file is not in $REF; commit the file: workers get committed files only"
 }
 
-tpu() { gcloud compute tpus "$@" --project="$PROJECT" --zone="$ZONE" --quiet; }
-on_workers() { tpu tpu-vm ssh "$NAME" --worker="$1" --command="$2"; }
+# tpu SECONDS ARGUMENT... and on_workers SECONDS WORKER COMMAND
+tpu() { limited "$1" gcloud compute tpus "${@:2}" --project="$PROJECT" --zone="$ZONE" --quiet; }
+on_workers() { tpu "$1" tpu-vm ssh "$NAME" --worker="$2" --command="$3"; }
 worker_script="bash bertjax/code/launch/pod_worker.sh"
 
 # Prints the queued resource's state: NONE if it does not exist, UNKNOWN if gcloud fails, PREEMPTED if its VM is.
 state() {
   local answer
-  if answer=$(tpu queued-resources describe "$NAME" --format='value(state.state)' 2>"$scratch/error"); then
-    if [[ $answer == ACTIVE && $(tpu tpu-vm describe "$NAME" --format='value(state)' 2>&1) == PREEMPTED ]]; then
+  if answer=$(tpu "$QUICK" queued-resources describe "$NAME" --format='value(state.state)' 2>"$scratch/error"); then
+    [[ $answer != ACTIVE || $(tpu "$QUICK" tpu-vm describe "$NAME" --format='value(state)' 2>&1) != PREEMPTED ]] ||
       answer=PREEMPTED
-    fi
     echo "${answer:-UNKNOWN}"
   elif grep -q NOT_FOUND "$scratch/error"; then
     echo NONE
@@ -71,25 +87,31 @@ remove() {
     [[ $now != NONE ]] || return 0
     log "deleting $NAME ($now)"
     # Without --force only a request without a VM can be deleted. While it is SUSPENDING, gcloud may refuse.
-    tpu queued-resources delete "$NAME" --force || sleep "$POLL"
+    tpu "$SLOW" queued-resources delete "$NAME" --force || sleep "$POLL"
   done
   log "$NAME could not be deleted and may cost money; see https://console.cloud.google.com/compute/tpus"
   return 1
 }
 
-# Returns 75 if an accepted request failed, as requests for spot TPUs often do. The request can be repeated.
+# Returns 75 if there is no TPU now but the same request may succeed later: it was accepted and failed, as requests for
+# spot TPUs often do, or the quota is used up, or the API fails. Returns 2 if the request itself is wrong.
 up() {
   local now before='' request=(--node-id="$NAME" --accelerator-type="$ACCELERATOR_TYPE")
   request+=(--runtime-version="$RUNTIME_VERSION")
   [[ $SPOT == no ]] || request+=(--spot)
   now=$(state)
   case $now in
-    UNKNOWN) return 1 ;;
-    FAILED | SUSPENDING | SUSPENDED | PREEMPTED | DELETING) remove && now=NONE || return 1 ;;
+    UNKNOWN) return 75 ;;
+    FAILED | SUSPENDING | SUSPENDED | PREEMPTED | DELETING) remove && now=NONE || return 75 ;;
   esac
   if [[ $now == NONE ]]; then
     log "requesting $ACCELERATOR_TYPE in $ZONE as $NAME"
-    tpu queued-resources create "$NAME" "${request[@]}" || return 1
+    if ! tpu "$SLOW" queued-resources create "$NAME" "${request[@]}" 2>"$scratch/error"; then
+      cat "$scratch/error" >&2
+      ! grep -q INVALID_ARGUMENT "$scratch/error" || return 2
+      log "Google Cloud refused the request: quota, rights or its API, see above; this is not a failure of the training"
+      return 75
+    fi
   fi
   while now=$(state); do
     [[ $now == "$before" ]] || log "$NAME is $now ($(date -u +%H:%M:%S) UTC)"
@@ -97,7 +119,7 @@ up() {
     case $now in
       ACTIVE) return 0 ;;
       FAILED)
-        log "reason: $(tpu queued-resources describe "$NAME" --format='value(state.failedData.error.message)')"
+        log "reason: $(tpu "$QUICK" queued-resources describe "$NAME" --format='value(state.failedData.error.message)')"
         return 75
         ;;
       NONE | SUSPENDING | SUSPENDED | PREEMPTED) return 75 ;;
@@ -106,48 +128,50 @@ up() {
   done
 }
 
-# Prints one word for all workers: running, partly, absent (a new VM), lost, unreachable, or an exit code. 0 means that
-# all workers finished, 75 that those that had not finished have saved and stopped.
+# Prints what the workers answer, each answer once: running, absent (a new VM), lost, an exit code; or unreachable.
 workers() {
   local answers
-  answers=$(on_workers all "$worker_script status 2>/dev/null || echo bertjax-status absent" 2>"$scratch/error") ||
-    { echo unreachable; return; }
+  answers=$(on_workers "$QUICK" all "$worker_script status 2>/dev/null || echo bertjax-status absent" \
+    2>"$scratch/error") || { echo unreachable; return; }
   answers=$(sed -n 's/^.*bertjax-status //p' <<<"$answers" | sort -u | xargs)
-  case " $answers " in
-    "  ") echo unreachable ;;
-    " running " | " 0 " | " 75 ") echo "$answers" ;;
-    " 0 75 ") echo 75 ;;
+  echo "${answers:-unreachable}"
+}
+
+# Prints one word for the answers of all workers: running, partly, unreachable, absent, lost, or a word of `meaning`.
+outcome_of() {
+  case " $* " in
+    " running " | " unreachable ") echo "$1" ;;
     *" running "*) echo partly ;;
     *" absent "*) echo absent ;;
-    *" 2 "*) echo 2 ;;
     *" lost "*) echo lost ;;
-    *) echo 1 ;;
+    *) meaning "$@" ;;
   esac
 }
 
-stop_workers() { on_workers all "[ ! -e bertjax/code ] || $worker_script stop"; }
+stop_workers() { on_workers "$QUICK" all "[ ! -e bertjax/code ] || $worker_script stop"; }
 
 run() {
   local command=(-m bertjax.train --distributed --config="$CONFIG" --workdir="$WORKDIR" ${ARGS[@]+"${ARGS[@]}"}) now
   now=$(state)
   [[ $now == ACTIVE ]] || { log "$NAME is $now; run tpu_pod.sh up first"; return 1; }
-  case $(workers) in
+  # shellcheck disable=SC2046
+  case $(outcome_of $(workers)) in
     running) log "the training is already running on $NAME"; return 0 ;;
     partly) stop_workers || return 1 ;;
   esac
   log "installing ${COMMIT:0:12} on the workers of $NAME"
   git -C "$here/.." archive --format=tar.gz --output="$scratch/bertjax.tar.gz" "$COMMIT" || return 1
-  tpu tpu-vm scp "$scratch/bertjax.tar.gz" "$NAME:" --worker=all || return 1
-  on_workers all "rm -rf bertjax/code && mkdir -p bertjax/code && tar -xzf bertjax.tar.gz -C bertjax/code &&
+  tpu "$SLOW" tpu-vm scp "$scratch/bertjax.tar.gz" "$NAME:" --worker=all || return 1
+  on_workers "$SLOW" all "rm -rf bertjax/code && mkdir -p bertjax/code && tar -xzf bertjax.tar.gz -C bertjax/code &&
     $worker_script install $COMMIT" || return 1
-  on_workers all "$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" || return 1
+  on_workers "$QUICK" all "$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" || return 1
   log "started: python ${command[*]}"
 }
 
 logs() {
-  local follow=''
-  [[ ${FOLLOW:-no} != yes ]] || follow=-f
-  on_workers "${WORKER:-0}" "tail -n ${1:-100} $follow bertjax/train.log"
+  local follow='' seconds=$QUICK
+  [[ ${FOLLOW:-no} != yes ]] || follow=-f seconds=0 # 0: no limit
+  on_workers "$seconds" "${WORKER:-0}" "tail -n ${1:-100} $follow bertjax/train.log"
 }
 
 status() {
@@ -168,59 +192,107 @@ down() {
   log "$NAME is deleted; its checkpoints are in $WORKDIR"
 }
 
-# Waits for the end of a training and sets outcome: an exit code, absent, lost, partly, unreachable, "gone" if the TPU
-# is gone, "deleted" if someone deleted it. A preempted queued resource stays, as SUSPENDED. This function runs in the
+# Whether heartbeat.json has not changed for too long, by the clock of this machine alone. A file that cannot be read
+# means nothing: the training may not have written one yet, or this machine has no network.
+hangs() {
+  local now limit=$((3 * HANG_SECONDS))
+  now=$(storage cat "$WORKDIR/heartbeat.json" 2>/dev/null) || return 1
+  if [[ $now != "$heartbeat" ]]; then
+    heartbeat=$now beat=$SECONDS
+    return 1
+  fi
+  [[ $now != *'"training"'* ]] || limit=$HANG_SECONDS
+  ((SECONDS - beat > limit))
+}
+
+# Waits for the end of a training and sets answers, and outcome: a word of `outcome_of`, hanging, "gone" if the TPU is
+# gone, "deleted" if someone deleted it. A preempted queued resource stays, as SUSPENDED. This function runs in the
 # script itself, because a subshell could outlive the script.
 watch_training() {
-  local unclear=0
+  local unclear=0 heartbeat='' beat=$SECONDS
   while sleep "$POLL"; do
     outcome=$(state)
     case $outcome in
-      ACTIVE) outcome=$(workers) ;;
+      ACTIVE)
+        answers=$(workers)
+        # shellcheck disable=SC2086
+        outcome=$(outcome_of $answers)
+        ;;
       UNKNOWN) continue ;; # no network here or an expired login: the training may still run
       NONE | DELETING) outcome=deleted ;;
       *) outcome=gone ;;
     esac
     case $outcome in
-      running) unclear=0 ;;
+      running)
+        unclear=0
+        ! hangs || { outcome=hanging; log "no sign of life: $heartbeat"; stop_workers || true; return 0; }
+        ;;
       partly | unreachable) ((++unclear < PATIENCE)) || return 0 ;;
       *) return 0 ;;
     esac
   done
 }
 
+# Ends babysit with a code. A TPU that nobody looks at is deleted, unless the settings keep it.
+give_up() {
+  local code=$1
+  shift
+  log "$*"
+  if [[ $(state) == NONE ]]; then
+    :
+  elif [[ $AFTER_FAILURE == keep ]]; then
+    log "AFTER_FAILURE=keep: $NAME still exists and may cost money; see tpu_pod.sh logs, then run tpu_pod.sh down"
+  else
+    log "deleting the TPU; the logs of the workers are in $WORKDIR/worker_logs, and AFTER_FAILURE=keep would keep it"
+    down
+  fi
+  exit "$code"
+}
+
 babysit() {
-  local failures=0 pause=$BACKOFF start outcome
+  local pause=$BACKOFF outcome answers end
   [[ $(state) != UNKNOWN ]] || exit 1
+  has_moved || true
   while :; do
     until [[ $(state) != UNKNOWN ]]; do sleep "$POLL"; done
-    start=$SECONDS outcome='not started'
+    outcome='not started' answers=''
     if up; then
       if run; then watch_training; elif [[ $(state) != ACTIVE ]]; then outcome=gone; fi
-    elif (($? == 75)); then
-      outcome='no TPU'
+    else
+      case $? in 2) outcome=refused ;; *) outcome='no TPU' ;; esac
     fi
+    end=failed
     case $outcome in
-      0) log "the training has finished"; down; return ;;
-      2)
+      finished) log "the training has finished"; down; return ;;
+      final)
         logs 3 || true
-        log "bad input, see above; the TPU still exists: fix the input and run babysit again, or run tpu_pod.sh down"
-        return 2
+        [[ " $answers " != *" 2 "* ]] ||
+          give_up 2 "bad input, see above: correct the settings or the files, then run babysit again"
+        give_up 3 "failed twice at the same step, see above: read its last lines, then run babysit again"
         ;;
+      refused) log "the request is wrong, see above; correct ACCELERATOR_TYPE, RUNTIME_VERSION or ZONE"; return 2 ;;
       deleted) log "$NAME was deleted by someone else; stopping"; return 1 ;;
-      gone | 75) log "preempted or stopped ($outcome); continuing" ;;
+      gone | stopped) log "preempted or stopped ($outcome); continuing"; end=$outcome ;;
       'no TPU') log "requesting again" ;;
-      unreachable) log "no worker answers: $(tail -n 1 "$scratch/error")"; remove ;;
-      *) log "the training failed ($outcome)"; [[ $outcome == 'not started' ]] || logs 3 || true ;;
+      unreachable) log "no worker answers: $(tail -n 1 "$scratch/error")"; remove || true ;;
+      *)
+        log "the training failed (${answers:-$outcome}; $outcome)"
+        [[ $outcome == 'not started' ]] || logs 3 || true
+        ;;
     esac
-    if [[ $outcome == gone || $outcome == 75 ]] || ((SECONDS - start > STEADY)); then
-      failures=0 pause=$BACKOFF
-      continue
-    fi
-    if [[ $outcome != 'no TPU' ]] && ((++failures >= MAX_FAILURES)); then
-      log "giving up after $failures failures in a row; the TPU may still exist: run tpu_pod.sh logs or tpu_pod.sh down"
-      return 1
-    fi
+    case $outcome in
+      gone)
+        has_moved || true
+        pause=$BACKOFF
+        continue
+        ;;
+      'no TPU') ;;
+      *)
+        run_again "$end" || give_up 1 "giving up after $((failures + stops)) ends in a row without a new checkpoint"
+        ((failures + stops > 0)) || { pause=$BACKOFF; continue; }
+        log "$failures failures and $stops stops in a row without a new checkpoint"
+        ;;
+    esac
     log "retrying in $pause s"
     sleep "$pause"
     pause=$((2 * pause < BACKOFF_LIMIT ? 2 * pause : BACKOFF_LIMIT))
@@ -235,5 +307,6 @@ case $1 in
 esac
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT # bash waits for the current call of gcloud first
 read_settings "${2:-$here/pod.env}"
 case $1 in logs) logs ;; *) "$1" ;; esac

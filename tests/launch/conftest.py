@@ -31,7 +31,7 @@ chmod +x "$venv/bin"/*
 
 
 def executable(file: Path, text: str) -> None:
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     file.chmod(0o755)
 
@@ -48,6 +48,7 @@ class Pod:
         executable(self.cloud / "tools" / "pipx", training)
         shutil.copytree(LAUNCH, self.repository / "launch", ignore=shutil.ignore_patterns("*.env"))
         (self.repository / "configs").mkdir()
+        executable(self.repository / "bertjax" / "__init__.py", "")
         (self.repository / "configs" / "some.py").touch()
         subprocess.run([*GIT, "init", "-q"], cwd=self.repository, check=True)
         subprocess.run([*GIT, "add", "."], cwd=self.repository, check=True)
@@ -57,6 +58,7 @@ class Pod:
 
     def settings(self, **settings: str) -> None:
         lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+        self.bucket = self.cloud / "buckets" / settings["WORKDIR"].removeprefix("gs://")
         (self.repository / "launch" / "pod.env").write_text("\n".join([*lines, "ARGS=(--config.a='two words')"]))
 
     def script(self, **events: list) -> None:
@@ -90,6 +92,10 @@ class Pod:
         """Return the arguments of every training that was started on a worker."""
         file = self.cloud / f"attempts{worker}"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def installations(self, worker: int = 0) -> int:
+        """Return how often the packages were installed on a worker."""
+        return (self.cloud / f"pip{worker}").read_text().count("--require-hashes")
 
     def exists(self) -> bool:
         return (self.cloud / "pod.json").exists()

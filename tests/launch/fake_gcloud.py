@@ -7,7 +7,8 @@ folder holds the events to come, a JSON object of lists that are consumed from t
 - `requests`: the states of each queued resource, one per `describe`
   (default: WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE; the last state stays)
 - `ssh`: exit codes of the next connections (default: the exit codes of the commands)
-- `describe`: errors that gcloud prints instead of a state ("": no error)
+- `describe`: errors that gcloud prints instead of a state ("": no error; "hang": it never answers)
+- `create`: errors of the next requests ("": no error)
 
 One state is not documented by gcloud: VM PREEMPTED stands for ACTIVE with a VM that is PREEMPTED.
 """
@@ -18,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 WORKERS = 2
@@ -87,6 +89,8 @@ class Resource:
 
 
 def create(flags: argparse.Namespace) -> None:
+    if error := take("create", None):
+        fail(error)
     resource = Resource(flags.name)
     if resource.file.exists():
         fail(f"ALREADY_EXISTS: Resource '{flags.name}' already exists")
@@ -96,6 +100,7 @@ def create(flags: argparse.Namespace) -> None:
 
 def describe(flags: argparse.Namespace) -> None:
     if error := take("describe", None):
+        time.sleep(60 if error == "hang" else 0)
         fail(error)
     if flags.format == "value(state.failedData.error.message)":
         return print("no quota is left")
@@ -134,11 +139,31 @@ def scp(flags: argparse.Namespace) -> None:
         shutil.copy(flags.name, home / target)
 
 
+def in_bucket(address: str) -> Path:
+    return CLOUD / "buckets" / address.removeprefix("gs://").rstrip("/")
+
+
 def copy(flags: argparse.Namespace) -> None:
-    """`storage cp` to a bucket."""
-    target = CLOUD / "buckets" / flags.target.removeprefix("gs://")
+    """`storage cp` to a bucket; - is the standard input."""
+    target = in_bucket(flags.target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(flags.name, target)
+    if flags.name == "-":
+        target.write_text(sys.stdin.read())
+    else:
+        shutil.copy(flags.name, target)
+
+
+def list_folder(flags: argparse.Namespace) -> None:
+    names = sorted(path.name for path in in_bucket(flags.name).glob("*"))
+    if not names:
+        fail("One or more URLs matched no objects.")
+    print("\n".join(f"{flags.name.rstrip('/')}/{name}/" for name in names))
+
+
+def cat(flags: argparse.Namespace) -> None:
+    if not in_bucket(flags.name).exists():
+        fail(f"The following URLs matched no objects or files:\n{flags.name}")
+    print(in_bucket(flags.name).read_text(), end="")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -158,7 +183,10 @@ def parser() -> argparse.ArgumentParser:
 
     gcloud = argparse.ArgumentParser(prog="gcloud", allow_abbrev=False)
     services = gcloud.add_subparsers(required=True)
-    command(services.add_parser("storage").add_subparsers(required=True), "cp", copy, "target", parents=[anywhere])
+    storage = services.add_parser("storage").add_subparsers(required=True)
+    command(storage, "cp", copy, "target", parents=[anywhere])
+    command(storage, "ls", list_folder, parents=[anywhere])
+    command(storage, "cat", cat, parents=[anywhere])
     compute = services.add_parser("compute").add_subparsers(required=True)
     tpus = compute.add_parser("tpus").add_subparsers(required=True)
     queued = tpus.add_parser("queued-resources").add_subparsers(required=True)

@@ -2,8 +2,10 @@
 
 The list `trainings` of the cloud's script sets how each attempt ends, the same on every worker: with that exit code, or
 
+- [checkpoint, code, code]: it saves that checkpoint (if it is above 0), and then each worker ends with its code
 - "preempted", "vm preempted": the TPU is taken away while the training runs
 - "partly": worker 0 fails and the others hang
+- "hanging": after one heartbeat nothing happens, and SIGTERM has no effect
 - "until stopped": with 75 after SIGTERM
 """
 
@@ -12,13 +14,14 @@ import signal
 import sys
 import time
 
-from fake_gcloud import CLOUD, Resource, write
+from fake_gcloud import CLOUD, Resource, in_bucket, write
 
 worker = sys.argv.pop(1)
 attempts = CLOUD / f"attempts{worker}"
 with attempts.open("a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\n")
 outcome = json.loads((CLOUD / "script").read_text())["trainings"][len(attempts.read_text().splitlines()) - 1]
+[workdir] = [in_bucket(flag.partition("=")[2]) for flag in sys.argv if flag.startswith("--workdir=")]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if outcome == "partly":
     outcome = 1 if worker == "0" else "until stopped"
@@ -26,6 +29,15 @@ if outcome in ("preempted", "vm preempted") and worker == "0":
     states = ["SUSPENDING", "SUSPENDED"] if outcome == "preempted" else ["VM PREEMPTED"]
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": states})
+if outcome == "hanging":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    workdir.mkdir(parents=True, exist_ok=True)
+    write(workdir / "heartbeat.json", {"step": 5, "time": 1.0, "state": "training", "steps": 100})
+if isinstance(outcome, list):
+    checkpoint, *codes = outcome
+    if checkpoint:
+        (workdir / "checkpoints" / str(checkpoint)).mkdir(parents=True, exist_ok=True)
+    outcome = codes[int(worker)]
 if isinstance(outcome, str):
     time.sleep(60)
 print(f"bertjax: this was attempt {outcome}")

@@ -1,15 +1,23 @@
 """The YAML files fit their schemas and treat exit codes as launch/README.md documents."""
 
+import importlib.util
 import json
+import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from tests.launch.conftest import executable
+
 HERE, LAUNCH = Path(__file__).parent, Path(__file__).parents[2] / "launch"
+_spec = importlib.util.spec_from_file_location("alive", LAUNCH / "alive.py")
+alive = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(alive)
 
 
 def read(name: str) -> dict:
@@ -40,16 +48,38 @@ def test_a_misplaced_field_is_rejected():
         check("jobset.json", broken)
 
 
-def test_only_bad_input_fails_the_jobset():
+def test_only_what_would_fail_again_fails_the_jobset():
     spec, job, container = jobset()
-    [rule] = job["podFailurePolicy"]["rules"]
-    assert rule["action"] == "FailJob"
-    exits = {"containerName": container["name"], "operator": "In", "values": [2]}
-    assert rule["onExitCodes"] == exits
-    [rule] = spec["failurePolicy"]["rules"]
-    assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    final, preempted = job["podFailurePolicy"]["rules"]
+    assert final["action"] == preempted["action"] == "FailJob"
+    assert final["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [2, 3]}
+    assert preempted["onPodConditions"] == [{"type": "DisruptionTarget"}]
+    rules = spec["failurePolicy"]["rules"]
+    assert [rule["action"] for rule in rules] == ["FailJobSet", "RestartJobSetAndIgnoreMaxRestarts"]
+    for index, rule in enumerate(rules):
+        assert rule["onJobFailureReasons"] == ["PodFailurePolicy"]
+        # How Kubernetes ends the message of a job that its podFailurePolicy failed.
+        [pattern] = rule["onJobFailureMessagePatterns"]
+        assert re.search(pattern, f"failed with exit code 2 matching FailJob rule at index {index}")
+        assert not re.search(pattern, f"failed with exit code 2 matching FailJob rule at index {1 - index}")
     assert spec["failurePolicy"]["maxRestarts"] > 0
     assert job["template"]["spec"]["restartPolicy"] == "Never" and job["backoffLimit"] == 0
+
+
+def test_the_probe_reads_the_workdir_of_the_training():
+    _, job, container = jobset()
+    python, script, workdir = container["livenessProbe"]["exec"]["command"]
+    assert python == "python" and f"--workdir={workdir}" in container["args"]
+    assert f"COPY {script} " in (LAUNCH / "Dockerfile").read_text()
+    [volume] = job["template"]["spec"]["volumes"]
+    assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/dev/shm"}]
+    assert volume["emptyDir"] == {"medium": "Memory"}
+
+
+def test_no_image_can_change_in_the_middle_of_a_run():
+    assert jobset()[2]["image"].endswith(":COMMIT")
+    [command] = re.findall(r"docker build.*", (LAUNCH / "README.md").read_text())
+    assert "--build-arg COMMIT=$(git rev-parse HEAD)" in command
 
 
 def test_the_pods_request_all_chips_of_the_slice():
@@ -84,16 +114,48 @@ def test_skypilot_restarts_only_after_exit_code_75():
     assert recovery == {"recover_on_exit_codes": [75], "max_restarts_on_errors": 0}
 
 
-def test_skypilots_commands_are_shell(tmp_path):
+def test_skypilots_command_exits_with_75_after_what_may_pass(tmp_path):
     task = read("skypilot.yaml")
     for part in ("setup", "run"):
         assert subprocess.run(["bash", "-n"], input=task[part], text=True).returncode == 0
-    python = tmp_path / "bertjax-venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 75\n')
-    python.chmod(0o755)
-    environment = {"HOME": str(tmp_path), "CONFIG": "configs/a b.py", "WORKDIR": "gs://bucket/run"}
-    done = subprocess.run(["bash", "-c", task["run"]], env=environment, capture_output=True, text=True)
-    assert done.returncode == 75, "the job's exit code is the training's"
-    flags = ["--distributed", "--config=configs/a b.py", "--workdir=gs://bucket/run"]
-    assert done.stdout.splitlines() == ["-m", "bertjax.train", *flags]
+    executable(tmp_path / "bertjax-venv" / "bin" / "python", '#!/bin/sh\nprintf "%s\\n" "$@"\nexit $CODE\n')
+
+    def run(code: int) -> int:
+        run_settings = {"CONFIG": "configs/a b.py", "WORKDIR": str(tmp_path / "run"), "CODE": str(code)}
+        environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "MAX_FAILURES": "2", **run_settings}
+        command = ["bash", "-c", task["run"]]
+        done = subprocess.run(command, env=environment, cwd=LAUNCH.parent, capture_output=True, text=True)
+        flags = ["--distributed", "--config=configs/a b.py", f"--workdir={tmp_path / 'run'}"]
+        assert done.stdout.splitlines()[:5] == ["-m", "bertjax.train", *flags], done.stderr
+        return done.returncode
+
+    assert [run(code) for code in (0, 2, 3, 75, 1, 134)] == [0, 2, 3, 75, 75, 134], "two failures are the limit here"
+
+
+def folder_of_processes(folder: Path, boot: int, ticks: int) -> Path:
+    """Write what alive.py reads of /proc."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "stat").write_text(f"cpu 1 2\nbtime {boot}\n")
+    (folder / "1" / "stat").write_text(f"1 (a b) c) S {' '.join(['0'] * 18)} {ticks} 0\n")
+    return folder
+
+
+def test_the_probe_fails_when_a_heartbeat_is_too_old_for_its_state(tmp_path, monkeypatch):
+    limit = alive.HANG_SECONDS
+    assert f"HANG_SECONDS=${{HANG_SECONDS:-{limit}}}" in (LAUNCH / "tpu_pod.sh").read_text()
+    for state, seconds in (("training", limit), ("compiling", 3 * limit)):
+        beat = {"time": 10_000.0, "state": state}
+        assert alive.is_alive(beat, start=0.0, now=10_000.0 + seconds)
+        assert not alive.is_alive(beat, start=0.0, now=10_001.0 + seconds)
+        assert alive.is_alive(beat, start=10_001.0, now=10_001.0 + seconds), "it is of the attempt before"
+
+    start = alive.started(folder_of_processes(tmp_path / "proc", boot=1000, ticks=5 * os.sysconf("SC_CLK_TCK")))
+    assert start == 1005
+    monkeypatch.setattr(alive, "started", lambda: start)
+    heartbeat = tmp_path / "heartbeat.json"
+    assert alive.main(str(tmp_path)) == 0, "no heartbeat is no sign of a hang"
+    heartbeat.write_text('{"step": 3, "ti')
+    assert alive.main(str(tmp_path)) == 0, "nor is half of one"
+    for age, code in ((0, 0), (2 * limit, 1)):
+        heartbeat.write_text(json.dumps({"step": 3, "time": time.time() - age, "state": "training", "steps": 9}))
+        assert alive.main(str(tmp_path)) == code

@@ -27,7 +27,7 @@ def test_shellcheck_fails_on_a_wrong_script(tmp_path):
 
 
 def test_the_scripts_are_executable():
-    assert {"pod_worker.sh", "slurm.sbatch", "tpu_pod.sh"} <= set(SCRIPTS)
+    assert {"pod_worker.sh", "restarts.sh", "slurm.sbatch", "tpu_pod.sh"} <= set(SCRIPTS)
     assert all((LAUNCH / name).stat().st_mode & 0o111 for name in SCRIPTS if name.endswith(".sh"))
 
 
@@ -35,4 +35,4 @@ def test_the_example_file_has_every_required_setting():
     required = (LAUNCH / "tpu_pod.sh").read_text().split("for setting in ")[1].split(";")[0].split()
     example = (LAUNCH / "pod.env.example").read_text()
     names = [line.split("=")[0] for line in example.splitlines() if "=" in line and line[0].isalpha()]
-    assert [*required[:5], "SPOT", *required[5:], "REF", "ARGS"] == names
+    assert [*required[:5], "SPOT", *required[5:], "REF", "AFTER_FAILURE", "ARGS"] == names

@@ -1,43 +1,106 @@
-"""slurm.sbatch with stand-ins for srun and scontrol."""
+"""slurm.sbatch with stand-ins for srun and scontrol: srun really runs the command of each task."""
 
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch.conftest import executable
 
-SBATCH = Path(__file__).parents[2] / "launch" / "slurm.sbatch"
+ROOT = Path(__file__).parents[2]
+SBATCH = ROOT / "launch" / "slurm.sbatch"
+# Runs one task for each exit code, passes SIGTERM on, and exits with the highest code.
+SRUN = """#!/usr/bin/env bash
+echo "srun $1 $2 ${*:7}" >>"$CALLS"
+for TASK_CODE in $CODES; do export TASK_CODE; "${@:3}" & tasks+=($!); done
+trap 'kill -TERM "${tasks[@]}"' TERM
+highest=0
+for task in "${tasks[@]}"; do
+  code=0; wait "$task" || code=$?
+  while kill -0 "$task" 2>/dev/null; do code=0; wait "$task" || code=$?; done
+  ((code <= highest)) || highest=$code
+done
+exit "$highest"
+"""
+ENDS = '#!/bin/sh\n[ -z "$SAVES" ] || mkdir -p "$RUN/checkpoints/$SAVES"\nexit "$TASK_CODE"\n'
 
 
-def submit(folder: Path, code: int, *flags: str) -> tuple[int, str]:
-    """Return the exit code of the job and the calls of srun and scontrol."""
-    record = f'#!/bin/sh\necho "$(basename "$0") $*" >>{folder / "calls"}\n'
-    executable(folder / "tools" / "srun", f"{record}exit {code}\n")
-    executable(folder / "tools" / "scontrol", record)
-    environment = {"PATH": f"{folder / 'tools'}:{os.environ['PATH']}", "SLURM_JOB_ID": "17"}
-    done = subprocess.run(["bash", SBATCH, *flags], env=environment, capture_output=True, text=True)
-    calls = folder / "calls"
-    return done.returncode, calls.read_text() if calls.exists() else ""
+def start(folder: Path, codes: str, training: str = ENDS, **environment: str) -> subprocess.Popen:
+    """Start the job as Slurm does; each of its tasks ends with one of the codes."""
+    executable(folder / "tools" / "srun", SRUN)
+    executable(folder / "tools" / "scontrol", '#!/bin/sh\necho "scontrol $*" >>"$CALLS"\n')
+    executable(folder / "tools" / "training", training)
+    there = {"CALLS": str(folder / "calls"), "CODES": codes, "RUN": str(folder / "run"), "SAVES": ""}
+    slurm = {"SLURM_JOB_ID": "17", "PYTHON": str(folder / "tools" / "training")}
+    return subprocess.Popen(
+        ["bash", SBATCH, "--config=configs/tiny.py", f"--workdir={folder / 'run'}"],
+        env={"PATH": f"{folder / 'tools'}:{os.environ['PATH']}", **there, **slurm, **environment},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 75, 137])
-def test_only_exit_code_75_requeues(tmp_path, code):
-    exit_code, calls = submit(tmp_path, code, "--config=configs/tiny.py", "--workdir=/shared/run")
-    assert exit_code == code
-    command = ".venv/bin/python -m bertjax.train --distributed --config=configs/tiny.py --workdir=/shared/run"
-    assert calls.splitlines()[0] == f"srun --kill-on-bad-exit=0 --wait=0 {command}"
-    assert calls.splitlines()[1:] == (["scontrol requeue 17"] if code == 75 else [])
+def submit(folder: Path, codes: str, **environment: str) -> tuple[int, bool]:
+    """Return the exit code of the job and whether it requeued itself."""
+    (folder / "calls").unlink(missing_ok=True)
+    process = start(folder, codes, **environment)
+    output, _ = process.communicate(timeout=60)
+    calls = (folder / "calls").read_text().splitlines()
+    training = f"{folder / 'tools' / 'training'} -m bertjax.train --distributed --config=configs/tiny.py"
+    assert calls[0] == f"srun --kill-on-bad-exit=0 --wait=0 {training} --workdir={folder / 'run'}", output
+    assert calls[1:] in ([], ["scontrol requeue 17"]), output
+    return process.returncode, len(calls) == 2
 
 
-def test_without_flags_it_prints_its_usage(tmp_path):
-    exit_code, calls = submit(tmp_path, 0)
-    assert (exit_code, calls) == (2, "")
+@pytest.mark.parametrize(
+    "codes, requeues",
+    [("0", False), ("2", False), ("3", False), ("1", True), ("75", True), ("134", True), ("137", True)]
+    + [("2 2", False), ("0 75", True), ("1 2", True), ("3 134", True)],
+)
+def test_the_job_requeues_itself_after_what_may_pass(tmp_path, codes, requeues):
+    highest = max((131 if code == "1" else int(code)) for code in codes.split())
+    assert submit(tmp_path, codes) == (1 if highest == 131 else highest, requeues)
 
 
-def test_the_training_gets_the_signal_in_time_to_save():
+def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path):
+    assert [submit(tmp_path, "1", MAX_FAILURES="2")[1] for _ in range(2)] == [True, False]
+    again = [submit(tmp_path, "134", MAX_FAILURES="2", SAVES=str(step))[1] for step in (10, 20, 20, 20)]
+    assert again == [True, True, True, False]
+
+
+def wait(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("answer, code", [("sleep 0.3; exit 75", 75), (":", 137)], ids=["saves", "hangs"])
+def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, answer, code):
+    training = f'#!/usr/bin/env bash\ntrap "{answer}" TERM\necho $$ >"$RUN.pid"\nwhile :; do sleep 0.05; done\n'
+    process = start(tmp_path, "0", training, SAVE_SECONDS="1")
+    pid = tmp_path / "run.pid"
+    wait(lambda: pid.exists() and pid.read_text().strip())
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=30) == code
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
+    if answer == ":":
+        os.kill(int(pid.read_text()), signal.SIGKILL)  # as Slurm does when it requeues a job
+
+
+def test_without_a_workdir_it_prints_its_usage():
+    done = subprocess.run(["bash", SBATCH, "--config=a.py"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("usage: sbatch")
+
+
+def test_the_signal_comes_early_enough_to_save():
     options = [line.removeprefix("#SBATCH ") for line in SBATCH.read_text().splitlines() if line.startswith("#SBATCH ")]
-    assert {"--signal=TERM@120", "--requeue", "--open-mode=append"} <= set(options)
+    assert {"--signal=B:USR1@240", "--requeue", "--open-mode=append"} <= set(options)
     body = SBATCH.read_text().split("set -euo pipefail")[1]
     assert "#SBATCH" not in body, "Slurm reads no option after the first command"
+    assert "${SAVE_SECONDS:-180}" in body

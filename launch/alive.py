@@ -1,0 +1,47 @@
+"""The liveness probe of gke_jobset.yaml: exit with 1 if a run shows no sign of life.
+
+    python launch/alive.py WORKDIR
+
+`time` in WORKDIR/heartbeat.json may be 30 minutes old while the run trains, and 90 minutes in its other states, such as
+compiling. The file of an attempt before this one counts from the start of the container. A file that is absent or that
+cannot be read is no sign of a hang: the run may not have written one yet, or the bucket does not answer.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from etils import epath
+
+HANG_SECONDS = 1800  # as in tpu_pod.sh
+
+
+def started(proc: Path = Path("/proc")) -> float:
+    """Return the time at which process 1 of this container started, in seconds since 1970."""
+    [boot] = [line.split()[1] for line in (proc / "stat").read_text().splitlines() if line.startswith("btime ")]
+    # The name of the process, in parentheses, may contain spaces. The start is field 22 (proc(5)).
+    ticks = (proc / "1" / "stat").read_text().rpartition(")")[2].split()[19]
+    return int(boot) + int(ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def is_alive(heartbeat: dict, start: float, now: float) -> bool:
+    """Return whether a heartbeat, or the start of the container, is recent enough."""
+    limit = HANG_SECONDS if heartbeat["state"] == "training" else 3 * HANG_SECONDS
+    return now - max(heartbeat["time"], start) <= limit
+
+
+def main(workdir: str) -> int:
+    try:
+        heartbeat = json.loads((epath.Path(workdir) / "heartbeat.json").read_text())
+        alive = is_alive(heartbeat, started(), time.time())
+    except Exception as error:  # object stores raise classes of many libraries
+        print(f"no heartbeat could be read in {workdir}: {error}")
+        return 0
+    print(heartbeat)
+    return 0 if alive else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
