@@ -1,6 +1,7 @@
 """Errors that end a command with one line on stderr instead of a traceback; `bertjax.cli` has their exit codes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class UserError(Exception):
@@ -35,3 +36,19 @@ def shorten(items: Sequence[str], limit: int = 4, separator: str = ", ") -> str:
     """Return the first items for a message, and the number of the others: `a, b, c, d and 3 more`."""
     rest = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + rest
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says as a part of another line: the first line of its message, shortened."""
+    lines = str(error).strip().splitlines()
+    return cut_text(lines[0]) if lines else type(error).__name__
+
+
+def quoted(value: Any) -> str:
+    """Return a value as in Python code, in one line and shortened."""
+    return cut_text(repr(value))
+
+
+def cut_text(text: str, width: int = 300) -> str:
+    """Return the start of a text."""
+    return text if len(text) <= width else f"{text[:width]}..."

@@ -53,6 +53,9 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
+    elif config.data.tokenizer.model:  # its path may be that of another machine
+        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
     # Any machine can score the model, on whatever devices it was trained.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
@@ -62,7 +65,13 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
         raise UserError(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
-    store = _labeled(config, model.tokenizer, corpus) or open_or_prepare(config.data, may_prepare=True)
+    try:
+        store = _labeled(config, model.tokenizer, corpus) or open_or_prepare(config.data, may_prepare=True)
+    except UserError as error:
+        if corpus or not saved.is_export or type(error) is not UserError:
+            raise
+        remedy = "add --corpus, or score the run itself"
+        raise UserError(f"{error} (an export holds the names of its data and not their folders; {remedy})") from error
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"

@@ -1,7 +1,8 @@
 """The format in which models leave a run: a folder with `model.safetensors`, `bertjax.json` and the tokenizer.
 
 This is the only file that knows the format. Reading an export builds no run configuration, imports no class that the
-export names, needs neither Grain nor Orbax and starts no backend.
+export names, needs neither Grain nor Orbax and starts no backend. The files may be somebody else's: sizes, types and
+shapes are checked before anything uses them.
 """
 
 import dataclasses
@@ -16,17 +17,23 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bertjax import renames, storage, typed
+from bertjax import private_paths, renames, storage, typed, untrusted
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted, reason, shorten
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.parameters import encoder_shapes
 
 FORMAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
 
 _TOKENIZER = "tokenizer"
+# A checkpoint may lack the pooler.
+_POOLER = "pooler/"
+_ROOTS = ("encoder", "heads", "generator")
+# No size of an encoder is larger; JAX counts in int32.
+_LARGEST = 2**30
 
 
 class Export(NamedTuple):
@@ -48,7 +55,7 @@ class Export(NamedTuple):
 
 
 def write(folder: os.PathLike, export: Export) -> None:
-    """Write a folder that `read` and `bertjax.load` open.
+    """Write a folder that `read` and `bertjax.load` open; it holds no path of this machine (`private_paths`).
 
     The manifest comes last and in one piece: a folder without one is not an export.
     """
@@ -57,7 +64,7 @@ def write(folder: os.PathLike, export: Export) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)
     write_params(folder, export.params, export.encoder)
     export.tokenizer.save(folder / _TOKENIZER)
-    write_manifest(folder, export.settings, export.encoder.vocab_size, export.numbers)
+    write_manifest(folder, private_paths.without(export.settings), export.encoder.vocab_size, export.numbers)
 
 
 def read(folder: os.PathLike) -> Export:
@@ -68,8 +75,11 @@ def read(folder: os.PathLike) -> Export:
     """
     manifest = read_manifest(folder)
     encoder = _encoder_of(manifest, folder)
-    params = read_params(folder, encoder)
-    return Export(manifest["config"], encoder, params, read_tokenizer(folder), manifest["numbers"])
+    tokens = read_tokenizer(folder)
+    if tokens.vocab_size != encoder.vocab_size:
+        ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
+        raise _damaged(folder, ValueError(ids))
+    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"])
 
 
 def read_encoder(folder: os.PathLike) -> tuple[EncoderConfig, dict]:
@@ -110,16 +120,15 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
     """
     folder = Path(folder)
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, config, _, _ = (manifest[key] for key in ("format_version", "config", "vocab_size", "numbers"))
-        is_newer = version > FORMAT_VERSION
-        if not isinstance(config, dict):
-            raise TypeError("config does not hold settings by name")
+        manifest = untrusted.read_json(folder / MANIFEST)
+        version, config = _checked(manifest, "format_version", int), _checked(manifest, "config", dict)
+        _checked(manifest, "vocab_size", int)
+        _checked(manifest, "numbers", dict)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise _damaged(folder, error) from error
-    if is_newer:
+    if version > FORMAT_VERSION:
         raise UserError(
             f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
         )
@@ -133,10 +142,11 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
       UserError: they are missing or damaged.
     """
     try:
-        flat = load_file(Path(folder) / WEIGHTS)
+        flat = load_file(untrusted.regular_file(Path(folder) / WEIGHTS))
+        _check_params(flat, encoder)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {WEIGHTS} is missing") from error
-    except (ValueError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise _damaged(folder, error) from error
     return vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
 
@@ -144,7 +154,16 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
 def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig) -> None:
     """Write parameters without the padding of the vocabulary."""
     flat = flatten_dict(vocabulary.cut(params, encoder), sep="/")
-    save_file({path: np.ascontiguousarray(leaf) for path, leaf in flat.items()}, Path(folder) / WEIGHTS)
+    write_tensors(Path(folder) / WEIGHTS, flat)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file with the permissions of any new file; the library lets only its owner read it."""
+    path.unlink(missing_ok=True)
+    path.touch()
+    permissions = path.stat().st_mode & 0o777
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path, metadata)
+    path.chmod(permissions)
 
 
 def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any]) -> None:
@@ -172,14 +191,19 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
     model, runtime = settings.get("model"), settings.get("runtime", {})
     if not isinstance(model, Mapping) or not isinstance(runtime, Mapping):
         raise ValueError("model or runtime does not hold settings by name")
-    dtype, remat = runtime.get("dtype", "auto"), runtime.get("remat", "auto")
+    dtype, remat = (typed.build(str, runtime.get(name, "auto"), f"runtime.{name}", {}) for name in ("dtype", "remat"))
     execution = Execution(
         dtype="float32" if dtype == "auto" else dtype,
-        unroll=runtime.get("unroll", False),
+        unroll=typed.build(bool, runtime.get("unroll", False), "runtime.unroll", {}),
         remat="none" if remat == "auto" else remat,
     )
-    model = {**model, "vocab_size": vocab_size}
-    return dataclasses.replace(typed.build(EncoderConfig, model, "model", {}), execution=execution)
+    encoder = typed.build(EncoderConfig, {**model, "vocab_size": vocab_size}, "model", {})
+    for name, value in encoder.architecture().items():
+        if isinstance(value, int) and value > _LARGEST:
+            raise ValueError(f"model.{name}={quoted(value)} is larger than any encoder")
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size={vocab_size} is not a number of tokens")
+    return dataclasses.replace(encoder, execution=execution)
 
 
 def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
@@ -190,4 +214,39 @@ def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
 
 
 def _damaged(folder: os.PathLike, error: Exception) -> UserError:
-    return UserError(f"the export {folder} is damaged ({error}); export it again from its run")
+    return UserError(f"the export {folder} is damaged ({reason(error)}); export it again from its run")
+
+
+def _checked(manifest: Any, key: str, expected: type) -> Any:
+    """Return an entry of the manifest; raise ValueError if it is missing or of another type."""
+    if not isinstance(manifest, dict) or key not in manifest:
+        raise ValueError(f"{MANIFEST} has no {key}")
+    if type(manifest[key]) is not expected:
+        kind = {int: "an integer", dict: "settings by name"}[expected]
+        raise ValueError(f"{key}={quoted(manifest[key])} is not {kind}")
+    return manifest[key]
+
+
+def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> None:
+    """Raise ValueError unless these are the parameters of the encoder, and of heads with its vocabulary."""
+    paths = {path: path.split("/") for path in flat}
+    folders = {"/".join(parts[:length]) for parts in paths.values() for length in range(1, len(parts))}
+    for path, parts in paths.items():
+        if parts[0] not in _ROOTS or not all(parts) or path in folders:
+            raise ValueError(f"{WEIGHTS} has the array {quoted(path)}, which no model has")
+        if flat[path].dtype != np.float32:
+            raise ValueError(f"the array {path} is {flat[path].dtype}, not float32")
+        if parts[-1].startswith("word") and flat[path].shape[:1] != (encoder.vocab_size,):
+            raise ValueError(f"the array {path} has no row for each of the {encoder.vocab_size} tokens")
+    expected = encoder_shapes(encoder)
+    shapes = {path.removeprefix("encoder/"): flat[path].shape for path in flat if path.startswith("encoder/")}
+    if not any(path.startswith(_POOLER) for path in shapes):
+        expected = {path: shape for path, shape in expected.items() if not path.startswith(_POOLER)}
+    differing = sorted(path for path in expected | shapes if expected.get(path) != shapes.get(path))
+    if differing:
+        changes = [f"{quoted(path)} {_text(expected.get(path))} -> {_text(shapes.get(path))}" for path in differing]
+        raise ValueError(f"the encoder of {MANIFEST} has other arrays than {WEIGHTS}: {shorten(changes, 2, '; ')}")
+
+
+def _text(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else "x".join(map(str, shape)) or "a number"

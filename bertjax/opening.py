@@ -1,14 +1,13 @@
 """A trained model by name: an export folder, a run, or one checkpoint of a run."""
 
 import functools
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertjax import export, renames
+from bertjax import export, private_paths, renames, untrusted
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, reason
 from bertjax.export import Export
 from bertjax.models.encoder import Encoder
 
@@ -65,20 +64,28 @@ class SavedModel:
         self._check_is_run()
         path = self.folder / _RUN_RECORD
         try:
-            return renames.current(json.loads(path.read_text(encoding="utf-8"))["config"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} is damaged ({error}); restore it") from error
+            return renames.current(untrusted.read_json(path)["config"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
+
+    @functools.cached_property
+    def local_settings(self) -> dict[str, Any]:
+        """The same with the paths of this machine, which an export does not hold but the run around it does."""
+        record = self.folder.parent / _RUN_RECORD
+        if not self.is_export or not record.exists():
+            return self.settings
+        return private_paths.restored(self.settings, SavedModel(self.folder.parent).settings)
 
     @functools.cached_property
     def config(self) -> "Config":
-        """The configuration of that run.
+        """The configuration of that run, with the paths of `local_settings`.
 
         Raises:
           Untrusted: it names a module that is not imported, and `trust_code` is False.
         """
         from bertjax.config import from_dict
 
-        return from_dict(self.settings, self._trust_code)
+        return from_dict(self.local_settings, self._trust_code)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

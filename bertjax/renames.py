@@ -9,6 +9,8 @@ KEYS: dict[str, str] = {"tasks.*.examples.on_bad_answer": "on_bad_record"}
 # {old kind: new kind}, of objectives, examples, maskings, schedules, optimizers and tokenizers.
 KINDS: dict[str, str] = {"labelled_text": "labeled_text"}
 
+_MOST_LAYERS = 1000
+
 
 def current(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run under their current names.
@@ -23,7 +25,7 @@ def _with_init_layers(settings: dict[str, Any]) -> dict[str, Any]:
     """Return settings in which `init_layers` lists the layers that `init_every` counted."""
     every = settings.get("init_every")
     layers = settings["model"].get("layers", 0) if isinstance(settings.get("model"), dict) else 0
-    if every != 1 and not (isinstance(every, int) and layers):
+    if every != 1 and not (type(every) is int and type(layers) is int and 0 < layers <= _MOST_LAYERS):
         return settings  # the key is absent, or unknown to the reader
     chosen = [every * layer for layer in range(layers)] if every > 1 else []
     return {key: value for key, value in settings.items() if key != "init_every"} | {"init_layers": chosen}

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted
 
 # {declared type of a field: function from the kind, or None if there is none, to the class to build}.
 Unions = Mapping[type, Callable[[str | None], type]]
@@ -61,7 +61,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     for key in fields:
         if key not in known:
             nameable = known | {"kind"} if is_union else known
-            raise UserError(f"unknown configuration key {_join(path, key)!r}{_nearest(key, nameable)}")
+            raise UserError(f"unknown configuration key {quoted(_join(path, key))}{_nearest(key, nameable)}")
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
 
@@ -108,6 +108,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def _join(path: str, key: str) -> str:
+    key = key if key.isprintable() else repr(key)
     return f"{path}.{key}" if path else key
 
 
@@ -124,7 +125,7 @@ def _mapping(path: str, value: Any) -> Mapping:
 
 def _wrong_type(path: str, value: Any, expected: str) -> UserError:
     kind = "nothing" if isinstance(value, types.NoneType) else type(value).__name__
-    return UserError(f"{path}={value!r} is {kind}; it must be {expected}")
+    return UserError(f"{path}={quoted(value)} is {kind}; it must be {expected}")
 
 
 def _index(items: list, key: str, path: str) -> int:

@@ -16,15 +16,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {
     "errors": "",
     "storage": "errors",
+    "untrusted": "errors storage",
     "registry": "errors",
     "renames": "",
     "typed": "errors",
     "cli": "errors storage",
     "mesh": "",
-    "data": "errors storage registry",  # knows no model
+    "data": "errors storage untrusted registry",  # knows no model
     "models": "errors",  # knows no data
     "hardware": "errors models",
-    "export": "errors storage renames typed data models",
+    "private_paths": "data",
+    "export": "errors storage untrusted private_paths renames typed data models",
     "objectives": "errors registry mesh data models export",
     "training.schedules": "errors registry",
     "training.config": "errors models training.schedules",
@@ -38,14 +40,14 @@ ALLOWED = {
     "training.state": "training.parallel",
     "training.run": "errors storage renames typed data hardware export config "
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
-    "opening": "errors renames data models export config training.run",
+    "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",
     "training": "errors storage mesh data models hardware export objectives config opening training.config "
     "training.lora training.parallel training.param_paths training.run training.schedules training.stages "
     "training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
-    "interop": "errors storage data models export config training.config",
+    "interop": "errors storage untrusted private_paths data models export config training.config",
     "comparison": "errors config training training.run",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.errors import UserError
+
 Ids = Sequence[Sequence[int]]
 
 
@@ -95,8 +97,13 @@ def truncate(first: Ids, second: Ids | None, seq_len: int) -> tuple[Ids, Ids | N
 
     Returns:
       The segments A and B, and a note {what was done: number of examples}, which is empty if nothing was cut.
+
+    Raises:
+      UserError: T has no place for the special tokens.
     """
     room = seq_len - special_tokens(1 if second is None else 2)
+    if room < 0:
+        raise UserError(f"seq_len={seq_len} is too short; [CLS] and [SEP] take {seq_len - room}: raise it above that")
     if second is None:
         cut = sum(len(ids) > room for ids in first)
         first = [ids[:room] for ids in first]

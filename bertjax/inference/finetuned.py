@@ -14,10 +14,15 @@ from bertjax.objectives.base import Objective
 
 def has_predictions(model: Export) -> bool:
     """Return whether the objective of a model has predictions and its format can encode records without labels."""
-    [settings, *_] = model.settings["tasks"].values()
-    if not issubclass(FORMATS.class_of(settings["examples"]["kind"]), LabeledFormat):
-        return False  # pretrained: the objective is not imported
+    try:
+        [settings, *_] = model.settings["tasks"].values()
+        if not issubclass(FORMATS.class_of(settings["examples"]["kind"]), LabeledFormat):
+            return False  # pretrained: the objective is not imported
+    except (KeyError, ValueError, TypeError, AttributeError):
+        pass  # the settings have no such entry: the defaults apply, or building the configuration refuses them
     task = from_dict(model.settings).task
+    if not isinstance(task.examples, LabeledFormat):
+        return False
     return type(task.objective).predictions is not Objective.predictions and bool(task.examples.inputs)
 
 

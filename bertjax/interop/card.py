@@ -4,8 +4,10 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
+from bertjax.errors import UserError, reason
 from bertjax.export import Export
 from bertjax.interop.family import Family
+from bertjax.private_paths import base_name
 
 FILE = "README.md"
 _HEAD = "| | |\n|---|---|\n"
@@ -98,27 +100,30 @@ def _data(export: Export) -> str:
     """Return the table of corpus, tokenizer, task and stages of a run."""
     if not export.numbers:
         return "Converted from a Hugging Face checkpoint, which does not record its training data."
-    settings = export.settings  # written by a run, so all settings are present
+    settings = export.settings
+    try:
+        return _rows(_described(settings))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the settings of the model are not those of a run ({reason(error)}); export it again from its run"
+        ) from error
+
+
+def _described(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the rows of that table from the settings of a run, which has all of them."""
     data, stages, [task, *_] = settings["data"], settings["stages"], settings["tasks"].values()
     corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
     tokenizer = data["tokenizer"]
-    described = _public(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
-    return _rows(
-        {
-            "corpus": ", ".join(f"`{_public(corpus)}`" for corpus in corpora),
-            "tokenizer": described,
-            "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
-            "stages": "; ".join(
-                f"{stage['steps']:,} steps of {stage['batch']} x {stage['seq_len']} tokens" for stage in stages
-            ),
-            "seed": settings["seed"],
-        }
-    )
-
-
-def _public(name: str) -> str:
-    """Return the name of a corpus or file without its folders."""
-    return name if ":" in name else name.rstrip("/").rpartition("/")[2]
+    described = base_name(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
+    return {
+        "corpus": ", ".join(f"`{base_name(corpus)}`" for corpus in corpora),
+        "tokenizer": described,
+        "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
+        "stages": "; ".join(
+            f"{stage['steps']:,} steps of {stage['batch']} x {stage['seq_len']} tokens" for stage in stages
+        ),
+        "seed": settings["seed"],
+    }
 
 
 def _numbers(numbers: dict[str, Any]) -> str:

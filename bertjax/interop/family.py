@@ -11,14 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from bertjax.errors import UserError
 from bertjax.interop.names import Name, unnamed
-from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 
 # Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
@@ -78,8 +76,7 @@ class Family:
 
         def init() -> dict:
             key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
-            params = Encoder(encoder).init(key, jnp.zeros((1, 1), jnp.int32))["params"]
-            word_VE = params["embeddings"]["word"]
+            word_VE = jnp.zeros((encoder.padded_vocab_size, encoder.embedded_width))
             made = {
                 MLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
                 CLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
@@ -89,12 +86,10 @@ class Family:
                 PLM: lambda: VocabularyHead(encoder).init(key, hidden_BTD, word_VE),
             }
             heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
-            return {"encoder": params, "heads": heads}
+            return {"heads": heads}
 
-        def shape(path, leaf) -> tuple[int, ...]:
-            return (encoder.vocab_size, *leaf.shape[1:]) if vocabulary.has_vocabulary_axis(path) else leaf.shape
-
-        return flatten_dict(jax.tree_util.tree_map_with_path(shape, jax.eval_shape(init)), sep="/")
+        ours = {f"encoder/{path}": shape for path, shape in encoder_shapes(encoder).items()}
+        return ours | unpadded_shapes(jax.eval_shape(init), encoder)
 
     def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
         """Return the parts of a checkpoint that have at least one tensor among these names of transformers."""

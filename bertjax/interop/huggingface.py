@@ -6,10 +6,10 @@ from pathlib import Path
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax import storage
+from bertjax import storage, untrusted
 from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted
 from bertjax.export import Export
 from bertjax.interop import card, families, names, tokenizers, weights
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
@@ -31,7 +31,7 @@ _TASKS = {
 def is_checkpoint(folder: Path) -> bool:
     """Return whether a folder holds a Hugging Face checkpoint of any architecture."""
     try:
-        config = json.loads((folder / CONFIG).read_bytes())
+        config = untrusted.read_json(folder / CONFIG)
     except OSError:
         return False
     except ValueError:  # a damaged file of a workdir or of a checkpoint
@@ -81,7 +81,13 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
     Raises:
       UserError: the checkpoint is damaged, its family is not supported, or bertjax's encoder cannot compute it.
     """
-    folder = Path(folder)
+    try:
+        return _read(Path(folder))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"the checkpoint in {folder} cannot be read ({quoted(error)}); download it again") from error
+
+
+def _read(folder: Path) -> tuple[Export, list[str]]:
     settings = tokenizers.load_json(folder / CONFIG)
     family = families.of_config(settings)
     encoder = family.encoder_config(settings)

@@ -111,6 +111,8 @@ def to_params(
       UserError: a tensor is missing or unknown, has another shape, or is neither float16 nor float32.
     """
     layers = {name.ours: shapes[name.ours][0] for name in names if LAYER in name.theirs}
+    if (most := max(layers.values(), default=0)) > len(tensors):
+        raise UserError(f"config.json has {most} layers and the weights {len(tensors)} tensors; get both of one model")
     expected = {theirs for name in names for theirs in _expanded(name, layers)}
     if missing := expected - tensors.keys():
         raise UserError(_leftover("lacks", missing))

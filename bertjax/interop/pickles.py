@@ -1,26 +1,33 @@
 """Read PyTorch's `pytorch_model.bin` without PyTorch, and without running code from the pickle in it.
 
-A pickle names functions that are called while it is read. Here only the names that rebuild a tensor are known. They
-give records, and any other name is an error. Both containers are read: the zip archive that `torch.save` writes
-since version 1.6, and the sequence of pickles and then bare arrays that it wrote before (torch/serialization.py).
+A pickle names functions that are called while it is read. `bertjax.interop.opcodes` interprets it instead, and knows
+only the names that rebuild a tensor. They give records, and any other name is an error. Both containers are read: the
+zip archive that `torch.save` writes since version 1.6, and the sequence of pickles and then bare arrays that it wrote
+before (torch/serialization.py).
 """
 
-import collections
 import io
 import math
-import pickle
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.errors import UserError
+from bertjax import untrusted
+from bertjax.errors import UserError, reason
+from bertjax.interop import opcodes
+from bertjax.interop.opcodes import Refused
+from bertjax.untrusted import is_shape
 
 # Content of the first pickle of the older container.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
+# Memory that the tensors may take in all, in sizes of the file.
+_MOST_COPIES = 8
+# Bit of the flags of a member of a zip archive.
+_ENCRYPTED = 1
 _STORAGES = {
     "DoubleStorage": "<f8",
     "FloatStorage": "<f4",
@@ -57,6 +64,8 @@ class _Tensor(NamedTuple):
 
 
 def _rebuild_tensor(storage: _Storage, offset: int, shape: tuple, strides: tuple, *_: Any) -> _Tensor:
+    if not (isinstance(storage, _Storage) and type(offset) is int and is_shape(shape) and is_shape(strides)):
+        raise ValueError("a tensor has no storage, or an odd offset, shape or strides")
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
@@ -64,29 +73,32 @@ def _rebuild_parameter(tensor: _Tensor, *_: Any) -> _Tensor:
     return tensor
 
 
+def _ordered_dict(pairs: list = ()) -> dict[str, Any]:
+    """Return a dict; Python 2 wrote the items as an argument."""
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+        raise ValueError("it has an OrderedDict whose keys are not texts")
+    return dict(pairs)
+
+
 _KNOWN = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("collections", "OrderedDict"): _ordered_dict,
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     **{("torch", name): _Kind(dtype) for name, dtype in _STORAGES.items()},
 }
 
 
-class _Refused(Exception):
-    """The pickle names something other than tensors."""
+def _storage_of(saved: tuple) -> _Storage:
+    tag, kind, key, _, length, *view = saved
+    if tag != "storage" or not isinstance(kind, _Kind) or any(part is not None for part in view):
+        raise Refused(f"the persistent object {tag!r}" if isinstance(tag, str) else "a persistent object")
+    if not isinstance(key, str) or type(length) is not int:
+        raise ValueError("a storage has no name or no length")
+    return _Storage(kind.dtype, key, length)
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _KNOWN:
-            raise _Refused(f"{module}.{name}")
-        return _KNOWN[module, name]
-
-    def persistent_load(self, saved: Any) -> _Storage:
-        tag, kind, key, _, length, *view = saved
-        if tag != "storage" or not isinstance(kind, _Kind) or any(part is not None for part in view):
-            raise _Refused(f"the persistent object {tag!r}")
-        return _Storage(kind.dtype, str(key), int(length))
+def _load(file: IO[bytes]) -> Any:
+    return opcodes.load(file, _KNOWN, _storage_of)
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -96,31 +108,50 @@ def read(path: Path) -> dict[str, np.ndarray]:
       UserError: the file is damaged, is not a state dict, or its pickle names anything but tensors.
     """
     try:
-        content = path.read_bytes()
+        content = untrusted.read_bytes(path)
         state, storages = _read_zip(content) if zipfile.is_zipfile(io.BytesIO(content)) else _read_sequence(content)
-        if not isinstance(state, dict):
-            raise ValueError(f"it holds a {type(state).__name__}, not a state dict")
-        return {str(name): _array(tensor, storages) for name, tensor in state.items()}
-    except _Refused as error:
+        _check_sizes(state, len(content))
+        return {name: _array(tensor, storages) for name, tensor in state.items()}
+    except Refused as error:
         raise UserError(
             f"{path} asks to run {error} while it is read, which bertjax does not do; get the checkpoint as safetensors"
         ) from None
     except (
         *(OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError),
-        *(struct.error, pickle.UnpicklingError, zipfile.BadZipFile),
+        *(struct.error, zipfile.BadZipFile, NotImplementedError, RuntimeError),
     ) as error:
         raise UserError(
-            f"{path} is not a readable PyTorch state dict ({error}); download the checkpoint again"
+            f"{path} is not a readable PyTorch state dict ({reason(error)}); download the checkpoint again"
         ) from None
+
+
+def _check_sizes(state: Any, size: int) -> None:
+    """Raise ValueError unless this is a state dict whose tensors take about as much memory as their file.
+
+    Tied weights are two tensors with one storage, and bfloat16 is widened. Beyond that, many tensors with one storage,
+    or tensors that repeat a number of it (strides of 0), would take any amount of memory.
+    """
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}, not a state dict")
+    if odd := [tensor for tensor in state.values() if not isinstance(tensor, _Tensor)]:
+        raise ValueError(f"it holds a {type(odd[0]).__name__} among the tensors")
+    elements = (math.prod(tensor.shape) * max(4, _itemsize(tensor.storage.dtype)) for tensor in state.values())
+    if sum(elements) > _MOST_COPIES * size:
+        raise ValueError(f"its tensors would take more than {_MOST_COPIES} times the size of the file")
 
 
 def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED for member in members):
+            raise ValueError("it is compressed or encrypted, which torch.save never does")
+        if sum(member.file_size for member in members) > len(content):
+            raise ValueError("its parts are larger than the file")
         [record] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         root = record.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("its numbers are big-endian")
-        state = _Unpickler(io.BytesIO(archive.read(record))).load()
+        state = _load(io.BytesIO(archive.read(record)))
         data = f"{root}data/"
         return state, {
             name.removeprefix(data): archive.read(name) for name in archive.namelist() if name.startswith(data)
@@ -129,18 +160,16 @@ def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
 
 def _read_sequence(content: bytes) -> tuple[Any, dict[str, bytes]]:
     file = io.BytesIO(content)
-    if _Unpickler(file).load() != _MAGIC:
+    if _load(file) != _MAGIC:
         raise ValueError("it does not start as torch.save writes it")
-    _Unpickler(file).load()  # the protocol
-    if not _Unpickler(file).load().get("little_endian", True):
+    _load(file)  # the protocol
+    if not _load(file).get("little_endian", True):
         raise ValueError("its numbers are big-endian")
-    unpickler = _Unpickler(file)
-    state = unpickler.load()
-    sizes = {
-        tensor.storage.key: _itemsize(tensor.storage.dtype) for tensor in state.values() if isinstance(tensor, _Tensor)
-    }
+    state = _load(file)
+    _check_sizes(state, len(content))
+    sizes = {tensor.storage.key: _itemsize(tensor.storage.dtype) for tensor in state.values()}
     storages = {}
-    for key in _Unpickler(file).load():
+    for key in _load(file):
         (length,) = struct.unpack("<q", file.read(8))
         storages[key] = file.read(length * sizes[key])
     return state, storages
@@ -150,20 +179,19 @@ def _itemsize(dtype: str) -> int:
     return 2 if dtype == _BFLOAT16 else np.dtype(dtype).itemsize
 
 
-def _array(tensor: Any, storages: dict[str, bytes]) -> np.ndarray:
-    if not isinstance(tensor, _Tensor):
-        raise ValueError(f"it holds a {type(tensor).__name__} among the tensors")
+def _array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
     storage, offset, shape, strides = tensor
     data = storages[storage.key]
     last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     inside = math.prod(shape) == 0 or last < len(data) // _itemsize(storage.dtype)
     if min((offset, *shape, *strides)) < 0 or not inside:
         raise ValueError("a tensor reaches beyond its data")
-    flat = widen_bfloat16(data) if storage.dtype == _BFLOAT16 else np.frombuffer(data, np.dtype(storage.dtype))
+    flat = np.frombuffer(data, "<u2" if storage.dtype == _BFLOAT16 else storage.dtype)
     steps = [stride * flat.itemsize for stride in strides]
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[offset:], shape, steps)).reshape(shape)
+    array = np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[offset:], shape, steps)).reshape(shape)
+    return widen_bfloat16(array) if storage.dtype == _BFLOAT16 else array
 
 
-def widen_bfloat16(data: bytes) -> np.ndarray:
-    """Return bfloat16 bytes as float32, whose upper half they are."""
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Return the bits of bfloat16 numbers, uint16, as float32, whose upper half they are."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bertjax import untrusted
 from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizers_library, wordpiece
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted, reason
 from bertjax.interop import sentencepiece_json
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
@@ -71,6 +72,13 @@ def read(folder: Path) -> Tokenizer:
     Raises:
       UserError: none of these files exists, or bertjax cannot read them.
     """
+    try:
+        return _read(folder)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"the tokenizer in {folder} cannot be read ({quoted(error)}); download it again") from error
+
+
+def _read(folder: Path) -> Tokenizer:
     settings = load_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
     description = load_json(folder / MODEL) if (folder / MODEL).exists() else {}
     if (folder / _SENTENCEPIECE).exists():
@@ -161,9 +169,9 @@ def _bert_settings(description: dict) -> dict[str, Any]:
 def load_json(path: Path) -> dict[str, Any]:
     """Return settings by name; raises UserError if the file holds none."""
     try:
-        settings = json.loads(path.read_bytes())
+        settings = untrusted.read_json(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not readable JSON ({error}); download it again") from None
+        raise UserError(f"{path} is not readable JSON ({reason(error)}); download it again") from None
     if not isinstance(settings, dict):
         raise UserError(f"{path} holds a {type(settings).__name__}, not settings by name; download it again")
     return settings

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save_file
 
-from bertjax.errors import UserError
+from bertjax import untrusted
+from bertjax.errors import UserError, reason
+from bertjax.export import write_tensors
 from bertjax.interop import pickles
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -30,14 +31,14 @@ def read(folder: Path) -> dict[str, np.ndarray]:
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
-        return {name: _array(name, tensor) for name, tensor in deserialize(path.read_bytes())}
+        return {name: _array(name, tensor) for name, tensor in deserialize(untrusted.read_bytes(path))}
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{path} is damaged or cut short ({error}); download it again") from None
+        raise UserError(f"{path} is damaged or cut short ({reason(error)}); download it again") from None
 
 
 def _array(name: str, tensor: dict) -> np.ndarray:
     if tensor["dtype"] == "BF16":
-        return pickles.widen_bfloat16(tensor["data"]).reshape(tensor["shape"])
+        return pickles.widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
         raise ValueError(f"{name} holds {tensor['dtype']}")
     return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
@@ -45,5 +46,4 @@ def _array(name: str, tensor: dict) -> np.ndarray:
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Write a safetensors file that PyTorch's and Flax's classes of transformers open."""
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    save_file(contiguous, path, metadata={"format": "pt"})
+    write_tensors(path, tensors, metadata={"format": "pt"})

@@ -3,11 +3,13 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import Frame, kept_of_pair, special_tokens, truncate
+from bertjax.errors import UserError
 
 CLS, SEP = -1, -2
 
@@ -81,3 +83,13 @@ def test_take_gives_the_examples_in_the_order_of_the_indices(store):
     assert taken.tokens.tolist() == [*ragged.tokens[7:], *ragged.tokens[:3]]
     joined = type(ragged).join([taken, ragged.take(np.array([1]))])
     assert joined.token_labels["place"].tolist() == [7, 8, 9, 0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("second, least", [(None, 2), ([[3]], 3)])
+def test_an_example_needs_room_for_its_special_tokens(second, least):
+    truncate([[1, 2]], second, least)
+    for seq_len in range(least):
+        with pytest.raises(
+            UserError, match=rf"^seq_len={seq_len} is too short; \[CLS\] and \[SEP\] take {least}: raise"
+        ):
+            truncate([[1, 2]], second, seq_len)

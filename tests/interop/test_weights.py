@@ -1,7 +1,9 @@
 """Files of tensors: reading without PyTorch, and errors."""
 
+import collections
 import os
 import pickle
+import struct
 import zipfile
 
 import numpy as np
@@ -53,6 +55,7 @@ def tensor(storage: str, length: int, offset: int, shape: tuple, strides: tuple)
     return b"\x80\x02}" + value("a") + b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"Rs."
 
 
+REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 NUMBERS = np.arange(12, dtype=np.float32)
 
 
@@ -113,6 +116,112 @@ def test_files_of_neither_format_are_refused(tmp_path, content):
     (tmp_path / "pytorch_model.bin").write_bytes(content)
     with pytest.raises(UserError, match="is not a readable PyTorch state dict"):
         pickles.read(tmp_path / "pytorch_model.bin")
+
+
+def test_building_does_not_reach_a_function(tmp_path):
+    """BUILD sets attributes of the object below it, also of a function."""
+    before = dict(vars(pickles._rebuild_tensor)), pickles._rebuild_tensor.__defaults__
+    state = b"(N}" + value("__defaults__") + value((1, 2)) + b"st"
+    archive(tmp_path / "pytorch_model.bin", b"\x80\x02}" + REBUILD + state + b"b0.")
+    with pytest.raises(UserError, match="is not a readable PyTorch state dict"):
+        weights.read(tmp_path)
+    assert (dict(vars(pickles._rebuild_tensor)), pickles._rebuild_tensor.__defaults__) == before
+
+
+def test_the_metadata_that_pytorch_builds_into_a_state_dict_is_dropped(tmp_path):
+    state = collections.OrderedDict()
+    state._metadata = collections.OrderedDict({"": {"version": 1}})
+    tensors = tensor("FloatStorage", 12, 0, (12,), (1,))[2:-1]
+    made = pickle.dumps(state, protocol=2)
+    assert b"_metadata" in made and made.endswith(b"b.")
+    update = value("a") + tensors[1:].removeprefix(value("a")).removesuffix(b"s") + b"s"
+    archive(tmp_path / "pytorch_model.bin", made[:-1] + update + b".", **{"0": NUMBERS.tobytes()})
+    np.testing.assert_array_equal(weights.read(tmp_path)["a"], NUMBERS)
+
+
+@pytest.mark.parametrize(
+    "opcodes",
+    [
+        b"cbertjax.interop.pickles\n_KNOWN\n",
+        b"ccollections\nOrderedDict\n)\x81",  # NEWOBJ
+        b"(ios\nsystem\n",  # INST
+        b"\x82\x01",  # EXT1
+        b"(i",
+        b"P1\n",  # PERSID
+        b"\x8f",  # EMPTY_SET
+        b"\x97",  # NEXT_BUFFER
+        value("storage") + value("os") + b"\x86Q",
+    ],
+)
+def test_opcodes_beyond_those_of_a_state_dict_are_refused(tmp_path, opcodes):
+    archive(tmp_path / "pytorch_model.bin", b"\x80\x02" + opcodes + b".")
+    with pytest.raises(UserError) as caught:
+        weights.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",  # nested deeply
+        # A key whose hash, or whose text, takes 2^60 steps.
+        b"\x80\x02}" + b")" + b"q\x00h\x00\x86" * 60 + b"K\x01s.",
+        b"\x80\x02}" + value("a") + b")" + b"q\x00h\x00\x86" * 60 + b"Q" + b"s.",
+        tensor("FloatStorage", 12, 0, (2**40,), (0,)),  # one number, repeated
+        tensor("FloatStorage", 12, 0, (2**62, 2**62), (0, 0)),
+        tensor("FloatStorage", 12, 0, (1.5,), (1,)),
+        tensor("FloatStorage", 12, 0, (1,) * 100, (1,) * 100),
+    ],
+)
+def test_what_would_take_forever_is_one_line(tmp_path, pickled):
+    archive(tmp_path / "pytorch_model.bin", pickled, **{"0": NUMBERS.tobytes()})
+    with pytest.raises(UserError) as caught:
+        weights.read(tmp_path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_tied_weights_share_a_storage_and_a_thousand_views_do_not(tmp_path):
+    one = tensor("FloatStorage", 12, 0, (12,), (1,))[3 + len(value("a")) : -2]
+    for count in (2, 1000):
+        named = b"".join(value(f"{index}") + one + b"s" for index in range(count))
+        archive(tmp_path / "pytorch_model.bin", b"\x80\x02}" + named + b".", **{"0": NUMBERS.tobytes()})
+        if count == 2:
+            assert weights.read(tmp_path).keys() == {"0", "1"}
+    large = np.zeros(1 << 20, np.float32)
+    one = tensor("FloatStorage", len(large), 0, (len(large),), (1,))[3 + len(value("a")) : -2]
+    named = b"".join(value(f"{index}") + one + b"s" for index in range(1000))
+    archive(tmp_path / "pytorch_model.bin", b"\x80\x02}" + named + b".", **{"0": large.tobytes()})
+    with pytest.raises(UserError, match="would take more than 8 times the size of the file"):
+        weights.read(tmp_path)
+
+
+def test_a_compressed_or_encrypted_archive_is_refused(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    pickled = tensor("FloatStorage", 12, 0, (12,), (1,))
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(path, "w", method) as file:
+            file.writestr("archive/data.pkl", pickled)
+            file.writestr("archive/data/0", bytes(1 << 20))
+        with pytest.raises(UserError, match="is compressed or encrypted, which torch.save never does"):
+            weights.read(tmp_path)
+    content = bytearray(archive(path, pickled, **{"0": NUMBERS.tobytes()}).read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flags in the directory
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is compressed or encrypted"):
+        weights.read(tmp_path)
+
+
+def test_members_that_overlap_are_refused(tmp_path):
+    path = archive(tmp_path / "pytorch_model.bin", pickle.dumps({}), **{"0": bytes(5000), "1": bytes(5000)})
+    content = path.read_bytes()
+    directory = content.index(b"PK\x01\x02")
+    sizes = [at for at in range(directory, len(content) - 46) if content[at : at + 4] == b"PK\x01\x02"]
+    changed = bytearray(content)
+    for at in sizes[1:]:
+        changed[at + 20 : at + 28] = struct.pack("<II", 10**9, 10**9)
+    path.write_bytes(changed)
+    with pytest.raises(UserError, match="its parts are larger than the file"):
+        weights.read(tmp_path)
 
 
 def test_a_zip_that_was_cut(tmp_path):

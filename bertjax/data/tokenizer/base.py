@@ -13,14 +13,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax import untrusted
 from bertjax.data import framing
 from bertjax.data.tokenizer import alignment
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted
 
 FORMAT_VERSION = 2
 # In the order of their ids in every tokenizer that bertjax trains.
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
+# No vocabulary is larger, and tables over all ids are made of it.
+LARGEST_VOCABULARY = 2**24
 # Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
 _RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
 _MODEL_FILES = ("tokenizer.model", "tokenizer.json", _HUGGINGFACE_FILE_1)
@@ -189,6 +192,14 @@ class Tokenizer(abc.ABC):
         for name in set(_MODEL_FILES) - {self.MODEL_FILE}:
             (folder / name).unlink(missing_ok=True)
 
+    def check(self) -> None:
+        """Raise ValueError unless the library reads the model, and it has the special symbols and a sound size."""
+        symbols = {self.pad_id, self.unk_id, self.sep_id, self.cls_id, self.mask_id}
+        if len(symbols) < 5 or max(symbols) >= self.vocab_size:
+            raise ValueError("two special symbols have one id")
+        if self.vocab_size > LARGEST_VOCABULARY:
+            raise ValueError(f"its largest id is {self.vocab_size - 1:,}, and the limit is {LARGEST_VOCABULARY - 1:,}")
+
     def _choices(self) -> dict[str, str]:
         """Return the fields other than the model, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}
@@ -206,25 +217,30 @@ def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
     class_of = {cls.MODEL_FILE: cls for cls in classes}
     try:
         record = _read_record(folder)
-        if (version := record["format_version"]) > FORMAT_VERSION:
+        if type(version := record["format_version"]) is not int:
+            raise TypeError(f"format_version={quoted(version)} is not an integer")
+        if version > FORMAT_VERSION:
             raise UserError(
                 f"{folder} has tokenizer format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
             )
         name, fingerprint = record["model_file"], record["fingerprint"]
         cls = class_of["tokenizer.json" if name == _HUGGINGFACE_FILE_1 else name]
         choices = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
-        tokenizer = cls((folder / name).read_bytes(), **{choice: record[choice] for choice in choices})
+        if odd := [choice for choice in choices if not isinstance(record[choice], str)]:
+            raise TypeError(f"{odd[0]}={quoted(record[odd[0]])} is not text")
+        tokenizer = cls(untrusted.read_bytes(folder / name), **{choice: record[choice] for choice in choices})
+        if tokenizer.fingerprint != fingerprint:
+            raise UserError(f"{folder / name} was altered after it was written; restore the folder")
+        tokenizer.check()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} holds no readable tokenizer ({error!r}); restore the folder") from None
-    if tokenizer.fingerprint != fingerprint:
-        raise UserError(f"{folder / name} was altered after it was written; restore the folder")
+        raise UserError(f"{folder} holds no readable tokenizer ({quoted(error)}); restore the folder") from None
     return tokenizer
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
     """Return the record of a folder, with the file of its model."""
     if (folder / RECORD_FILE).exists():
-        return json.loads((folder / RECORD_FILE).read_bytes())
+        return untrusted.read_json(folder / RECORD_FILE)
     has_huggingface = (folder / _HUGGINGFACE_FILE_1).exists()
-    record = json.loads((folder / _RECORD_FILE_1).read_bytes())
+    record = untrusted.read_json(folder / _RECORD_FILE_1)
     return record | {"model_file": _HUGGINGFACE_FILE_1 if has_huggingface else "tokenizer.model"}

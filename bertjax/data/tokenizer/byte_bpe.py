@@ -1,9 +1,9 @@
 """Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909) over bytes (GPT-2, Radford et al. 2019): no [UNK]."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from bertjax import untrusted
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
@@ -41,8 +41,8 @@ def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
     """
     refused = f"data.tokenizer.model={str(vocab)!r}"
     try:
-        ids = json.loads(vocab.read_bytes())
-        lines = merges.read_text(encoding="utf-8").split("\n")
+        ids = untrusted.read_json(vocab)
+        lines = untrusted.read_text(merges).split("\n")
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
         symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS.values() if symbol in ids]
         description = _describe(ids, pairs, [], symbols)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bertjax import untrusted
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, reason
 
 # The trained pieces depend on the number of threads, so this number must not depend on the machine.
 TRAINING_THREADS = 4
@@ -41,7 +42,10 @@ class SentencePieceTokenizer(Tokenizer):
     def _processor(self):
         import sentencepiece
 
-        return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=self.model)
+        except RuntimeError as error:
+            raise ValueError(f"SentencePiece cannot read the model: {reason(error)}") from None
 
     @functools.cached_property
     def _continued_processor(self):
@@ -178,11 +182,11 @@ def from_file(path: Path) -> SentencePieceTokenizer:
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        model = path.read_bytes()
+        model = untrusted.read_bytes(path)
         tokenizer = SentencePieceTokenizer(model, "model")
         controls = {tokenizer.piece(i) for i in tokenizer.special_ids} if model else set()
-    except (OSError, RuntimeError) as error:
-        raise UserError(f"{refused} is not a readable SentencePiece model ({error}); name another") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{refused} is not a readable SentencePiece model ({reason(error)}); name another") from None
     if missing := [symbol for symbol in ("[PAD]", "[SEP]", "[CLS]", "[MASK]") if symbol not in controls]:
         remedy = "train it with them, or leave data.tokenizer.model empty to train a tokenizer"
         raise UserError(f"{refused} has no control symbols {', '.join(missing)}; {remedy}")

@@ -1,17 +1,19 @@
 """Tokenizers of the Hugging Face `tokenizers` library, described by its `tokenizer.json`: WordPiece, byte-level BPE."""
 
+import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertjax import untrusted
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted, reason
 
 # RoBERTa's names of the symbols of BERT (Liu et al. 2019, arXiv 1907.11692).
 EQUIVALENTS = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[SEP]": "</s>", "[CLS]": "<s>", "[MASK]": "<mask>"}
@@ -34,6 +36,17 @@ def library():
     return tokenizers
 
 
+@contextlib.contextmanager
+def _as_value_errors() -> Iterator[None]:
+    """Turn what the library raises about a description, of exactly this class or a panic of Rust, into ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(reason(error)) from None
+
+
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceTokenizer(Tokenizer):
     """A WordPiece or byte-level BPE tokenizer.
@@ -46,7 +59,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _processor(self):
-        processor = library().Tokenizer.from_str(self.model.decode("utf-8"))
+        library_class = library().Tokenizer
+        with _as_value_errors():
+            processor = library_class.from_str(self.model.decode("utf-8"))
         processor.encode_special_tokens = True  # that is, as ordinary text
         processor.no_truncation()
         processor.no_padding()
@@ -55,12 +70,22 @@ class HuggingFaceTokenizer(Tokenizer):
     @functools.cached_property
     def description(self) -> dict[str, Any]:
         """The `tokenizer.json`, parsed."""
-        return json.loads(self.model)
+        return untrusted.parse_json(self.model)
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
         """Id of every piece and special symbol."""
         return self._processor.get_vocab(with_added_tokens=True)
+
+    def check(self) -> None:
+        model, ids = self.description["model"], self._ids
+        if model["type"] not in ("WordPiece", "BPE"):
+            raise ValueError(f"its kind is {quoted(model['type'])}, and bertjax reads WordPiece and byte-level BPE")
+        if model["type"] == "WordPiece" and not isinstance(model["continuing_subword_prefix"], str):
+            raise ValueError("its continuing_subword_prefix is not text")
+        if not ids:
+            raise ValueError("it has no pieces")
+        super().check()
 
     @property
     def _is_byte_level(self) -> bool:
@@ -207,7 +232,7 @@ def from_file(path: Path) -> HuggingFaceTokenizer:
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        model = path.read_bytes()
+        model = untrusted.read_bytes(path)
     except OSError as error:
         raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
     return from_json(model, refused)
@@ -239,7 +264,7 @@ def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
 
 def _with_prefix_space(model: bytes, prefix_space: bool) -> bytes:
     """Return a description with this `add_prefix_space` in its byte-level pre-tokenizers; unchanged if it has it."""
-    description = json.loads(model)
+    description = untrusted.parse_json(model)
     outer = description.get("pre_tokenizer")
     steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
     others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"] != prefix_space]
@@ -257,10 +282,10 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
     """
     try:
         ids = tokenizer._ids
-    except UserError:
-        raise
-    except Exception as error:  # the library raises exactly this class
-        raise UserError(f"{refused} is not readable by the tokenizers package ({error}); name another") from None
+    except ValueError as error:
+        raise UserError(
+            f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
+        ) from None
     if missing := [symbol for symbol, other in EQUIVALENTS.items() if symbol not in ids and other not in ids]:
         raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
     symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})

@@ -8,6 +8,7 @@ import collections
 from collections.abc import Iterable
 from pathlib import Path
 
+from bertjax import untrusted
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
@@ -60,7 +61,7 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        pieces = untrusted.read_text(path).removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"{refused} is not a readable vocab.txt ({error}); name another") from None
     vocab = {piece: line for line, piece in enumerate(pieces)}

@@ -1,0 +1,32 @@
+"""The shapes of an encoder's parameters, without making them."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from bertjax.models import vocabulary
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+
+
+def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return {flattened path: shape} of parameters, without the padding of the vocabulary."""
+
+    def shape(path: tuple, leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+        return (config.vocab_size, *leaf.shape[1:]) if vocabulary.has_vocabulary_axis(path) else leaf.shape
+
+    return flatten_dict(jax.tree_util.tree_map_with_path(shape, params), sep="/")
+
+
+@functools.lru_cache(maxsize=16)
+def encoder_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return {flattened path: shape} of the parameters of an encoder, for example `embeddings/word`, unpadded."""
+    encoder = Encoder(dataclasses.replace(config, execution=Execution()))
+
+    def init() -> dict:
+        return encoder.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+
+    return unpadded_shapes(jax.eval_shape(init), config)
