@@ -1,0 +1,1 @@
+"""Bugs that are put in on purpose, to measure how many the tests find."""
