@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import Dense, dropout, gelu, layer_norm
+from bertjax.models.layers import Dense, dropout, gelu, gelu_tanh, layer_norm
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
@@ -46,6 +46,12 @@ def test_gelu_is_the_erf_form():
     x = np.linspace(-6, 6, 101, dtype=np.float32)
     expected = [value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x]
     np.testing.assert_allclose(gelu(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_approximation_of_gelu_is_close_to_it_and_is_that_of_jax():
+    x = np.linspace(-6, 6, 1001, dtype=np.float32)
+    np.testing.assert_allclose(gelu_tanh(x), jax.nn.gelu(x, approximate=True), rtol=1e-5, atol=1e-6)
+    assert 1e-4 < np.abs(gelu_tanh(x) - gelu(x)).max() < 1e-3
 
 
 def test_layer_norm_takes_its_statistics_in_float32():
