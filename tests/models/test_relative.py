@@ -13,6 +13,7 @@ from bertjax.models import kernels
 from bertjax.models.attention import attend
 from bertjax.models.config import PRESETS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
+from bertjax.models.pooling import last_columns
 from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
@@ -199,6 +200,11 @@ def test_the_execution_changes_nothing(how):
 
     other = dataclasses.replace(CONFIG, execution=Execution(**how))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(other), gradient(CONFIG))
+
+
+def test_the_summary_of_an_example_is_its_last_token():
+    examples_BT = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [0, 2, 2, 1, 1, 1, 1, 0]])
+    np.testing.assert_array_equal(last_columns(examples_BT, slots=4), [[2, 4, 5, 0], [6, 2, 0, 0]])
 
 
 def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
