@@ -57,7 +57,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         print(f"error: {error}; {remedy}run the same command again", file=sys.stderr)
         return code_for(error)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return code_for(error)
 
 

@@ -7,6 +7,7 @@
 import dataclasses
 import functools
 import math
+import re
 from typing import Any
 
 from bertjax import renames, row_lengths, typed
@@ -18,7 +19,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import LARGEST_VOCABULARY, PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
@@ -29,6 +30,9 @@ from bertjax.training.stages import warmup_segments
 
 # The preset that copies the architecture of `init_from`.
 INIT_FROM = "init_from"
+
+# Plans are made before the first step and stored.
+MOST_PLANS = 1000
 
 # Settings whose `kind` chooses a class.
 _UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES)
@@ -74,8 +78,8 @@ class Task:
             raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
         if self.task_type < 0:
             raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
-        if self.plans < 1:
-            raise UserError(f"plans={self.plans} must be at least 1")
+        if not 1 <= self.plans <= MOST_PLANS:
+            raise UserError(f"plans={self.plans} must be between 1 and {MOST_PLANS}")
         if not 0.0 < self.weight < math.inf:
             raise UserError(
                 f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
@@ -116,6 +120,7 @@ class Config:
     def __post_init__(self):
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
+        self._check_numbers()
         self._check_init_layers()
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
@@ -132,6 +137,19 @@ class Config:
         self._check_tasks()
         if not any(stage.open_settings for stage in self.stages):
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.seed < 1 << 32:  # JAX reads 32 bits of it
+            raise UserError(f"seed={self.seed} must be between 0 and 2^32 - 1; choose another")
+        if self.data.tokenizer.vocab_size > LARGEST_VOCABULARY:
+            raise UserError(
+                f"data.tokenizer.vocab_size={self.data.tokenizer.vocab_size} is above {LARGEST_VOCABULARY}; lower it"
+            )
+        if self.lora.rank > self.model.width:
+            raise UserError(
+                f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "
+                "lower it, 8 is usual"
+            )
 
     def _check_init_layers(self) -> None:
         if not self.init_layers:
@@ -174,7 +192,9 @@ class Config:
                 f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
                 f"a mixture is trained on one corpus: fine-tune {labeled[0]} in its own run"
             )
-        for task in self.tasks.values():
+        for name, task in self.tasks.items():
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
             if task.objective.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "

@@ -27,18 +27,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     path, _, variant = config_path.partition(":")
     if not Path(path).is_file():
         raise UserError(f"configuration file {path!r} does not exist; choose a file in configs/, or write your own")
-    spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        settings = module.get_config(variant) if variant else module.get_config()
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"configuration {config_path!r}: {error}") from error
-    except Exception as error:  # the file is a program of the user and may fail in any way
-        raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
-    mapping = plain(_in_file_order(settings))
+    mapping = _settings(config_path, path, variant)
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     model = mapping.get("model")
@@ -48,6 +37,30 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
+
+
+def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
+    """Return what the file's `get_config` returns, as plain dicts."""
+    spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
+    if spec is None:
+        raise UserError(f"configuration file {path!r} is not Python; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        settings = module.get_config(variant) if variant else module.get_config()
+        mapping = plain(_in_file_order(settings))
+    except UserError:
+        raise
+    except RecursionError as error:
+        raise UserError(f"configuration {config_path!r} cannot be read: it contains itself, or calls itself") from error
+    except ValueError as error:
+        raise UserError(f"configuration {config_path!r}: {error}") from error
+    except (Exception, SystemExit) as error:  # the file is a program of the user and may fail in any way
+        raise UserError(f"configuration {config_path!r} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(mapping, dict):
+        kind = type(settings).__name__
+        raise UserError(f"configuration {config_path!r}: get_config() returns {kind}; return a ConfigDict or a dict")
+    return mapping
 
 
 def _open_stages(mapping: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
       formats: {task: its example format}.
 
     Raises:
-      UserError: the encoder has a position table that is shorter.
+      UserError: the encoder has a position table that is shorter, or a row cannot hold a whole example.
     """
     longest, limit = 0, model.max_positions
     for index, stage in enumerate(stages):
@@ -37,6 +37,11 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
                     if tokens == stage.seq_len
                     else f"{row}={stage.seq_len} allows examples of {tokens} tokens in tasks.{name}, and "
                     f"model.max_positions={limit}; set {bound}, or lower {row}"
+                )
+            if tokens < (shortest := formats[name].shortest):
+                raise UserError(
+                    f"stages.{index}.seq_len={stage.seq_len} leaves {tokens} tokens for an example of tasks.{name}, which "
+                    f"has at least {shortest}; raise stages.{index}.seq_len or tasks.{name}.examples.max_tokens"
                 )
             longest = max(longest, tokens)
     return longest

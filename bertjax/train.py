@@ -96,6 +96,7 @@ def run(
         for sink in (elapsed, heartbeat):
             writer.add(sink)
         locks.push(lambda kind, *_: heartbeat.beat(state="failed") if kind else None)
+        processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         feeds = processes.together(lambda: _open(config))
@@ -273,6 +274,8 @@ def main(argv: list[str] | None = None) -> int:
     args, overrides = config_file.parse(parser, argv)
     if args.seeds < 0:
         raise UserError(f"--seeds={args.seeds} must be 1 or more")
+    if args.workdir == "":
+        raise UserError("--workdir is empty; name a folder, or leave the flag out")
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)

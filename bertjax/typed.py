@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +26,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
       unions: functions from the `kind` of a mapping to its class.
 
     Raises:
-      UserError: an unknown key (with the nearest known one) or a value of the wrong type.
+      UserError: an unknown key (with the nearest known one), a value of the wrong type, or a number that is not finite.
     """
     origin = typing.get_origin(expected)
     if origin is types.UnionType:  # X | None
@@ -41,13 +42,23 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
     if origin is dict:
         item = typing.get_args(expected)[1]
         return {key: build(item, entry, _join(path, key), unions) for key, entry in _mapping(path, value).items()}
-    if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(path, value)
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise _wrong_type(
             path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, "text")
         )
     return value
+
+
+def _finite(path: str, value: int | float) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise UserError(f"{path}={str(value)[:20]} is not a finite number; correct it")
+    return number
 
 
 def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
@@ -120,12 +131,15 @@ def _nearest(key: str, known: set[str]) -> str:
 def _mapping(path: str, value: Any) -> Mapping:
     if not isinstance(value, Mapping):
         raise _wrong_type(path, value, "settings by name")
+    for key in value:
+        if not isinstance(key, str):
+            raise UserError(f"{path or 'the configuration'} has the name {key!r}; names of settings are texts")
     return value
 
 
 def _wrong_type(path: str, value: Any, expected: str) -> UserError:
     kind = "nothing" if isinstance(value, types.NoneType) else type(value).__name__
-    return UserError(f"{path}={quoted(value)} is {kind}; it must be {expected}")
+    return UserError(f"{path or 'the configuration'}={quoted(value)} is {kind}; it must be {expected}")
 
 
 def _index(items: list, key: str, path: str) -> int:
@@ -139,5 +153,5 @@ def _index(items: list, key: str, path: str) -> int:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text

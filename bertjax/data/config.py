@@ -133,6 +133,8 @@ class DataConfig:
             raise UserError(f"data.heldout_share={self.heldout_share} must be between 0 and 1")
         if not 0.0 < self.share <= 1.0:
             raise UserError(f"data.share={self.share} must be above 0 and at most 1; 1 uses all training documents")
+        if self.overfit not in (0, 1):
+            raise UserError(f"data.overfit={self.overfit} must be 1, which repeats the first batch, or 0")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
         if self.sources and self.corpus != DataConfig.corpus:

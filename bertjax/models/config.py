@@ -20,6 +20,8 @@ GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
 VOCABULARY_MULTIPLE = 128
+# Ten times the largest vocabulary in use, that of XLM-V (Liang et al., 2023, arXiv 2301.10472).
+LARGEST_VOCABULARY = 10_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +142,11 @@ class EncoderConfig:
         for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups", "global_every"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
+        if not 0 <= self.vocab_size <= LARGEST_VOCABULARY:
+            raise UserError(
+                f"model.vocab_size={self.vocab_size} must be between 1 and {LARGEST_VOCABULARY}, or 0 for that of the "
+                "tokenizer"
+            )
         for field, of_zero in (
             ("embedding_width", "stands for model.width"),
             ("position_offset", "reads the position table from its first row"),
@@ -165,6 +172,9 @@ class EncoderConfig:
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 0 and below 1")
+        for field in ("norm_epsilon", "init_stddev"):
+            if not 0.0 <= getattr(self, field):
+                raise UserError(f"model.{field}={getattr(self, field)} must not be negative")
 
     def _check_positions(self) -> None:
         if self.positions != "learned" and self.position_offset:

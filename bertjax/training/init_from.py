@@ -42,6 +42,12 @@ class Source:
     fingerprint: str
 
 
+def check(workdir: Workdir, name: str) -> None:
+    """Raise UserError unless `init_from` names a model, as far as that shows before the data is prepared."""
+    if name and not _is_resumed(workdir):
+        _ = SavedModel(name).settings
+
+
 def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Source | None:
     """Return the initial weights, or None for random initialization. A run with a checkpoint does not read them.
 
@@ -51,13 +57,17 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
     name = program.config.init_from
     if not name:
         return None
-    if workdir.config.exists() and Checkpoints(workdir.checkpoints).steps():
+    if _is_resumed(workdir):
         try:
             record = read_record(workdir)
         except Untrusted:  # another run, which `check_identity` refuses
             return Source({}, name)
         return Source({}, record.identity.get("init_from", "") if record.config.init_from == name else name)
     return read(program, tokenizer)
+
+
+def _is_resumed(workdir: Workdir) -> bool:
+    return workdir.config.exists() and bool(Checkpoints(workdir.checkpoints).steps())
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Examples
+from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
@@ -42,12 +43,14 @@ class ExampleFormat:
       max_tokens: the most tokens of an example, special tokens included; 0 for as many as a row has room for. Longer
         rows hold several examples, and only examples must fit into the position table of the model.
       labels: names of the labels of every example.
+      shortest: the fewest tokens of a whole example, special tokens included.
       token_settings: names of the settings that are numbers of tokens in an example.
     """
 
     kind: str = dataclasses.field(init=False)
     max_tokens: int = dataclasses.field(default=0, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ()
+    shortest: ClassVar[int] = 1 + special_tokens(1)
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     def __post_init__(self):

@@ -100,6 +100,7 @@ class PairFormat(TextFormat):
     """
 
     trim: str = "random_end"
+    shortest: ClassVar[int] = 2 + special_tokens(2)
     relations: ClassVar[tuple[int, ...]]
     # How a B from elsewhere is found.
     places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another, DISTANT: in_the_same}
@@ -141,8 +142,8 @@ class PairFormat(TextFormat):
             hold a pair.
         """
         room, documents, pairs = seq_len - special_tokens(2), len(split.documents) - 1, 0
-        if room < 2:
-            raise UserError(f"seq_len={seq_len} cannot hold a sentence pair; use at least {2 + special_tokens(2)}")
+        if seq_len < self.shortest:
+            raise UserError(f"seq_len={seq_len} cannot hold a sentence pair; use at least {self.shortest}")
         if RANDOM in self.relations and documents < 2:
             raise UserError(
                 f"sentence pairs need at least two documents and there is {documents}; "

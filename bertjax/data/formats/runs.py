@@ -44,8 +44,8 @@ class RunFormat(TextFormat):
           UserError: `seq_len` cannot hold a token.
         """
         room = seq_len - special_tokens(1)
-        if room < 1:
-            raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {1 + special_tokens(1)}")
+        if seq_len < self.shortest:
+            raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {self.shortest}")
         make = self._at_sentences if self.cut == "sentences" else self._at_tokens
         for ranges in make(split, room):
             yield Block(ranges, lost_tokens=0, repeated_tokens=0)

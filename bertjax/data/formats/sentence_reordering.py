@@ -40,6 +40,7 @@ class SentenceReordering(TextFormat):
 
     kind: str = dataclasses.field(init=False, default="sentence_reordering")
     labels: ClassVar[tuple[str, ...]] = ("permutation",)
+    shortest: ClassVar[int] = 1 + special_tokens(MOST_SEGMENTS)
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """Yield one pass; `ranges` int64 [E, 7]: start and stop of each segment in the example's order, and the label.
@@ -48,10 +49,8 @@ class SentenceReordering(TextFormat):
           UserError: `seq_len` cannot hold a token.
         """
         room = seq_len - special_tokens(MOST_SEGMENTS)
-        if room < 1:
-            raise UserError(
-                f"seq_len={seq_len} cannot hold three segments; use at least {1 + special_tokens(MOST_SEGMENTS)}"
-            )
+        if seq_len < self.shortest:
+            raise UserError(f"seq_len={seq_len} cannot hold three segments; use at least {self.shortest}")
         for block in DocSentences(cut="sentences").blocks(split, room + special_tokens(1), seed):
             start, stop, _ = block.ranges.T
             # A copy has its own memory maps, so that the pages read for a block are freed after it.

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -29,12 +30,17 @@ class Workdir:
         """Return the workdir at a path, which need not exist.
 
         Raises:
-          UserError: it is a URL of a kind that is not known.
+          UserError: the path cannot be the name of a folder, or is a URL of a kind that is not known.
         """
+        name = os.fspath(path)
+        if re.search(r"[\x00-\x1f\x7f]", name):
+            raise UserError(f"workdir {name!r} has control characters; choose another name")
+        if re.match(r"\w+:/[^/]", name):
+            raise UserError(f"workdir {name} has one slash after its scheme; write {name.replace(':/', '://', 1)}")
         try:
             return cls(epath.Path(path).expanduser())
         except KeyError as error:
-            raise UserError(f"workdir {path} is on unknown storage; use a folder, gs:// or s3://") from error
+            raise UserError(f"workdir {name} is on unknown storage; use a folder, gs:// or s3://") from error
 
     @property
     def config(self) -> epath.Path:
