@@ -26,7 +26,8 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     """
     path, _, variant = config_path.partition(":")
     if not Path(path).is_file():
-        raise UserError(f"configuration file {path!r} does not exist; choose a file in configs/, or write your own")
+        state = "is not a file" if Path(path).is_dir() else "does not exist"
+        raise UserError(f"configuration file {path!r} {state}; choose a file in configs/, or write your own")
     mapping = _settings(config_path, path, variant)
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))

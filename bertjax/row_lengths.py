@@ -40,8 +40,8 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
                 )
             if tokens < (shortest := formats[name].shortest):
                 raise UserError(
-                    f"stages.{index}.seq_len={stage.seq_len} leaves {tokens} tokens for an example of tasks.{name}, which "
-                    f"has at least {shortest}; raise stages.{index}.seq_len or tasks.{name}.examples.max_tokens"
+                    f"stages.{index}.seq_len={stage.seq_len} leaves {tokens} tokens for an example of tasks.{name}, "
+                    f"which has at least {shortest}; raise it, or tasks.{name}.examples.max_tokens"
                 )
             longest = max(longest, tokens)
     return longest

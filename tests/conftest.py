@@ -50,6 +50,23 @@ def flags(tmp_path_factory) -> list[str]:
     return [f"--config={runs.CONFIG}", f"--config.data.corpus={corpus}", f"--config.data.store={folder / 'stores'}"]
 
 
+@pytest.fixture
+def refused(flags, tmp_path, capsys):
+    """refused(*flags) -> the line with which a command ends; the workdir is new, and must not have begun."""
+
+    def refuse(*more: str) -> str:
+        capsys.readouterr()
+        code = runs.call(*flags, f"--workdir={tmp_path / 'run'}", *more)
+        output = capsys.readouterr()
+        assert code == 2, output.err
+        assert output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
+        assert "Traceback" not in output.err + output.out and len(output.err) < 800, output.err
+        assert not (tmp_path / "run" / "config.json").exists()
+        return output.err
+
+    return refuse
+
+
 @pytest.fixture(scope="session")
 def undisturbed(flags, tmp_path_factory) -> Path:
     """Workdir of such a run that nothing disturbed. Not to be written to."""

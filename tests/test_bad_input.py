@@ -12,23 +12,6 @@ from tests import runs
 JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
 
 
-@pytest.fixture
-def refused(flags, tmp_path, capsys):
-    """refused(*flags) -> the line; the workdir is new, and must not have begun."""
-
-    def refuse(*more: str) -> str:
-        capsys.readouterr()
-        code = runs.call(*flags, f"--workdir={tmp_path / 'run'}", *more)
-        output = capsys.readouterr()
-        assert code == 2, output.err
-        assert output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
-        assert "Traceback" not in output.err + output.out
-        assert not (tmp_path / "run" / "config.json").exists()
-        return output.err
-
-    return refuse
-
-
 def _corpus(path: Path, content: bytes | str) -> str:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return f"--config.data.corpus={path}"
@@ -50,41 +33,6 @@ def test_corpus(refused, tmp_path, name, content, complaints):
     error = refused(_corpus(tmp_path / name, content))
     assert all(complaint in error for complaint in complaints), error
     assert (tmp_path / name).exists()
-
-
-@pytest.mark.parametrize(
-    "flag, complaints",
-    [
-        ("--config.data.corpus=nowhere.txt", ["'nowhere.txt' does not exist"]),
-        ("--config.data.share=0", ["data.share=0.0 must be above 0 and at most 1"]),
-        ("--config.data.share=1.01", ["data.share=1.01 must be above 0 and at most 1"]),
-        ("--config.data.smoothing=-0.3", ["data.smoothing=-0.3 must be between 0 and 1"]),
-        ("--config.data.smoothing=0.7", ["data.smoothing=0.7 has no effect on one corpus", "data.sources"]),
-        ("--config.data.workers=-1", ["data.workers=-1", "one process per core"]),
-        ("--config.data.on_bad_document=ignore", ["data.on_bad_document='ignore'", "stop, skip"]),
-        ("--config.data.corpus=embedded:xx", ["embedded:xx", "en, ko"]),
-        ("--config.optimizer.learning_rat=1", ["'optimizer.learning_rat'", "did you mean 'learning_rate'?"]),
-        ("--config.stages.0.steps=many", ["stages.0.steps='many'", "an integer"]),
-        ("--config.model.dropout=high", ["model.dropout='high'", "a number"]),
-        ("--config.model=3", ["model=3", "settings by name"]),
-        ("--config.stages.0.seq_len=64", ["stages.0.seq_len=64", "model.max_positions=32"]),
-        ("--config.model.width=33", ["model.width=33", "model.heads=2"]),
-        ("--config.stages.0.steps=5", ["optimizer.warmup_steps=5", "5 steps"]),
-        ("--config.optimizer.frozen=['encoder/embedings']", ["optimizer.frozen.0", "encoder/embeddings/"]),
-        ("--config.runtime.mesh.fsdp=5", ["fsdp=5", "devices"]),
-        ("--config.model.vocab_size=30522", ["model.vocab_size=30522", "400"]),
-        ("--config.tasks.toy.objective.kind=mlmm", ["objective.kind='mlmm'", "mlm"]),
-        ("--config.tasks.toy.objective.kind=no.such:Thing", ["no.such:Thing", "PYTHONPATH"]),
-        ("--config=nowhere.py", ["'nowhere.py' does not exist"]),
-        ("--config=configs/tiny.py:huge", ["unknown variant 'huge'", "smoke"]),
-        ("--steps=3", ["unknown flag '--steps=3'"]),
-        ("--optimizer.learning_rate=1", ["did you mean --config.optimizer.learning_rate=1?"]),
-        ("--config.seed", ["--config.seed=VALUE"]),
-    ],
-)
-def test_configuration(refused, flag, complaints):
-    error = refused(flag)
-    assert all(complaint in error for complaint in complaints), error
 
 
 def test_a_batch_that_devices_do_not_divide(flags, tmp_path, monkeypatch):

@@ -133,6 +133,8 @@ class DataConfig:
             raise UserError(f"data.heldout_share={self.heldout_share} must be between 0 and 1")
         if not 0.0 < self.share <= 1.0:
             raise UserError(f"data.share={self.share} must be above 0 and at most 1; 1 uses all training documents")
+        if not self.corpus:
+            raise UserError("data.corpus is empty; name a file, a folder or another corpus")
         if self.overfit not in (0, 1):
             raise UserError(f"data.overfit={self.overfit} must be 1, which repeats the first batch, or 0")
         if self.workers is not None and self.workers < 0:

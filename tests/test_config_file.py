@@ -1,0 +1,182 @@
+"""Configuration files: the shipped ones, overrides, earlier names, and flags."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from bertjax import renames
+from bertjax.config import from_dict, to_dict
+from bertjax.config_file import add_flags, load, parse, short_name
+from bertjax.data.formats import FORMATS
+from bertjax.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = [
+    *(("tiny", variant) for variant in ("", "smoke", "chars", "ko")),
+    *(("bert_large", variant) for variant in ("", "smoke", "splash")),
+    *(
+        (name, variant)
+        for name in (
+            "bert_base",
+            "bert_lamb",
+            "spanbert",
+            "modern",
+            "ernie",
+            "ernie2",
+            "structbert",
+            "stacking",
+            "causal",
+        )
+        for variant in ("", "smoke")
+    ),
+    *(("roberta_base", variant) for variant in ("", "smoke", "large")),
+    *(("albert_base", variant) for variant in ("", "smoke", "large", "xlarge", "xxlarge")),
+    *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),
+    *(("xlnet", variant) for variant in ("", "smoke", "base")),
+]
+
+
+def path_of(name: str, variant: str = "") -> str:
+    return f"{ROOT / 'configs' / name}.py" + (f":{variant}" if variant else "")
+
+
+def test_every_shipped_file_is_tested():
+    of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_init_from.py
+    assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
+
+
+@pytest.mark.parametrize("name, variant", SHIPPED)
+def test_shipped_configurations_come_back_from_json(name, variant):
+    config = load(path_of(name, variant))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_epochs_replace_steps_of_the_file_and_of_overrides(tmp_path):
+    (tmp_path / "a.py").write_text("def get_config():\n  return {'stages': [{'epochs': 2.0, 'steps': 7, 'batch': 5}]}")
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=500"]).stages
+    assert (stage.steps, stage.batch) == (None, 5)
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=20000", "stages.0.epochs=0"]).stages
+    assert stage.steps == 20_000
+
+
+def test_tasks_are_in_the_order_of_the_file():
+    """A ConfigDict lists its keys sorted."""
+    config = load("configs/ernie2.py:smoke")
+    names = ["knowledge", "capitals", "document", "reordering", "distance"]
+    assert list(config.tasks) == names and config.task_name == "knowledge"
+    assert list(from_dict(json.loads(json.dumps(to_dict(config)))).tasks) == names
+
+
+def test_the_kind_of_a_tokenizer_is_a_setting_like_any_other():
+    tokenizer = load("configs/tiny.py:smoke", ["data.tokenizer.kind=bpe"]).data.tokenizer
+    assert (tokenizer.kind, tokenizer.vocab_size) == ("bpe", 2000)
+
+
+def test_a_kind_is_chosen_before_its_settings():
+    masking = ["tasks.bert.objective.masking.rate=0.2", "tasks.bert.objective.masking.kind=spans"]
+    examples = ["tasks.bert.examples.cut=sentences", "tasks.bert.examples.kind=full_sentences"]
+    task = load("configs/tiny.py", [*masking, *examples, "tasks.bert.objective.kind=mlm"]).task
+    assert (task.objective.masking.kind, task.objective.masking.rate) == ("spans", 0.2)
+    assert (task.examples.kind, task.examples.cut) == ("full_sentences", "sentences")
+
+
+def test_overrides_are_applied_to_the_file():
+    overrides = [
+        "seed=5",
+        "stages.0.steps=700",
+        "optimizer.learning_rate=1",
+        "model.preset=mini",
+        "data.corpus=a/b.txt",
+    ]
+    config = load(path_of("tiny"), overrides)
+    assert (config.seed, config.stages[0].steps, config.optimizer.learning_rate) == (5, 700, 1.0)
+    assert (config.model.layers, config.model.max_positions, config.data.corpus) == (4, 32, "a/b.txt")
+
+
+@pytest.mark.parametrize(
+    "objective, kind",
+    [
+        ("mlm", "full_sentences"),
+        ("mlm", "doc_sentences"),
+        ("bert", "sentence_pairs"),
+        ("sentence_order", "sentence_order"),
+        ("sentence_structure", "sentence_structure"),
+    ],
+)
+def test_the_examples_are_chosen_by_their_kind(objective, kind):
+    config = load(path_of("tiny"), [f"tasks.bert.objective.kind={objective}", f"tasks.bert.examples.kind={kind}"])
+    assert type(config.task.examples) is FORMATS.class_of(kind)
+    assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_settings_are_read_under_their_earlier_names(monkeypatch):
+    monkeypatch.setattr(renames, "KEYS", {"model.depth": "layers", "tasks.*.share": "weight", "stages.*.rows": "batch"})
+    old = {"model": {"depth": 2}, "tasks": {"share": {"share": 0.5}}, "stages": [{"rows": 8, "steps": 20_000}]}
+    new = {"model": {"layers": 2}, "tasks": {"share": {"weight": 0.5}}, "stages": [{"batch": 8, "steps": 20_000}]}
+    assert renames.current(old) == new and from_dict(old) == from_dict(new)
+
+
+@pytest.mark.parametrize("every, layers", [(1, []), (2, [0, 2, 4])])
+def test_the_earlier_init_every_is_read_as_a_list_of_layers(every, layers):
+    old = {"init_every": every, "init_from": "teacher", "model": {"layers": 3}}
+    assert renames.current(old) == {"init_layers": layers, "init_from": "teacher", "model": {"layers": 3}}
+    assert from_dict(old).init_layers == tuple(layers)
+
+
+def test_a_kind_is_read_under_its_earlier_name():
+    task = {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text", "text": "one"}}
+    config = from_dict({"tasks": {"a": task}})
+    assert to_dict(config)["tasks"]["a"]["examples"]["kind"] == "labeled_text"
+    assert config.task.examples.text == "one"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("def get_config(:", "cannot be read"),
+        ("", "cannot be read"),
+        ("def get_config(variant=''):\n    raise ValueError('no variant x; there are a and b')", "no variant x; there"),
+    ],
+)
+def test_broken_files(tmp_path, text, message):
+    (tmp_path / "broken.py").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load(f"{tmp_path / 'broken.py'}:x")
+
+
+def test_missing_files_and_variants():
+    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a file in configs/"):
+        load("no/such.py")
+    with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke, chars or ko$"):
+        load(path_of("tiny", "smokee"))
+
+
+@pytest.mark.parametrize(
+    "path, overrides, name",
+    [
+        ("configs/tiny.py", [], "tiny"),
+        ("configs/tiny.py:smoke", [], "tiny-smoke"),
+        ("configs/tiny.py:smoke", ["seed=1", "optimizer.learning_rate=1e-3"], "tiny-smoke-seed=1-learning_rate=1e-3"),
+        ("configs/tiny.py", ["runtime.workers=2", "eval.rows=100"], "tiny"),
+        ("configs/tiny.py", ["data.corpus=my/texts *.txt"], "tiny-corpus=my_texts_.txt"),
+    ],
+)
+def test_the_default_name_of_a_workdir(path, overrides, name):
+    assert short_name(path, overrides) == name
+
+
+def test_flags():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser)
+    args, overrides = parse(parser, ["--config=a.py:b", "--config.seed=1", "--config.stages.0.steps=5"])
+    assert (args.config, overrides) == ("a.py:b", ["seed=1", "stages.0.steps=5"])
+    for flag, message in {
+        "--workdri=x": "unknown flag '--workdri=x'; see --help",
+        "--stages.0.steps=5": "unknown flag '--stages.0.steps=5'; did you mean --config.stages.0.steps=5?",
+    }.items():
+        with pytest.raises(UserError) as error:
+            parse(parser, ["--config=a.py", flag])
+        assert str(error.value) == message
