@@ -1,5 +1,6 @@
 """The versions of bertjax and its libraries: recorded at every start, compared with the last start and among hosts."""
 
+import functools
 import logging
 import subprocess
 from collections.abc import Sequence
@@ -28,9 +29,10 @@ def versions() -> dict[str, str]:
     }
 
 
+@functools.cache
 def installed() -> dict[str, str]:
     """Return {distribution: version} of everything that this Python can import, as `pip freeze` lists it."""
-    found = {each.name: each.version for each in metadata.distributions() if each.name}
+    found = {each.name: each.version for each in metadata.distributions() if each.name}  # reads hundreds of files
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

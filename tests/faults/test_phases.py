@@ -1,0 +1,189 @@
+"""Faults in each phase of a run: it ends with the bits of a run that nothing disturbed, or in one line with its code.
+
+All runs in this process share one program, which is compiled once.
+"""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tenacity
+
+from bertjax import storage, train
+from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
+from tests import runs
+from tests.faults import injection
+
+pytestmark = pytest.mark.slow
+
+STEPS = 12
+SHORT = [f"--config.stages.0.steps={STEPS}", "--config.eval.every=6", "--config.runtime.save_every=4"]
+
+# Signals to one process, and the exit code of the start that got it.
+STOPS = {"start": STOPPED, "prepare": STOPPED, "restore": STOPPED, "step": STOPPED, "evaluation": STOPPED}
+STOPS |= {"save": STOPPED, "export": FINISHED}
+# Kills in a step and during a save are in test_stops.py and test_adversity.py, at many moments.
+KILLS = ("start", "prepare", "restore", "evaluation", "export")
+# Errors of files: what is written, the error, the exit code of the start, and a part of the line if it is not 0.
+WRITES = {
+    ("start", "ENOSPC"): (".config.json", errno.ENOSPC, FAILED, "No space left on device"),
+    ("start", "EIO"): (".config.json", errno.EIO, STOPPED, "Input/output error"),
+    ("start", "403"): (".config.json", errno.EACCES, FAILED, "Permission denied"),
+    ("prepare", "ENOSPC"): ("stores", errno.ENOSPC, FAILED, "No space left on device"),
+    ("prepare", "EIO"): ("stores", errno.EIO, STOPPED, "Input/output error"),
+    ("prepare", "403"): ("stores", errno.EACCES, BAD_INPUT, "Permission denied"),
+    ("step", "ENOSPC"): ("metrics.jsonl", errno.ENOSPC, FINISHED, ""),
+    ("step", "EIO"): ("metrics.jsonl", errno.EIO, FINISHED, ""),
+    ("step", "403"): ("metrics.jsonl", errno.EACCES, FINISHED, ""),
+    ("evaluation", "ENOSPC"): ("samples.jsonl", errno.ENOSPC, FINISHED, ""),
+    ("evaluation", "EIO"): ("samples.jsonl", errno.EIO, FINISHED, ""),
+    ("evaluation", "403"): ("samples.jsonl", errno.EACCES, FINISHED, ""),
+    ("export", "ENOSPC"): ("bertjax.json", errno.ENOSPC, FAILED, "No space left on device"),
+    ("export", "EIO"): ("bertjax.json", errno.EIO, STOPPED, "Input/output error"),
+    ("export", "403"): ("bertjax.json", errno.EACCES, FAILED, "Permission denied"),
+}
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict:
+    """The programs of the runs of this file by their configuration."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def one_program(programs, monkeypatch):
+    """Let every run of a configuration use the program that the first one compiled."""
+    make = train.Program
+
+    def program_of(config, vocab_size):
+        key = repr((config, vocab_size))
+        if key not in programs:
+            programs[key] = make(config, vocab_size)
+        return programs[key]
+
+    monkeypatch.setattr(train, "Program", program_of)
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+
+
+@pytest.fixture(scope="module")
+def short(flags) -> list[str]:
+    """The command line of a run of twelve steps with two evaluations and three saves, without its workdir."""
+    return [*flags, *SHORT]
+
+
+@pytest.fixture(scope="module")
+def expected(short, tmp_path_factory) -> Path:
+    """Workdir of such a run that nothing disturbed."""
+    workdir = tmp_path_factory.mktemp("expected") / "run"
+    assert runs.call(*short, f"--workdir={workdir}") == FINISHED
+    return workdir
+
+
+@pytest.fixture
+def trains(short, expected, tmp_path, capsys):
+    """A function that runs the command in this process, and asserts its exit code and a part of its one line."""
+    workdir = tmp_path / "run"
+
+    def train_once(code: int = FINISHED, message: str = "", flags: list[str] = short) -> Path:
+        capsys.readouterr()
+        assert runs.call(*flags, f"--workdir={workdir}") == code
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(errors) == bool(message) and all(message in error for error in errors), errors
+        return workdir
+
+    return train_once
+
+
+def assert_equal(workdir: Path, expected: Path) -> None:
+    """Assert equal bits of all weights and all losses of all steps."""
+    assert runs.weights(workdir) == runs.weights(expected)
+    assert runs.losses(workdir) == runs.losses(expected)
+    assert [record["step"] for record in runs.records(workdir / "samples.jsonl")] == [6, 12]
+
+
+def with_own_store(flags: list[str], folder: Path) -> list[str]:
+    """Return the flags with a folder for stores in which nothing is prepared yet."""
+    return [*flags, f"--config.data.store={folder / 'stores'}"]
+
+
+@pytest.mark.parametrize("phase", STOPS)
+def test_sigterm(phase, short, trains, expected, tmp_path):
+    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+    with injection.at(phase, lambda: signal.raise_signal(signal.SIGTERM)):
+        workdir = trains(STOPS[phase], flags=flags)
+    trains(flags=flags)
+    assert_equal(workdir, expected)
+
+
+@pytest.mark.parametrize("phase", KILLS)
+def test_kill_9(phase, short, trains, expected, tmp_path):
+    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+    command = [sys.executable, "-m", "tests.faults.injection", phase, "--platform=cpu", *flags]
+    done = subprocess.run([*command, f"--workdir={tmp_path / 'run'}"], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    workdir = trains(flags=flags)
+    assert_equal(workdir, expected)
+
+
+@pytest.mark.parametrize("phase, fault", WRITES)
+def test_a_file_that_cannot_be_written(phase, fault, short, trains, expected, tmp_path):
+    part, error, code, message = WRITES[phase, fault]
+    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+    with injection.failing_writes(part, error, times=1000 if code else 1):
+        workdir = trains(code, message, flags)
+    trains(flags=flags)
+    assert_equal(workdir, expected)
+
+
+SAVES = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "403": errno.EACCES, "503": errno.ETIMEDOUT}
+
+
+@pytest.mark.parametrize("fault", SAVES)
+def test_a_save_that_fails_once(fault, trains, expected):
+    def fail() -> None:
+        raise OSError(SAVES[fault], os.strerror(SAVES[fault]))
+
+    with injection.at("save", fail):
+        workdir = trains()
+    assert_equal(workdir, expected)
+
+
+# Hours by which the clock jumps, in each phase.
+CLOCKS = {"start": -24.0, "restore": 24.0, "step": -24.0, "evaluation": 24.0, "save": -24.0, "export": -24.0}
+
+
+@pytest.mark.parametrize("phase", CLOCKS)
+def test_a_clock_that_jumps(phase, trains, expected, monkeypatch):
+    read_clock = time.time
+    jumped = lambda: read_clock() + 3600.0 * CLOCKS[phase]  # noqa: E731
+    with injection.at(phase, lambda: monkeypatch.setattr(time, "time", jumped)):
+        workdir = trains()
+    monkeypatch.setattr(time, "time", read_clock)
+    assert_equal(workdir, expected)
+    assert all(0.0 <= seconds < 600.0 for seconds in json.loads((workdir / "elapsed.json").read_text()))
+
+
+def test_torn_lines_of_all_logs(trains, expected):
+    with injection.at("step", lambda: signal.raise_signal(signal.SIGTERM)):
+        workdir = trains(STOPPED)
+    logs = sorted(path for path in workdir.iterdir() if path.suffix == ".jsonl" or path.name == "elapsed.json")
+    assert {"metrics.jsonl", "samples.jsonl", "starts.jsonl", "elapsed.json"} <= {path.name for path in logs}
+    for path in logs:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write('{"step": 9, "tor')
+    trains()
+    assert_equal(workdir, expected)
+
+
+def test_an_export_that_is_half_written_or_altered(trains, expected):
+    workdir = trains()
+    for damage in (injection.flip_a_bit, lambda path: path.write_bytes(path.read_bytes()[:100]), os.remove):
+        damage(workdir / "export" / "model.safetensors")
+        trains()
+        assert_equal(workdir, expected)
