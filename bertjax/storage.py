@@ -18,6 +18,7 @@ from typing import IO, TypeVar
 
 import tenacity
 from etils import epath
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
@@ -204,20 +205,76 @@ def names_in(folder: epath.PathLike) -> list[str]:
       Unavailable: it could not be listed for a minute.
       StorageError: it cannot be listed.
     """
+    return retry(lambda: list_names(folder), folder)
+
+
+def list_names(folder: epath.PathLike) -> list[str]:
+    """Return what `names_in` returns, after one attempt, whose errors are those of the file system."""
     try:
-        return sorted(retry(lambda: _names_in(os.fspath(folder)), folder))
-    except (MissingFile, NotADirectoryError):
+        if not is_remote(folder):
+            return sorted(os.listdir(folder))
+        store, place = _store_of(folder)
+        if store is None:
+            return sorted(path.name for path in epath.Path(folder).iterdir())
+        store.invalidate_cache()  # gcsfs keeps listings without expiry
+        return sorted(PurePosixPath(path).name for path in store.ls(place, detail=False))
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _names_in(folder: str) -> list[str]:
-    if not is_remote(folder):
-        return os.listdir(folder)
-    with contextlib.suppress(ImportError):  # without fsspec's package for this store, TensorFlow reaches it
-        store, place = url_to_fs(folder)
-        store.invalidate_cache()  # gcsfs keeps listings without expiry
-        return [PurePosixPath(path).name for path in store.ls(place, detail=False)]
-    return [path.name for path in epath.Path(folder).iterdir()]
+def create(path: epath.PathLike, content: bytes) -> bool:
+    """Write a remote file unless it exists, in one step where the store can: S3 and Google Cloud Storage can.
+
+    Returns:
+      Whether it was written.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    with storage_errors(path):
+        store, place = _store_of(path)
+        if store is None:
+            write_bytes(path, content)
+            return True
+        try:
+            store.pipe_file(place, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
+def read_now(path: epath.PathLike) -> bytes:
+    """Return the content of a remote file as it is now; empty without the file."""
+    with storage_errors(path):
+        store, place = _store_of(path)
+        try:
+            if store is None:
+                return epath.Path(path).read_bytes()
+            store.invalidate_cache()
+            return store.cat_file(place)
+        except FileNotFoundError:
+            return b""
+
+
+def modified(path: epath.PathLike) -> float | None:
+    """Return when a remote file was written, in seconds of the clock of its store; None if the store does not tell."""
+    with storage_errors(path):
+        store, place = _store_of(path)
+        if store is None:
+            return None
+        store.invalidate_cache()
+        try:
+            return store.modified(place).timestamp()
+        except (NotImplementedError, AttributeError, KeyError):
+            return None
+
+
+def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
+    """Return fsspec's file system of a URL and the path in it; None if TensorFlow alone reaches it."""
+    try:
+        return url_to_fs(os.fspath(path))
+    except ImportError:
+        return None, ""
 
 
 @contextlib.contextmanager
@@ -300,6 +357,7 @@ def lock_or_fail(path: Path, busy: str) -> Iterator[None]:
 
     Raises:
       Busy: another process holds it; `busy` is the message.
+      UserError: the file system has no locks.
     """
     with _lock_file(path) as lock:
         with storage_errors(path):
@@ -317,6 +375,26 @@ def _lock_file(path: Path) -> IO[str]:
 def _try(lock: IO[str]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            kind, mount = file_system_of(lock.name)
+            raise UserError(
+                f"{lock.name} cannot be locked: the file system at {mount} ({kind}) has no locks ({error.strerror}); "
+                "mount it with them (Lustre: -o flock, NFS: a running lock daemon), or use another folder"
+            ) from error
+        raise
     return True
+
+
+def file_system_of(path: epath.PathLike) -> tuple[str, str]:
+    """Return the kind of the file system that a local path is on, such as `ext4` or `fuse.gcsfuse`, and its mount."""
+    place = Path(path).absolute()
+    try:
+        lines = Path("/proc/mounts").read_text().splitlines()
+    except OSError:  # not Linux
+        return "unknown", "/"
+    mounts = [(mount.replace("\\040", " "), kind) for _, mount, kind, *_ in map(str.split, lines)]
+    mount, kind = max((one for one in mounts if place.is_relative_to(one[0])), key=lambda one: len(Path(one[0]).parts))
+    return kind, mount

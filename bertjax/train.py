@@ -36,6 +36,7 @@ from bertjax.training.run import record, versions
 from bertjax.training.run.checkpoint import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.lease import Lease
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
@@ -89,9 +90,9 @@ def run(
     processes.check_started()
     files = Workdir.at(workdir)
     with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
-        processes.on_writer(lambda: _claim(files, longer, locks))
+        lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
         versions.check(files, other_versions)
-        writer = locks.enter_context(LogWriter(processes.is_writer()))
+        writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         elapsed, heartbeat = processes.together(lambda: Elapsed(files.elapsed)), Heartbeat(files.heartbeat)
         for sink in (elapsed, heartbeat):
             writer.add(sink)
@@ -107,7 +108,7 @@ def run(
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _record_run(files, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
-        loop = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, writer, heartbeat, profile)
+        loop = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, writer, heartbeat, lock, profile)
         trained = loop.run()
         heartbeat.beat(trained.step, "stopped" if trained.evaluation is None else "exporting")
         if trained.evaluation is None:
@@ -116,6 +117,7 @@ def run(
         params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
         settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
         model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
+        processes.on_writer(lock.verify if lock else lambda: None)
         processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
         heartbeat.beat(state="finished")
         return Summary(trained.step, True, figures, Path(files.root))
@@ -150,10 +152,11 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     return summary, spread
 
 
-def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> None:
-    locks.enter_context(files.locked())
+def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | None:
+    lock = locks.enter_context(files.locked())
     if longer and not storage.exists(files.config):
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
+    return lock
 
 
 def _open(config: Config) -> Feeds:

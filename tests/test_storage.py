@@ -128,6 +128,26 @@ def test_waiting_for_a_lock(holder, monkeypatch, capsys):
     assert capsys.readouterr().err == "waiting\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EWOULDBLOCK, Busy, "^in use$"),
+        (errno.EACCES, Busy, "^in use$"),
+        (errno.ENOLCK, UserError, r"cannot be locked: the file system at /\S* \(\w+\) has no locks \(No locks"),
+        (errno.ENOTSUP, UserError, "has no locks .*Lustre: -o flock"),
+        (errno.ESTALE, StorageError, "Stale file handle"),
+    ],
+)
+def test_only_a_lock_that_is_held_is_busy(tmp_path, monkeypatch, number, kind, message):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage.fcntl, "flock", flock)
+    with pytest.raises(kind, match=message):
+        with storage.lock_or_fail(tmp_path / "lock", "in use"):
+            pass
+
+
 def test_errors_of_a_disk(tmp_path):
     (tmp_path / "file").touch()
     for below in (tmp_path / "file" / "x", tmp_path / "missing" / "x"):

@@ -20,6 +20,7 @@ from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.lease import Lease
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
@@ -69,6 +70,7 @@ class Loop:
       elapsed: wall time of all starts of the run.
       writer: writes the logs.
       heartbeat: reports what the run does.
+      lock: the lock of the workdir, if this process holds one that can be lost.
       profile: steps to trace.
     """
 
@@ -83,10 +85,12 @@ class Loop:
         elapsed: Elapsed,
         writer: LogWriter,
         heartbeat: Heartbeat,
+        lock: Lease | None = None,
         profile: range | None = None,
     ):
         self._program, self._feeds = program, feeds
         self._meta, self._should_stop = meta, should_stop
+        self._lock = lock
         self._elapsed, self._heartbeat, self._trace = elapsed, heartbeat, Trace(profile, workdir.profile)
         self._runtime, self._timetable = program.config.runtime, program.timetable
         self._checkpoints = Checkpoints(
@@ -119,6 +123,7 @@ class Loop:
 
         Raises:
           RunFailed: too many non-finite steps in a row, or a checkpoint cannot be written.
+          Unavailable: the lock of the workdir is lost.
         """
         step, evaluation = self._start, None
         bar = progress_bar(self._timetable.steps, self._start, disable=not processes.is_writer())
@@ -129,6 +134,8 @@ class Loop:
                 self._take(bar, leave=1)
                 self._watchdog.beat()
                 self._heartbeat.beat(step, "training")
+                if self._lock:
+                    self._lock.check()
                 if self._due(self._program.config.eval.every, first, step):
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
@@ -250,6 +257,7 @@ class Loop:
         meta = {"totals": dataclasses.asdict(self._log.totals), **self._meta}
         score = evaluation and evaluation.rank
         self._log.flush()
+        processes.on_writer(self._lock.verify if self._lock else lambda: None)
         for action in (self._checkpoints.settle, lambda: self._checkpoints.save(step, self._state, meta, score)):
             try:
                 with self._log.spending("checkpoint"), self._watchdog.paused():

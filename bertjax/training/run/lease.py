@@ -1,7 +1,15 @@
-"""A lock for object stores, which have none: the holder keeps changing a file to show that it is alive."""
+"""A lock for object stores, which have none: numbered marks, of which the newest one holds.
+
+A process takes the lock by creating the mark with the next number, which only one process can do: S3 and Google Cloud
+Storage create an object only if there is none yet. It then changes its own mark again and again to show that it is
+alive. A holder that finds a newer mark, or cannot change its own for `seconds`, has lost the lock. The number is a
+fencing token (Kleppmann, "How to do distributed locking", 2016): it only grows, since the newest mark stays.
+"""
 
 import contextlib
+import functools
 import logging
+import re
 import threading
 import time
 import uuid
@@ -9,55 +17,173 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.errors import Busy
+from bertjax import storage
+from bertjax.errors import Busy, Unavailable
 
-# Processes that take the lock at the same moment see each other after this share of `seconds`.
+# Processes that take the lock at the same moment see each other after this share of `seconds`, if no store keeps them
+# apart.
 _SETTLING_SHARE = 0.1
+_RENEWALS = 6  # within `seconds`
+_RELEASED = "released"
 
 log = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def lease(path: epath.Path, seconds: float = 20.0) -> Iterator[None]:
-    """Hold a lock file for this process. A file that does not change for longer than `seconds` is of a dead process.
+class Lease:
+    """A lock that this process holds until it is lost or released.
 
-    Clocks of different machines are not compared: a process that finds the file waits and checks whether it changes.
+    Args:
+      path: prefix of the marks, `<path>-00001`, ...
+      number: number of this process's mark.
+      owner: how the content of that mark starts.
+      seconds: time without a renewal after which the lock counts as lost.
+    """
+
+    def __init__(self, path: epath.Path, number: int, owner: str, seconds: float):
+        self._path, self._number, self._owner, self._seconds = path, number, owner, seconds
+        self._renewed = time.monotonic()
+        self._taken = self._ended = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Make sure that this process still holds the lock, as far as it knows; costs nothing.
+
+        Raises:
+          Unavailable: another process has it, or it could not be renewed for too long.
+        """
+        if self._taken:
+            raise Unavailable(
+                f"another run has taken over {self._path.parent}, since this one gave no sign of life for "
+                f"{self._seconds:.0f} s; this one stops, and nothing is saved after its last checkpoint"
+            )
+        if time.monotonic() - self._renewed > self._seconds:
+            raise Unavailable(
+                f"the lock of {self._path.parent} could not be renewed for {self._seconds:.0f} s; run the same command "
+                "again later, to resume from the newest checkpoint"
+            )
+
+    def verify(self) -> None:
+        """Make sure that this process still holds the lock, by reading the marks.
+
+        Raises:
+          Unavailable: see `check`.
+        """
+        with contextlib.suppress(storage.StorageError):  # the thread tries on, and `check` counts its time
+            with storage.storage_errors(self._path):
+                self._look()
+        self.check()
+
+    def release(self) -> None:
+        """Let others take the lock at once. The mark of another process is left alone."""
+        self._ended = True
+        self._wake.set()
+        self._thread.join(self._seconds)
+        with contextlib.suppress(storage.StorageError), storage.storage_errors(self._path):
+            if not self._taken:
+                storage.write_text(_mark(self._path, self._number), _RELEASED)
+
+    def _keep(self) -> None:
+        beats, failures = 0, 0
+        while not self._wake.wait(self._seconds / _RENEWALS) and not self._taken:
+            beats += 1
+            started = time.monotonic()
+            try:
+                with storage.storage_errors(self._path):
+                    self._look()
+                    if not (self._taken or self._ended):
+                        storage.write_text(_mark(self._path, self._number), f"{self._owner} {beats}")
+                        self._renewed, failures = started, 0
+            except Exception as error:  # whatever it is, the thread must live as long as the run
+                failures += 1
+                if failures == 1:
+                    log.warning("the lock of %s cannot be renewed (%s); trying again", self._path.parent, error)
+
+    def _look(self) -> None:
+        number, content = _newest(self._path)
+        self._taken = self._taken or number > self._number or not content.startswith(self._owner)
+
+
+@contextlib.contextmanager
+def lease(path: epath.Path, seconds: float = 60.0) -> Iterator[Lease]:
+    """Hold the lock of a folder for this process. A mark that does not change for 1.5 `seconds` is of a dead process.
+
+    Clocks of different machines are not compared: a process that finds a mark compares its time with that of a file
+    that it writes itself, both of the store's clock, or waits and checks whether the mark changes.
 
     Raises:
-      Busy: a live process holds the file.
+      Busy: a live process holds the lock.
+      StorageError: the folder cannot be read or written.
     """
+    held = Lease(path, *_claim(path, seconds), seconds)
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def _claim(path: epath.Path, seconds: float) -> tuple[int, str]:
+    """Return number and owner of a new mark, which is the newest."""
     owner, in_use = uuid.uuid4().hex, Busy(f"workdir {path.parent} is in use by a live run; wait for it")
-    if before := _read(path):
+    number, content = storage.retry(lambda: _newest(path), path)
+    if content not in ("", _RELEASED) and not _age(path, number) > 1.5 * seconds:
         log.info("%s has the lock of another run; waiting %.0f s to see if it is alive", path.parent, 1.5 * seconds)
         time.sleep(1.5 * seconds)
-        if _read(path) not in ("", before):
+        if storage.retry(lambda: _newest(path), path) not in ((number, content), (number, _RELEASED)):
             raise in_use
-    path.write_text(f"{owner} 0")
-    time.sleep(_SETTLING_SHARE * seconds)
-    if not _read(path).startswith(owner):
+    own = _mark(path, number + 1)
+    first = f"{owner} 0".encode()
+    # An attempt that was repeated may find what an earlier one has written.
+    if not storage.retry(lambda: storage.create(own, first), own) and _content(own) != first.decode():
         raise in_use
-    ended = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(path, owner, seconds / 2, ended), name="lease", daemon=True)
-    keeper.start()
+    if not _is_exclusive(own, first):
+        log.info("%s cannot create a file only if there is none; waiting for other runs that start now", path.parent)
+        time.sleep(_SETTLING_SHARE * seconds)
+    if storage.retry(lambda: _newest(path), path) != (number + 1, first.decode()):
+        raise in_use
+    for earlier in _numbers(path):
+        if earlier <= number:
+            with contextlib.suppress(storage.StorageError), storage.storage_errors(path):
+                _mark(path, earlier).unlink(missing_ok=True)
+    return number + 1, owner
+
+
+def _age(path: epath.Path, number: int) -> float:
+    """Return the seconds since a mark was written, on the clock of the store; 0 if it does not tell."""
+    probe = path.with_name(f"{path.name}-probe-{uuid.uuid4().hex}")
     try:
-        yield
+        storage.retry(lambda: storage.create(probe, b""), probe)
+        now, written = (
+            storage.retry(functools.partial(storage.modified, file), file) for file in (probe, _mark(path, number))
+        )
+    except storage.MissingFile:
+        return 0.0
     finally:
-        ended.set()
-        keeper.join()
-        with contextlib.suppress(OSError):
-            path.unlink()
+        with contextlib.suppress(storage.StorageError), storage.storage_errors(probe):
+            probe.unlink(missing_ok=True)
+    return 0.0 if now is None or written is None else now - written
 
 
-def _keep(path: epath.Path, owner: str, seconds: float, ended: threading.Event) -> None:
-    beats = 0
-    while not ended.wait(seconds):
-        beats += 1
-        with contextlib.suppress(OSError):  # the next write may succeed
-            path.write_text(f"{owner} {beats}")
+def _is_exclusive(mark: epath.Path, content: bytes) -> bool:
+    """Return whether a store refuses to create a file that exists; some take no notice of the condition."""
+    return not storage.retry(lambda: storage.create(mark, content), mark)
 
 
-def _read(path: epath.Path) -> str:
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""
+def _mark(path: epath.Path, number: int) -> epath.Path:
+    return path.with_name(f"{path.name}-{number:05}")
+
+
+def _numbers(path: epath.Path) -> list[int]:
+    marks = (re.fullmatch(rf"{re.escape(path.name)}-(\d{{5}})", name) for name in storage.list_names(path.parent))
+    return [int(mark[1]) for mark in marks if mark]
+
+
+def _newest(path: epath.Path) -> tuple[int, str]:
+    """Return number and content of the newest mark; (0, "") without one."""
+    number = max(_numbers(path), default=0)
+    return number, _content(_mark(path, number)) if number else ""
+
+
+def _content(mark: epath.Path) -> str:
+    return storage.read_now(mark).decode()

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import logging
 import os
 import re
 import tempfile
@@ -16,7 +17,9 @@ from etils import epath
 from bertjax import storage
 from bertjax.errors import UserError
 from bertjax.storage import is_remote
-from bertjax.training.run.lease import lease
+from bertjax.training.run.lease import Lease, lease
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,28 +110,39 @@ class Workdir:
         return self.root / "curves.png"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[Lease | None]:
         """Create the workdir and lock it for this process.
+
+        Returns:
+          The lock, which can be lost on an object store; None on a disk, where it cannot.
 
         Raises:
           Busy: another process has locked it.
           UserError: it cannot be written.
+          Unavailable: its disk or object store does not answer.
         """
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._lock())
+                lock = stack.enter_context(self._lock())
             except OSError as error:
                 what = f"workdir {self.root} cannot be written"
                 raise storage.user_error(error, what, "choose another --workdir") from error
             if not is_remote(self.root):
                 storage.remove_drafts(Path(self.root))
-            yield
+            yield lock
 
-    def _lock(self) -> AbstractContextManager[None]:
+    def _lock(self) -> AbstractContextManager[Lease | None]:
         path = self.root / ".lock"
         if is_remote(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            storage.retry(lambda: self.root.mkdir(parents=True, exist_ok=True), self.root)
             return lease(path)
+        kind, mount = storage.file_system_of(self.root)
+        if kind == "fuse" or kind.startswith("fuse."):
+            log.warning(
+                "workdir %s is on %s (%s): another machine would not see its lock, and files may be written late; on a "
+                "bucket, use its URL (gs://...) as --workdir",
+                *(self.root, mount, kind),
+            )
         busy = f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
         return storage.lock_or_fail(Path(path), busy)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from etils import epath
 
 from bertjax import storage
+from bertjax.training.run.lease import Lease
 
 _SECONDS_BETWEEN_ROUNDS = 0.2
 _SECONDS_BETWEEN_ATTEMPTS = 5.0
@@ -35,10 +36,11 @@ class LogWriter:
 
     Args:
       active: False in processes that write nothing; it then does nothing.
+      lock: the lock of the workdir; nothing is written while it is lost.
     """
 
-    def __init__(self, active: bool = True):
-        self.active = active
+    def __init__(self, active: bool = True, lock: Lease | None = None):
+        self.active, self._lock = active, lock
         self._sinks: list[Sink] = []
         self._changed = threading.Condition()
         self._asked = self._done = 0
@@ -95,6 +97,8 @@ class LogWriter:
         if not everything and time.monotonic() < self._failed.get(sink.path, 0.0):
             return
         try:
+            if self._lock:
+                self._lock.check()
             with storage.storage_errors(sink.path):
                 sink.write(everything)
         except Exception as error:  # whatever it is, it ends no run

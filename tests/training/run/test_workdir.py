@@ -79,10 +79,17 @@ def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket):
 
 
 def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
-    (bucket.root / ".lock").write_text("someone 17")
-    with bucket.locked():
-        assert not (bucket.root / ".lock").read_text().startswith("someone")
-    assert not (bucket.root / ".lock").exists()
+    (bucket.root / ".lock-00003").write_text("someone 17")
+    with bucket.locked() as lock:
+        lock.verify()
+    assert (bucket.root / ".lock-00004").read_text() == "released"
+
+
+def test_a_file_system_of_user_space_is_warned_about(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("bertjax.storage.file_system_of", lambda path: ("fuse.gcsfuse", "/bucket"))
+    with Workdir.at(tmp_path).locked():
+        pass
+    assert "is on /bucket (fuse.gcsfuse): another machine would not see its lock" in caplog.text
 
 
 def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
