@@ -18,6 +18,7 @@ from typing import IO, TypeVar
 
 import tenacity
 from etils import epath
+from etils.epath.backend import fsspec_backend
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
@@ -161,6 +162,12 @@ def reason_of(error: BaseException) -> str:
 def is_remote(path: epath.PathLike) -> bool:
     """Return whether a path is a URL (`gs://...`), where nothing can be appended, renamed or locked."""
     return "://" in os.fspath(path)
+
+
+def forget_listings(path: epath.PathLike) -> None:
+    """Drop the lists of files that epath keeps of an object store; another process may have changed it."""
+    if is_remote(path):
+        fsspec_backend.fs(path).invalidate_cache()
 
 
 def write_text(path: epath.PathLike, text: str) -> None:

@@ -33,7 +33,7 @@ from bertjax.training.resolve import open_feeds
 from bertjax.training.results import curves, report
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
-from bertjax.training.run.checkpoint import fingerprints
+from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease

@@ -11,7 +11,7 @@ from bertjax import evaluate, export
 from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.training.run.checkpoint import fingerprints
+from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import check_identity, read_checkpoint, read_record
 from bertjax.training.run.workdir import Workdir
 from tests import runs

@@ -17,7 +17,8 @@ from bertjax.opening import SavedModel
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
-from bertjax.training.run.checkpoint import Checkpoints, fingerprints
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.state import State

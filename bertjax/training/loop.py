@@ -17,7 +17,8 @@ from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
 from bertjax.training.results.report import show_samples
-from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
@@ -99,6 +100,7 @@ class Loop:
         restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
         self._state = restored.tree if restored else create_state()
         self._start = restored.step if restored else 0
+        check_replicas(self._state, self._start)
         if restored:
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
             if (before := restored.meta.get("layout")) != meta["layout"]:
@@ -262,7 +264,7 @@ class Loop:
             try:
                 with self._log.spending("checkpoint"), self._watchdog.paused():
                     action()
-            except RunFailed as error:
+            except NotSaved as error:
                 if last or jax.process_count() > 1:
                     raise
                 log.warning("%s; the run continues, free disk space", error)

@@ -45,7 +45,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(flags, undisturbed, 
     for checkpoint in (workdir / "checkpoints").iterdir():
         _cut(checkpoint)
     assert runs.call(*flags, f"--workdir={workdir}") == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: every checkpoint in ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: every checkpoint is damaged (")
     assert runs.losses(workdir) == runs.losses(undisturbed)
 
 

@@ -11,14 +11,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax import cli
+from bertjax import cli, errors
 from bertjax.errors import RunFailed, UserError
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ _COORDINATOR, _PROCESSES, _PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESS
 _SIGNS_OF_A_LOST_PEER = ("Gloo", "Barrier failed", "heartbeat timeout", "UNAVAILABLE")
 
 _gathered = 0
+# The key under which this process stored its last value.
+_stored = ""
 # Whether every process knows of the same failure.
 _all_fail = False
 
@@ -94,52 +96,113 @@ def check_started() -> None:
         raise UserError(f"{jax.process_count()} processes compute together without coordination; add --distributed")
 
 
-def gather(value: Any) -> list[Any]:
-    """Return the values of all processes in order, as JSON, through the coordination service."""
-    global _gathered
+def gather(value: Any, purpose: str) -> list[Any]:
+    """Return the values of all processes in order, as JSON, through the coordination service.
+
+    Args:
+      value: what this process contributes.
+      purpose: what the value is, such as `restore-30`; all processes must gather for the same purpose.
+
+    Raises:
+      RunFailed: another process gathers for another purpose, as it is at another step.
+    """
+    global _gathered, _stored
     if jax.process_count() == 1:
         return [value]
     _gathered += 1
-    client, key = global_state.client, f"bertjax/{_gathered}"
-    client.key_value_set(f"{key}/{jax.process_index():08d}", json.dumps(value))
-    client.wait_at_barrier(f"{key}/done", _PATIENCE_MILLISECONDS)
-    return [json.loads(text) for _, text in sorted(client.key_value_dir_get(f"{key}/"))]
+    client, folder, before = global_state.client, f"bertjax/{_gathered}/", _stored
+    _stored = f"{folder}{jax.process_index():08d}/{purpose}"
+    client.key_value_set(_stored, json.dumps(value))
+    client.wait_at_barrier(f"bertjax-{_gathered}", _PATIENCE_MILLISECONDS)
+    if before:  # every process has read it, or it would not be at this barrier
+        client.key_value_delete(before)
+    values = sorted(client.key_value_dir_get(folder))
+    for other, (name, _) in enumerate(values):
+        if name.rpartition("/")[2] != purpose:
+            _end_together()
+            raise RunFailed(
+                f"process {other} is at {name.rpartition('/')[2]} and this one at {purpose}; run the same command "
+                "again in all processes"
+            )
+    return [json.loads(text) for _, text in values]
 
 
-def together(action: Callable[[], T]) -> T:
-    """Run an action in every process and return its result in this one; if it fails in one process, all of them raise.
+def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserError | None]]:
+    """Run an action in every process; return its result in this one, and the error of each, None if it has none.
+
+    Args:
+      action: raises a UserError or an OSError if it fails.
+      purpose: what the action does, see `gather`.
 
     Raises:
-      UserError: the action raised a UserError or an OSError here, or any error in another process; it has the class
-        that gives the exit code of the first process that failed.
-      Exception: the action raised another error here.
+      Exception: the action raised another error here, a defect; the other processes see a `RunFailed`.
     """
-    global _all_fail
-    if jax.process_count() == 1:
-        return action()
-    result, failure, defect = None, None, None
+    result, own, failure = None, None, None
     try:
         result = action()
     except Exception as error:  # whatever it is, the others must not wait for this process
-        failure = [str(error) or type(error).__name__, cli.code_for(error)]
-        defect = None if isinstance(error, (UserError, OSError)) else error
-    for index, failed in enumerate(gather(failure)):
-        if failed:
-            _all_fail = True
-            if defect is not None:
-                raise defect
-            message, exit_code = failed
-            raise cli.error_of(exit_code, message if index == 0 else f"process {index}: {message}")
+        own, failure = error, [_class_of(error).__name__, str(error) or type(error).__name__]
+    failures = [_error_of(index, failure) for index, failure in enumerate(gather(failure, purpose))]
+    if isinstance(own, UserError):
+        failures[jax.process_index()] = own
+    elif own is not None and not isinstance(own, OSError):
+        _end_together()
+        raise own
+    return result, failures
+
+
+def together(action: Callable[[], T], purpose: str = "action") -> T:
+    """Run an action in every process and return its result in this one; if it fails in one process, all of them raise.
+
+    Args:
+      action: what to run.
+      purpose: what the action does, see `gather`.
+
+    Raises:
+      UserError: the action raised a UserError or an OSError here, or any error in another process; it has the class
+        of the error of the first process that failed.
+      Exception: the action raised another error here.
+    """
+    if jax.process_count() == 1:
+        return action()
+    result, failures = attempt(action, purpose)
+    raise_first(failures)
     return result
 
 
-def on_writer(action: Callable[[], Any]) -> None:
+def raise_first(failures: Sequence[UserError | None]) -> None:
+    """Raise the first error of a list that is the same in every process, if it has one."""
+    for failure in failures:
+        if failure is not None:
+            _end_together()
+            raise failure
+
+
+def on_writer(action: Callable[[], Any], purpose: str = "writing") -> None:
     """Run an action only in process 0 while the others wait; if it fails, all of them raise.
 
     Raises:
       UserError: the action raised a UserError or an OSError.
     """
-    together(action if is_writer() else lambda: None)
+    together(action if is_writer() else lambda: None, purpose)
+
+
+def _class_of(error: Exception) -> type[UserError]:
+    """Return the class of bertjax.errors that an error has, or that has its exit code."""
+    kind = getattr(errors, type(error).__name__, None)
+    return kind if type(error) is kind else type(cli.error_of(cli.code_for(error), ""))
+
+
+def _error_of(index: int, failure: list[str] | None) -> UserError | None:
+    if failure is None:
+        return None
+    kind, message = failure
+    return getattr(errors, kind)(message if index == 0 else f"process {index}: {message}")
+
+
+def _end_together() -> None:
+    global _all_fail
+    _all_fail = True
 
 
 class StopTogether:

@@ -16,38 +16,29 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policy
 
-from bertjax.errors import Damaged, RunFailed, UserError
+from bertjax import storage
+from bertjax.errors import Damaged, RunFailed, UserError, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
+from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, first_line, not_read
+from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.state import State
 
 FORMAT_VERSION = 1
 _SCORE = "score"
+# The newest checkpoint may be lost in a power failure, as not all of its files are flushed to the disk.
+_MIN_KEPT = 2
+# Seconds before a reader of a live run reads again: the run may be deleting the checkpoint file by file.
+_PAUSE = 1.0
 
 log = logging.getLogger(__name__)
 
 
-def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
-    """Return the uint32 sum of all words, each mixed with its position first: flipped bits and swaps change it.
-
-    For each position the mix is a bijection (the finalizer of MurmurHash3), so one changed word always changes the sum.
-    """
-    words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
-    words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        words = (words ^ (words >> shift)) * jnp.uint32(factor)
-    return jnp.sum(words ^ (words >> 16), dtype=jnp.uint32)
-
-
-_fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
-# The next step donates the state's buffers, so a checkpoint is written from a copy.
+# The next step donates the state's buffers. Where host and device share memory, a checkpoint is written from a copy.
+# On an accelerator all arrays are on the host when `CheckpointManager.save` returns, unless Orbax has a dispatcher or a
+# limit of bytes: in Orbax 0.12.8, `_serialize_arrays_batches_without_dispatcher` (jax_array_handlers.py) calls
+# `transfer_arrays_to_host` (replica_slices.py, "Blocks until completion") before it starts to write.
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
-
-
-def fingerprints(tree: Any) -> dict[str, int]:
-    """Return {path: fingerprint} of every leaf; leaves are arrays of 32-bit values."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprint_tree(tree)))
-    return {path_of(key_path): int(value) for key_path, value in leaves}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,22 +50,30 @@ class Restored:
     meta: dict
 
 
+class NotSaved(RunFailed):
+    """A checkpoint could not be written; the older ones are kept."""
+
+
+class Deleted(UserError):
+    """The run has deleted a checkpoint while another process read it."""
+
+
 class Checkpoints:
     """The checkpoints of a workdir.
 
     Each process reads on its own, so that one that finds a damaged file leaves no other waiting. Processes that restore
-    the state of a run agree on the result afterwards. All processes write together, at the same steps.
+    the state of a run agree on the result before any of them continues. All write together, at the same steps.
 
     Args:
       folder: folder of the checkpoints.
-      keep: number of newest checkpoints to keep.
+      keep: number of newest checkpoints to keep, at least two.
       every: also keep one checkpoint in every so many steps; 0 for none.
       best: also keep so many checkpoints with the lowest score.
     """
 
     def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0):
         self._folder = folder
-        policies = [policy.LatestN(keep)]
+        policies = [policy.LatestN(max(keep, _MIN_KEPT))]
         if every:
             policies.append(policy.EveryNSteps(every, exact_interval=False))
         if best:
@@ -83,14 +82,14 @@ class Checkpoints:
             )
         self._policy = policy.AnyPreservationPolicy(policies)
         self._rank = _score_of if best else None
+
+    @functools.cached_property
+    def _reader(self) -> ocp.CheckpointManager:
         single_process = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read"
         )
         options = ocp.CheckpointManagerOptions(read_only=True, multiprocessing_options=single_process)
-        self._reader = self._open(options)
-
-    def _open(self, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
-        return ocp.CheckpointManager(self._folder.absolute(), options=options, item_names=("state", "meta"))
+        return storage.retry(lambda: self._open(options), self._folder)
 
     @functools.cached_property
     def _writer(self) -> ocp.CheckpointManager:
@@ -103,9 +102,22 @@ class Checkpoints:
             )
         )
 
+    def _open(self, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
+        storage.forget_listings(self._folder)
+        return ocp.CheckpointManager(self._folder.absolute(), options=options, item_names=("state", "meta"))
+
     def steps(self) -> list[int]:
-        """Return the steps of the finished checkpoints, in order."""
+        """Return the steps of the checkpoints that were finished when they were first listed, in order.
+
+        Raises:
+          Unavailable: the storage does not answer.
+        """
         return sorted(self._reader.all_steps())
+
+    def refreshed_steps(self) -> list[int]:
+        """Return the steps of the checkpoints that are finished now, in order."""
+        vars(self).pop("_reader", None)
+        return self.steps()
 
     def save(self, step: int, state: State, meta: dict, score: float | None = None) -> None:
         """Start to write a checkpoint; `settle` waits until it is written.
@@ -116,14 +128,18 @@ class Checkpoints:
           score: the value by which the best checkpoints are chosen; lower is better.
 
         Raises:
-          RunFailed: the disk cannot store it, or the device has no memory for a copy of the state.
+          NotSaved: the storage cannot take it, or memory is too small.
+          RunFailed: devices hold different copies of the state.
         """
-        meta = {"format_version": FORMAT_VERSION, "fingerprints": fingerprints(state), **meta}
+        check_replicas(state, step)
+        arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
+        meta = {"format_version": FORMAT_VERSION, **arrays, **meta}
         meta["digest"] = _digest(meta)
         metrics = None if score is None else {_SCORE: score}
 
         def start() -> None:
-            items = ocp.args.Composite(state=ocp.args.StandardSave(_copy(state)), meta=ocp.args.JsonSave(meta))
+            saved = _copy(state) if _shares_memory_with_host(state) else state
+            items = ocp.args.Composite(state=ocp.args.StandardSave(saved), meta=ocp.args.JsonSave(meta))
             self._writer.save(step, metrics=metrics, args=items, force=True)
 
         self._guarded(start)
@@ -132,7 +148,7 @@ class Checkpoints:
         """Wait until the checkpoint that is being written is complete.
 
         Raises:
-          RunFailed: the disk cannot store it.
+          NotSaved: the storage cannot take it.
         """
         if "_writer" in vars(self):
             self._guarded(self._writer.wait_until_finished)
@@ -140,52 +156,57 @@ class Checkpoints:
     def _guarded(self, action: Callable[[], Any]) -> None:
         try:
             action()
-        except (OSError, ValueError, jax.errors.JaxRuntimeError) as error:
+        except Exception as error:  # Orbax raises whatever its storage layers raise
             # The half-written checkpoint takes space. A new manager deletes it first; the old one counts it as saved.
             vars(self).pop("_writer", None)  # it is missing if the manager itself could not be created
             if jax.process_count() == 1:  # a new one waits for all processes, but those that could write are not here
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(Exception):
                     self._writer = self._open_writer()
-            raise RunFailed(
-                f"a checkpoint could not be written to {self._folder}: {_first_line(error)}; the older ones are kept"
+            raise NotSaved(
+                f"a checkpoint could not be written to {self._folder}: {first_line(error)}; the older ones are kept"
             ) from error
 
     def restore_newest(self, abstract_state: Callable[[int], Any]) -> Restored | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        Damaged checkpoints are logged and renamed.
+        Damaged checkpoints are logged and renamed once an older one has been read.
 
         Args:
           abstract_state: returns the shapes, dtypes and shardings of the state after a number of steps.
 
         Raises:
-          UserError: all checkpoints are damaged, or the format is newer than this bertjax.
-          RunFailed: the processes do not see the same checkpoints.
+          UserError: all checkpoints are damaged, other code saved them, or the format is newer than this bertjax.
+          RunFailed: the processes do not see the same checkpoints, or a checkpoint cannot be read, see `restore`.
+          Unavailable: the storage does not answer.
         """
-        steps = self.steps()
-        for index, others in enumerate(processes.gather(steps)):
+        steps = processes.together(self.steps, "list-checkpoints")
+        for index, others in enumerate(processes.gather(steps, "checkpoints")):
             if others != steps:
                 raise RunFailed(
                     f"process {index} sees the checkpoints {others} in {self._folder} and this one {steps}; run the "
                     "same command again when the shared disk shows both the same"
                 )
-        damaged = []
+        damaged = {}
         for step in reversed(steps):
             try:
                 restored = self.restore(step, abstract_state(step))
             except Damaged as error:
                 log.warning("checkpoint %d is damaged (%s); continuing from the one before", step, error)
-                damaged.append(step)
+                damaged[step] = error
             else:
                 # Only now: if all are damaged, none is renamed.
-                processes.on_writer(lambda: [self._set_aside(later) for later in damaged])
+                processes.on_writer(lambda: [self._set_aside(later) for later in damaged], "set-aside")
                 return restored
-        if steps:
-            raise UserError(f"every checkpoint in {self._folder} is damaged; start again in another --workdir")
+        if damaged:
+            reasons = "; ".join(f"{self._folder / str(step)}: {error}" for step, error in damaged.items())
+            raise UserError(
+                f"every checkpoint is damaged ({reasons}); all are kept; restore one from a backup, or start again in "
+                "another --workdir"
+            )
         return None
 
     def restore(self, step: int, abstract_state: Any = None) -> Restored:
-        """Read one checkpoint and verify it.
+        """Read one checkpoint and verify it; a checkpoint that is not whole is read twice.
 
         Args:
           abstract_state: shapes, dtypes and shardings of the arrays, read in all processes. With None, only this
@@ -193,43 +214,114 @@ class Checkpoints:
 
         Raises:
           Damaged: the checkpoint is not what was saved, in this process or in another that reads it.
-          UserError: its format is newer than this bertjax.
+          Deleted: only this process reads, and the run that saved the checkpoint has deleted it meanwhile.
+          UserError: other code saved it, or its format is newer than this bertjax.
+          RunFailed: it cannot be read for another reason, or only some processes read what was saved.
+          Unavailable: the storage does not answer.
         """
-        content, damage = self._read(step, abstract_state)
-        # A process that reads weights for itself does not wait for the others.
-        gathered = [damage] if abstract_state is None else processes.gather(damage)
-        if damages := [reason for reason in gathered if reason]:
-            raise Damaged(damages[0])
+        alone = abstract_state is None
+        restored, problem = self._restore_once(step, abstract_state)
+        if problem:
+            if alone:
+                time.sleep(_PAUSE)
+            log.info("reading checkpoint %d again (%s)", step, problem)
+            restored, problem = self._restore_once(step, abstract_state)
+        if problem and alone and step not in self.refreshed_steps():
+            raise Deleted(f"checkpoint {step} in {self._folder} was deleted while it was read")
+        if problem:
+            raise problem
+        return restored
+
+    def _restore_once(self, step: int, abstract_state: Any) -> tuple[Restored | None, UserError | None]:
+        """Return the checkpoint and None, or None and why it is not what was saved; the same in all processes."""
+        alone = abstract_state is None
+        content, failures = (_attempt_alone if alone else processes.attempt)(
+            lambda: self._read(step, abstract_state), f"restore-{step}"
+        )
+        others = [failure for failure in failures if failure and not isinstance(failure, Damaged)]
+        if others and alone:
+            raise others[0]
+        processes.raise_first(others)
+        if damages := [failure for failure in failures if failure]:
+            return None, damages[0]
         meta, tree = content
-        if meta["format_version"] > FORMAT_VERSION:
+        actual = fingerprints(tree)
+        altered = [path for path, value in meta["fingerprints"].items() if actual.get(path) != value]
+        gathered = [altered] if alone else processes.gather(altered, f"verify-{step}")
+        if not any(gathered):
+            return Restored(step, tree, meta), None
+        if everywhere := [path for path in altered if all(path in paths for paths in gathered)]:
+            return None, Damaged(f"{len(everywhere)} arrays are not what was saved, first {everywhere[0]}")
+        index, paths = next((index, paths) for index, paths in enumerate(gathered) if paths)
+        return None, RunFailed(
+            f"process {index} reads other values of {shorten(paths, limit=1)} from checkpoint {step} in {self._folder} "
+            "than the other processes; the checkpoint is kept; run python -m bertjax.hardware.check on the machine of "
+            "that process, and the run without it"
+        )
+
+    def _read(self, step: int, abstract_state: Any) -> tuple[dict, Any]:
+        """Return metadata and arrays in this process.
+
+        Raises:
+          Damaged: a file is missing or altered.
+          UserError, RunFailed, Unavailable: see `restore`.
+        """
+        meta = self._read_item(step, "meta", ocp.args.JsonRestore())
+        if meta.get("format_version", 0) > FORMAT_VERSION:
             raise UserError(
                 f"checkpoint {step} in {self._folder} has format {meta['format_version']}, this bertjax reads up to "
                 f"{FORMAT_VERSION}; upgrade bertjax"
             )
-        actual = fingerprints(tree)
-        altered = [path for path, value in meta["fingerprints"].items() if actual.get(path) != value]
-        if altered:
-            raise Damaged(f"{len(altered)} arrays are not what was saved, first {altered[0]}")
-        return Restored(step, tree, meta)
+        if meta.pop("digest", None) != _digest(meta):
+            raise Damaged("its metadata is not what was saved")
+        if abstract_state is not None:
+            saved = dict.fromkeys(meta["fingerprints"], "") | meta.get("arrays", {})
+            check_same_arrays(saved, _described(abstract_state), self._folder / str(step))
+        # Without an abstract state, this machine may have other devices than the run had.
+        fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return meta, self._read_item(
+            step, "state", ocp.args.StandardRestore(abstract_state, fallback_sharding=fallback)
+        )
 
-    def _read(self, step: int, abstract_state: Any) -> tuple[tuple[dict, Any] | None, str]:
-        """Return ((metadata, arrays), what is damaged); the arrays are None if their format is newer."""
+    def _read_item(self, step: int, item: str, args: ocp.args.CheckpointArgs) -> Any:
+        path = self._folder / str(step)
+
+        def read() -> Any:
+            try:
+                items = ocp.args.Composite(**{item: args})
+                return jax.block_until_ready(self._reader.restore(step, args=items)[item])
+            except Exception as error:  # Orbax raises whatever its storage layers raise
+                raise explain(error, path) from None  # it may be one of the causes of this one
+
         try:
-            meta = self._reader.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
-            if meta.get("format_version", 0) > FORMAT_VERSION:
-                return (meta, None), ""
-            if meta.pop("digest", None) != _digest(meta):
-                return None, "its metadata is not what was saved"
-            # Without an abstract state, this machine may have other devices than the run had.
-            fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract_state, fallback_sharding=fallback))
-            return (meta, self._reader.restore(step, args=items)["state"]), ""
-        except Exception as error:  # Orbax raises whatever its storage layers raise.
-            return None, _first_line(error)
+            return storage.retry(read, path)
+        except UserError:
+            raise
+        except Exception as error:
+            raise not_read(error, path) from error
 
     def _set_aside(self, step: int) -> None:
         damaged = self._folder / str(step)
-        damaged.rename(self._folder.with_name(f"{self._folder.name}.damaged-{step}-{int(time.time())}"))
+        target = self._folder.with_name(f"{self._folder.name}.damaged-{step}-{int(time.time())}")
+        storage.retry(lambda: damaged.rename(target), damaged)
+
+
+def _attempt_alone(action: Callable[[], Any], purpose: str) -> tuple[Any, list[UserError]]:
+    """Like `processes.attempt`, in this process only."""
+    try:
+        return action(), []
+    except UserError as error:
+        return None, [error]
+
+
+def _shares_memory_with_host(state: State) -> bool:
+    return any(device.platform == "cpu" for leaf in jax.tree.leaves(state) for device in leaf.devices())
+
+
+def _described(tree: Any) -> dict[str, str]:
+    """Return {path: dtype and shape} of every array, such as `float32[100,50]`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_of(path): f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves}
 
 
 def _score_of(metrics: dict) -> float:
@@ -238,7 +330,3 @@ def _score_of(metrics: dict) -> float:
 
 def _digest(meta: dict) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,91 @@
+"""What an error of reading a checkpoint means: damage, storage that may heal, missing rights, or too little memory."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+import jax
+from etils import epath
+
+from bertjax import storage
+from bertjax.errors import Damaged, RunFailed, UserError, shorten
+from bertjax.storage import StorageError
+
+# TensorStore raises ValueErrors that start with a code of Abseil. With these codes a file is missing, cut short, or its
+# content fails a checksum or a decoder.
+_CORRUPT = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"}
+_NO_RIGHTS = {"PERMISSION_DENIED", "UNAUTHENTICATED"}
+_CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
+
+
+def explain(error: Exception, path: epath.PathLike) -> Exception:
+    """Return the error to raise for what Orbax raised while it read `path`.
+
+    Returns:
+      `Damaged` if a file is missing, cut short or not in its format. An `OSError` if the storage failed. `RunFailed`
+      if memory is too small. Otherwise the error itself.
+    """
+    for cause in _causes(error):
+        if isinstance(cause, UserError):
+            return cause
+        if isinstance(cause, MemoryError) or _lacks_device_memory(cause):
+            return RunFailed(
+                f"{os.fspath(path)} does not fit into memory ({first_line(cause)}); it is kept; use more devices, or "
+                "runtime.strategy=fsdp"
+            )
+        if isinstance(cause, FileNotFoundError):
+            return Damaged(f"a file is missing: {first_line(cause)}")
+        if isinstance(cause, OSError):
+            return cause
+        if isinstance(cause, ValueError) and (code := _CODE.match(str(cause))):
+            if code[1] in _CORRUPT:
+                return Damaged(first_line(cause))
+            number = errno.EACCES if code[1] in _NO_RIGHTS else errno.EIO
+            return StorageError(number, first_line(cause), os.fspath(path))
+    if isinstance(error, (ValueError, KeyError)):
+        # Orbax's own JSON files contradict the metadata, whose digest has been verified.
+        return Damaged(f"{type(error).__name__}: {first_line(error)}")
+    return error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _lacks_device_memory(error: BaseException) -> bool:
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def not_read(error: Exception, path: epath.PathLike) -> RunFailed:
+    """Return the error for a checkpoint that is not damaged, and cannot be read for a reason that does not pass."""
+    lacks_rights = isinstance(error, StorageError) and error.errno in (errno.EACCES, errno.EPERM)
+    reason = storage.reason_of(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
+    remedy = "give this process the right to read it" if lacks_rights else "starts.jsonl has the versions that wrote it"
+    return RunFailed(f"{os.fspath(path)} cannot be read ({reason.splitlines()[0][:200]}); it is kept; {remedy}")
+
+
+def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:
+    """Raise UserError unless a checkpoint has the arrays of this run.
+
+    Args:
+      saved: {path: dtype and shape} of the checkpoint; the values are empty if it does not record them.
+      ours: the same for the state of this run.
+      path: the checkpoint, for the message.
+    """
+    changes = [f"+{name}" for name in ours if name not in saved] + [f"-{name}" for name in saved if name not in ours]
+    changes += [
+        f"{name} {shape} -> {ours[name]}" for name, shape in saved.items() if shape and shape != ours.get(name, shape)
+    ]
+    if changes:
+        raise UserError(
+            f"{os.fspath(path)} was saved by other code ({shorten(changes)}); use the version of bertjax that "
+            "starts.jsonl in the workdir records, or another --workdir"
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,114 @@
+"""Fingerprints of arrays: of a whole array, as a checkpoint stores them, and of the copy that each device holds."""
+
+import collections
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from bertjax.errors import RunFailed, shorten
+from bertjax.training.parallel import processes
+from bertjax.training.param_paths import path_of
+
+
+def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
+    """Return the uint32 sum of all words, each mixed with its position first: flipped bits and swaps change it.
+
+    For each position the mix is a bijection (the finalizer of MurmurHash3), so one changed word always changes the sum.
+    """
+    words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
+    words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        words = (words ^ (words >> shift)) * jnp.uint32(factor)
+    return jnp.sum(words ^ (words >> 16), dtype=jnp.uint32)
+
+
+_fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
+
+
+def fingerprints(tree: Any) -> dict[str, int]:
+    """Return {path: fingerprint} of every leaf; leaves are arrays of 32-bit values."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprint_tree(tree)))
+    return {path_of(key_path): int(value) for key_path, value in leaves}
+
+
+def check_replicas(state: Any, step: int) -> None:
+    """Compare the copies of every array that several devices hold; all processes call this at the same step.
+
+    Gradients are summed over devices, but the copies of the weights never meet: a bit that flips in one of them stays.
+
+    Args:
+      state: arrays of 32-bit values.
+      step: number of steps that led to the state.
+
+    Raises:
+      RunFailed: a device holds another copy than the others, or another process is at another step.
+    """
+    leaves = [
+        (path_of(key_path), leaf)
+        for key_path, leaf in jax.tree_util.tree_leaves_with_path(state)
+        if isinstance(leaf.sharding, NamedSharding)
+    ]
+    if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for _, leaf in leaves):
+        return
+    mesh = leaves[0][1].sharding.mesh
+    by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for _, leaf in leaves))(*(leaf for _, leaf in leaves))
+    local = {shard.device.id: np.asarray(shard.data)[0].tobytes().hex() for shard in by_device.addressable_shards}
+    values: dict[int, np.ndarray] = {}
+    for rows in processes.gather(list(local.items()), f"replicas-{step}"):
+        values |= {device: np.frombuffer(bytes.fromhex(row), np.uint32) for device, row in rows}
+    wrong = collections.defaultdict(list)
+    for index, (path, leaf) in enumerate(leaves):
+        for devices in _replicas(leaf.sharding, leaf.shape):
+            for device in _disagreeing(devices, [values[device.id][index] for device in devices]):
+                wrong[device].append(path)
+    if wrong:
+        devices = "; ".join(
+            f"{device} of process {device.process_index} in {shorten(paths, limit=1)}"
+            for device, paths in wrong.items()
+        )
+        raise RunFailed(
+            f"after step {step} the copies of the state differ between devices ({devices}); nothing was saved after it "
+            "and the older checkpoints are kept; run the same command again, and python -m bertjax.hardware.check on "
+            "the machine of that process"
+        )
+
+
+@functools.cache
+def _on_each_device(mesh: Mesh, specs: tuple[P, ...]) -> Callable[..., jax.Array]:
+    """Return a function of arrays; row d of its result has the fingerprints of the shards on device d."""
+
+    def local(*shards: jax.Array) -> jax.Array:
+        return jnp.stack([_leaf_fingerprint(shard) for shard in shards])[None]
+
+    return jax.jit(
+        jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(mesh.axis_names), check_vma=False),
+    )
+
+
+@functools.cache
+def _replicas(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[jax.Device]]:
+    """Return the groups of devices that hold the same part of an array.
+
+    On a GPU, a scatter adds in any order. Devices along `tensor` compute the same gradient, each for itself, and may
+    round it differently; devices along the other axes receive the same sum.
+    """
+    groups = collections.defaultdict(list)
+    places = dict(zip(sharding.mesh.devices.flat, np.ndindex(sharding.mesh.devices.shape)))
+    for device, part in sharding.devices_indices_map(shape).items():
+        alone = places[device][sharding.mesh.axis_names.index("tensor")] if device.platform == "gpu" else 0
+        groups[str(part), alone].append(device)
+    return list(groups.values())
+
+
+def _disagreeing(devices: Sequence[jax.Device], values: Sequence[int]) -> list[jax.Device]:
+    """Return the devices whose value is not that of the majority, or all of them if there is no majority."""
+    common, count = collections.Counter(values).most_common(1)[0]
+    if count == len(values):
+        return []
+    return [device for device, value in zip(devices, values) if value != common or 2 * count <= len(values)]
