@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from bertjax.training.config import MeshConfig
+from bertjax.training.run.fingerprints import check_replicas
 from tests import batches
 from tests.training.trainer import STEPS, Trainer, context
 
@@ -28,6 +29,7 @@ def main() -> None:
     for name, choices in LAYOUTS.items():
         many = Trainer(context(dropout=0.1, **choices))
         metrics = many.train(*steps)
+        check_replicas(many.state, STEPS)
         params = zip(jax.tree.leaves(many.params), jax.tree.leaves(one.params), strict=True)
         kernel = many.state["opt_state"][1].mu["encoder"]["layers"]["intermediate"]["kernel"]
         differences[name] = {

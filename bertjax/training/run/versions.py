@@ -74,7 +74,7 @@ def check(workdir: Workdir, other_versions: bool) -> None:
     Raises:
       UserError: versions that may change the result differ.
     """
-    everywhere = processes.gather(versions())
+    everywhere = processes.gather(versions(), "versions")
     processes.together(lambda: _check_processes(everywhere, other_versions))
     processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], other_versions))
 
