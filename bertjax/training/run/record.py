@@ -19,7 +19,7 @@ from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.run import versions
-from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
@@ -139,16 +139,8 @@ def read_checkpoint(path: Path, step: str) -> Export:
     record = _read(workdir)
     if not workdir.checkpoints.exists():
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
-    checkpoints = Checkpoints(workdir.checkpoints)
-    steps = checkpoints.steps()
-    number = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
-    if number not in steps:
-        raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}")
-    try:
-        restored = checkpoints.restore(number)
-    except Damaged as error:
-        others = ", ".join(str(other) for other in steps if other != number) or "none"
-        raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); the others are {others}") from error
+    restored = _restore(Checkpoints(workdir.checkpoints), path, step)
+    number = restored.step
     settings = record["config"]
     try:
         encoder = encoder_of(settings, record["vocab_size"])
@@ -165,6 +157,27 @@ def read_checkpoint(path: Path, step: str) -> Export:
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
     )
+
+
+def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
+    """Return a checkpoint, or the newest one. A live run may delete the newest one while it is read: it has another."""
+    while True:
+        steps = checkpoints.refreshed_steps()
+        listed = ", ".join(map(str, steps)) or "none"
+        number = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
+        if number not in steps:
+            raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {listed}")
+        try:
+            return checkpoints.restore(number)
+        except Deleted as error:
+            if step:
+                listed = ", ".join(map(str, checkpoints.steps())) or "none"
+                raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
+        except Damaged as error:
+            others = ", ".join(str(other) for other in steps if other != number) or "none"
+            raise UserError(
+                f"checkpoint {number} of run {path} is damaged ({error}); the others are {others}"
+            ) from error
 
 
 def start_record(resumes: bool, longer: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bertjax import cli, storage
 from bertjax.errors import Damaged, RunFailed, Unavailable, UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints, Deleted
+from bertjax.training.run.record import read_checkpoint
 from tests.training.run.test_checkpoint import assert_is, newest, state, write
 
 NO_MEMORY = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.")
@@ -208,3 +209,42 @@ def test_a_reader_of_a_live_run_says_that_the_checkpoint_was_deleted(two):
     (two / "20" / "meta" / "metadata").unlink()
     with pytest.raises(Damaged, match="a file is missing"):
         checkpoints.restore(20)
+
+
+@pytest.fixture(scope="module")
+def run(undisturbed, tmp_path_factory) -> Path:
+    workdir = tmp_path_factory.mktemp("live") / "run"
+    shutil.copytree(undisturbed, workdir)
+    return workdir
+
+
+def test_the_newest_checkpoint_of_a_live_run_is_read_when_the_one_before_is_deleted(run, monkeypatch):
+    """The run saves 100 and deletes 90 between the list of checkpoints and the read of the newest one."""
+    monkeypatch.setattr("bertjax.training.run.checkpoint._PAUSE", 0.0)
+    hidden, restore = run / "checkpoints" / "100", Checkpoints.restore
+    hidden.rename(run / "hidden")
+
+    def deleting(self, step):
+        if (run / "hidden").exists():
+            (run / "hidden").rename(hidden)
+            shutil.rmtree(run / "checkpoints" / str(step))
+        return restore(self, step)
+
+    monkeypatch.setattr(Checkpoints, "restore", deleting)
+    assert read_checkpoint(run, "").numbers["steps"] == 100
+
+
+def test_a_deleted_checkpoint_of_a_live_run_that_was_asked_for_is_said_to_be_deleted(run, monkeypatch):
+    monkeypatch.setattr("bertjax.training.run.checkpoint._PAUSE", 0.0)
+    restore = Checkpoints.restore
+
+    def deleting(self, step):
+        shutil.rmtree(run / "checkpoints" / str(step))
+        return restore(self, step)
+
+    monkeypatch.setattr(Checkpoints, "restore", deleting)
+    step, *_, newest_step = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    with pytest.raises(
+        UserError, match=rf"was deleted while it was read, as the run has .*; read one of .*{newest_step}"
+    ):
+        read_checkpoint(run, str(step))
