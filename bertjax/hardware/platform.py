@@ -44,7 +44,8 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 def configure_logging(is_writer: bool = True) -> None:
     """Print log lines of bertjax on stderr: from the writer all, from other processes warnings only."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    for library in ("absl", "asyncio"):  # Orbax logs tracebacks of errors that it raises as well
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)
 
 
