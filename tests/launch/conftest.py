@@ -37,29 +37,34 @@ def executable(file: Path, text: str) -> None:
 
 
 class Pod:
-    """tpu_pod.sh and its cloud."""
+    """tpu_pod.sh and its cloud, whose workers run a stand-in for the training."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, training: str = "fake_training.py", workers: int = 2):
+        self.workers = workers
         self.cloud, self.repository = folder / "cloud", folder / "repository"
         self.cloud.mkdir()
         python = shlex.quote(sys.executable)
         executable(self.cloud / "tools" / "gcloud", f'#!/bin/sh\nexec {python} -SE {HERE / "fake_gcloud.py"} "$@"\n')
-        training = PIPX.replace("{python}", python).replace("{training}", str(HERE / "fake_training.py"))
-        executable(self.cloud / "tools" / "pipx", training)
+        pipx = PIPX.replace("{python}", python).replace("{training}", str(HERE / training))
+        executable(self.cloud / "tools" / "pipx", pipx)
         shutil.copytree(LAUNCH, self.repository / "launch", ignore=shutil.ignore_patterns("*.env"))
         (self.repository / "configs").mkdir()
-        executable(self.repository / "bertjax" / "__init__.py", "")
-        (self.repository / "configs" / "some.py").touch()
+        self.copy_code()
         subprocess.run([*GIT, "init", "-q"], cwd=self.repository, check=True)
         subprocess.run([*GIT, "add", "."], cwd=self.repository, check=True)
         subprocess.run([*GIT, "commit", "-qm", "All of it."], cwd=self.repository, check=True)
-        self.settings(**SETTINGS)
+        self.settings("--config.a=two words", **SETTINGS)
         self.script()
 
-    def settings(self, **settings: str) -> None:
+    def copy_code(self) -> None:
+        (self.repository / "bertjax").mkdir()
+        (self.repository / "bertjax" / "__init__.py").touch()
+        (self.repository / "configs" / "some.py").touch()
+
+    def settings(self, *arguments: str, **settings: str) -> None:
         lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
         self.bucket = self.cloud / "buckets" / settings["WORKDIR"].removeprefix("gs://")
-        (self.repository / "launch" / "pod.env").write_text("\n".join([*lines, "ARGS=(--config.a='two words')"]))
+        (self.repository / "launch" / "pod.env").write_text("\n".join([*lines, f"ARGS=({shlex.join(arguments)})"]))
 
     def script(self, **events: list) -> None:
         (self.cloud / "script").write_text(json.dumps(events))
@@ -67,9 +72,10 @@ class Pod:
     def start(self, *command: str, **environment: str) -> subprocess.Popen:
         quick = {"POLL": "0.05", "BACKOFF": "0", "PATIENCE": "4", "STOP_SECONDS": "10"}
         tools = f"{self.cloud / 'tools'}:{os.environ['PATH']}"
+        cloud = {"FAKE_CLOUD": str(self.cloud), "FAKE_WORKERS": str(self.workers), "PATH": tools}
         return subprocess.Popen(
             ["bash", self.repository / "launch" / "tpu_pod.sh", *command],
-            env={**os.environ, "FAKE_CLOUD": str(self.cloud), "PATH": tools, **quick, **environment},
+            env={**os.environ, **cloud, **quick, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,6 +103,19 @@ class Pod:
         """Return how often the packages were installed on a worker."""
         return (self.cloud / f"pip{worker}").read_text().count("--require-hashes")
 
+    def preempt(self, events: list[tuple[str, float]]) -> None:
+        """Set when real_training.py is preempted, one event for each attempt."""
+        (self.cloud / "preemptions").write_text(json.dumps(events))
+
+    def preempted(self) -> list[str]:
+        """Return a line for each preemption by real_training.py."""
+        return (self.cloud / "preempted").read_text().splitlines()
+
+    def close(self) -> None:
+        """End what still runs on the workers."""
+        for file in (self.cloud / "workers").glob("*/*/bertjax/pid"):
+            subprocess.run(["kill", "-KILL", "--", f"-{file.read_text().strip()}"], capture_output=True)
+
     def exists(self) -> bool:
         return (self.cloud / "pod.json").exists()
 
@@ -108,5 +127,4 @@ def pod(tmp_path):
             pytest.skip(f"a worker, which is a Linux machine, needs {tool}")
     pod = Pod(tmp_path)
     yield pod
-    for file in (pod.cloud / "workers").glob("*/*/bertjax/pid"):
-        subprocess.run(["kill", "-KILL", "--", f"-{file.read_text().strip()}"], capture_output=True)
+    pod.close()

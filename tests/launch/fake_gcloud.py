@@ -1,8 +1,8 @@
 """A stand-in for the gcloud command: a cloud in the folder FAKE_CLOUD.
 
 It accepts the commands and flags that launch/ uses, as gcloud's reference documents them, and refuses all others. A TPU
-has two workers. Each is a folder that serves as its home, and commands sent there by ssh really run. `script` in the
-folder holds the events to come, a JSON object of lists that are consumed from the front:
+has FAKE_WORKERS workers. Each is a folder that serves as its home, and commands sent there by ssh really run. `script`
+in the folder holds the events to come, a JSON object of lists that are consumed from the front:
 
 - `requests`: the states of each queued resource, one per `describe`
   (default: WAITING_FOR_RESOURCES, PROVISIONING, ACTIVE; the last state stays)
@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-WORKERS = 2
+WORKERS = int(os.environ.get("FAKE_WORKERS", "2"))
 CLOUD = Path(os.environ["FAKE_CLOUD"])
 
 

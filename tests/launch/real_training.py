@@ -1,0 +1,81 @@
+"""What a worker of the cloud of fake_gcloud.py runs in place of `python` if the training is to be real.
+
+It becomes `python -m bertjax.train` of the code that was sent to the worker. Addresses of buckets become folders. The
+list `preemptions` of the cloud holds one event for each attempt, after which attempts are left alone:
+
+- ["step", N]: the TPU is taken away without a warning when the run has logged step N
+- ["seconds", S]: the same S seconds after the start: the run imports, restores, compiles or trains
+- ["warned", N]: at step N the run gets SIGTERM and may save; the TPU goes when it has ended
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from fake_gcloud import CLOUD, Resource, in_bucket, write
+
+
+def newest_step(workdir: Path) -> int:
+    file = workdir / "metrics.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
+    """Wait for the moment, and take the TPU away unless the training has ended by then."""
+    start = time.monotonic()
+    while is_running(process):
+        if (time.monotonic() - start if kind == "seconds" else newest_step(workdir)) >= moment:
+            break
+        time.sleep(0.02)
+    else:
+        return
+    if kind == "warned":
+        os.kill(process, signal.SIGTERM)
+        while is_running(process):
+            time.sleep(0.02)
+    [file] = CLOUD.glob("*.json")
+    write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
+    with (CLOUD / "preempted").open("a") as log:
+        log.write(f"{kind} {moment:g}: at step {newest_step(workdir)}\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "preempt":
+        preempt(int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), Path(sys.argv[5]))
+        sys.exit()
+    attempts = CLOUD / "attempts0"
+    with attempts.open("a") as file:
+        file.write(json.dumps(sys.argv[2:]) + "\n")
+    arguments = [
+        f"--workdir={in_bucket(argument.partition('=')[2])}" if argument.startswith("--workdir=gs://") else argument
+        for argument in sys.argv[2:]
+    ]
+    [workdir] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--workdir=")]
+    events = json.loads((CLOUD / "preemptions").read_text())
+    number = len(attempts.read_text().splitlines())
+    if number <= len(events):
+        kind, moment = events[number - 1]
+        watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), kind, str(moment), workdir]
+        # It shares the lock of the worker (pod_worker.sh), so nobody sees the end of the training before it does.
+        subprocess.Popen(watch, stdin=subprocess.DEVNULL, pass_fds=[9])
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    alone = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}
+    environment = {**os.environ, **alone, "PYTHONPYCACHEPREFIX": str(CLOUD / "compiled")}
+    environment.pop("PYTHONPATH", None)  # the code that was sent, and no other
+    os.execve(sys.executable, [sys.executable, *arguments, "--platform=cpu"], environment)
