@@ -25,6 +25,7 @@ ALLOWED = {
     "data": "errors storage untrusted registry",  # knows no model
     "models": "errors",  # knows no data
     "hardware": "errors models",
+    "hardware.check": "errors cli hardware",
     "private_paths": "data",
     "export": "errors storage untrusted private_paths renames typed data models",
     "objectives": "errors registry mesh data models export",

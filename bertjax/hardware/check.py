@@ -1,0 +1,101 @@
+"""python -m bertjax.hardware.check: find a device whose computations or memory give wrong results.
+
+All devices of this machine repeat one program with the same input. The results must be equal bit for bit. A device that
+passes is not proved to be sound: some errors depend on the input, the temperature or the load.
+"""
+
+import collections
+import functools
+import sys
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from bertjax import cli
+from bertjax.cli import FAILED, FINISHED
+from bertjax.errors import UserError
+from bertjax.hardware import platform
+
+# Platform -> width of the matrices, number of products, words of memory.
+_SIZES = {"cpu": (256, 8, 1 << 20)}
+_SIZES_OF_ACCELERATORS = (4096, 64, 1 << 28)
+# What each column of the results tests.
+PARTS = ("matrix products in float32", "matrix products in bfloat16", "memory")
+
+
+def run(rounds: int) -> np.ndarray:
+    """Return uint32 [round, device, part]: sums over all bits of the results of each device of this machine."""
+    devices = jax.local_devices()
+    mesh = Mesh(np.array(devices), ("device",))
+    width, products, words = _SIZES.get(devices[0].platform, _SIZES_OF_ACCELERATORS)
+    work = functools.partial(_work, width, products, words)
+    # One program for all devices: programs that are compiled apart may round differently.
+    on_all = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=P(), out_specs=P("device"), check_vma=False))
+    return np.stack([jax.device_get(on_all(jnp.uint32(0))) for _ in range(rounds)])
+
+
+def _work(width: int, products: int, words: int, seed: jax.Array) -> jax.Array:
+    """Return uint32 [1, part] on one device."""
+    first, second, third = jax.random.split(jax.random.key(seed), 3)
+    matrix = jax.random.normal(first, (width, width)) / width**0.5
+    start = jax.random.normal(second, (width, width))
+
+    def multiply(dtype: str) -> jax.Array:
+        factor = matrix.astype(dtype)
+        return _sum_of_bits(jax.lax.fori_loop(0, products, lambda _, x: jnp.tanh(x @ factor), start.astype(dtype)))
+
+    # The barrier keeps the words in memory between writing and reading them.
+    stored = jax.lax.optimization_barrier(jax.random.bits(third, (words,)))
+    return jnp.stack([multiply("float32"), multiply("bfloat16"), _sum_of_bits(stored)])[None]
+
+
+def _sum_of_bits(array: jax.Array) -> jax.Array:
+    """Return the sum, modulo 2**32, of the elements as unsigned integers: it changes with any flipped bit."""
+    unsigned = jnp.uint16 if array.dtype == jnp.bfloat16 else jnp.uint32
+    return jnp.sum(jax.lax.bitcast_convert_type(array, unsigned), dtype=jnp.uint32)
+
+
+def wrong_rounds(results: np.ndarray) -> np.ndarray:
+    """Return int [device, part]: in how many rounds a device differs from the most frequent result.
+
+    Args:
+      results: uint32 [round, device, part].
+    """
+    parts = np.moveaxis(results, -1, 0)
+    frequent = [collections.Counter(part.ravel().tolist()).most_common(1)[0][0] for part in parts]
+    return (results != np.array(frequent)).sum(axis=0)
+
+
+def _report(devices: Sequence[jax.Device], results: np.ndarray) -> int:
+    wrong, rounds = wrong_rounds(results), len(results)
+    for device, counts in zip(devices, wrong):
+        problems = [f"{part} differ in {count} of {rounds} rounds" for part, count in zip(PARTS, counts) if count]
+        print(f"{device}  {device.device_kind}  {'; '.join(problems) or f'{rounds} of {rounds} rounds are equal'}")
+    if not wrong.any():
+        return FINISHED
+    print("a device of this machine gives wrong results; take the machine out of the run")
+    return FAILED
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; the exit code is 1 if a device gives other results than most."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.hardware.check",
+        description="Repeat one program on all devices of this machine and compare the results bit for bit.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--rounds", type=int, default=20, help="repetitions on each device (default: %(default)s)")
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    if args.rounds < 2:
+        raise UserError(f"--rounds={args.rounds} must be 2 or more")
+    platform.configure(args.platform)
+    return _report(jax.local_devices(), run(args.rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))
