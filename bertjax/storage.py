@@ -286,14 +286,20 @@ def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a local file for writing; it replaces `path` when the block ends, and not if the block fails."""
+    """Open a local file for writing; it replaces `path` when the block ends, and not if the block fails.
+
+    After a power failure, `path` is the old file or the complete new one.
+    """
     draft = _draft(path)
     with storage_errors(path):
         file = open(draft, "wb")
     try:
         with file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(draft, path)
+        _flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -312,11 +318,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def publish(folder: Path, path: Path) -> None:
     """Rename a complete local folder to `path` once all of it is on disk, so that `path` survives a power failure."""
-    for file in folder.rglob("*"):
-        _flush(file)
-    _flush(folder)
+    flush_folder(folder)
     os.rename(folder, path)
     _flush(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Return once all files of a local folder are on disk."""
+    for path in (*folder.rglob("*"), folder):
+        _flush(path)
 
 
 def remove_drafts(folder: Path, name: str = "*") -> None:

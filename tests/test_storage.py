@@ -70,6 +70,20 @@ def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def flush(number):
+        calls.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    storage.write_text(tmp_path / "file", "new")
+    draft, *others = calls
+    assert draft.startswith(".file.") and others == ["replace", tmp_path.name]
+
+
 def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     calls, fsync, rename = [], os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))

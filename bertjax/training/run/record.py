@@ -1,6 +1,7 @@
 """Write and read a run's record (configuration, identity, tokenizer), and read its checkpoints."""
 
 import dataclasses
+import json
 import shlex
 import sys
 import time
@@ -43,20 +44,22 @@ class RunRecord:
 
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
-    """Write `config.json`, and the tokenizer unless it is there: others may read it now."""
-    if not storage.exists(workdir.config):
+    """Write `config.json` unless it is the same, and the tokenizer unless it is there: others may read them now."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        "config": to_dict(record.config),
+        "identity": record.identity,
+        "vocab_size": record.vocab_size,
+    }
+    if storage.exists(workdir.config):
+        if read_json(workdir.config) == json.loads(json.dumps(content)):
+            return
+    else:
         with local_folder(workdir.tokenizer) as folder:
             folder.mkdir(exist_ok=True)
             tokenizer.save(folder)
-    write_json(
-        workdir.config,
-        {
-            "format_version": FORMAT_VERSION,
-            "config": to_dict(record.config),
-            "identity": record.identity,
-            "vocab_size": record.vocab_size,
-        },
-    )
+            storage.flush_folder(folder)
+    write_json(workdir.config, content)
 
 
 def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
