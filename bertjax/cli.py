@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.storage import StorageError
 
 # Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again.
@@ -54,10 +54,10 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return INTERRUPTED
     except OSError as error:
         remedy = "" if code_for(error) == STOPPED else "free disk space or fix the path, then "
-        print(f"error: {error}; {remedy}run the same command again", file=sys.stderr)
+        print(f"error: {printable(str(error))}; {remedy}run the same command again", file=sys.stderr)
         return code_for(error)
     except UserError as error:
-        print(f"error: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        print(f"error: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
         return code_for(error)
 
 

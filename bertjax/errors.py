@@ -1,7 +1,11 @@
 """Errors that end a command with one line on stderr instead of a traceback; `bertjax.cli` has their exit codes."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+# What a terminal obeys instead of showing it: control characters, and those that turn the direction of text around.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 class UserError(Exception):
@@ -52,3 +56,8 @@ def quoted(value: Any) -> str:
 def cut_text(text: str, width: int = 300) -> str:
     """Return the start of a text."""
     return text if len(text) <= width else f"{text[:width]}..."
+
+
+def printable(text: str) -> str:
+    """Return a text of somebody else with control characters as escapes, such as `\\x1b`, in one line."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

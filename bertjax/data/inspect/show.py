@@ -7,6 +7,7 @@ import numpy as np
 
 from bertjax.data.pipeline import Feed
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import printable
 
 LEGEND = "[MASK]‹was› or other‹was›: the model must guess what was there; ‹=› was left as it is"
 _SEGMENTS = "AB"
@@ -38,7 +39,7 @@ def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
                 here = (examples_T == slot + 1) & (batch["segments_BT"][row] == segment)
                 if here.any():
                     tokens = (batch["tokens_BT"][row, here], originals_BT[row, here], predicted_BT[row, here])
-                    lines.append(f"    {name}  {_spell(tokenizer, *tokens)}")
+                    lines.append(f"    {name}  {printable(_spell(tokenizer, *tokens))}")
     return "\n".join(lines)
 
 

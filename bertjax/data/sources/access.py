@@ -64,12 +64,12 @@ class _File(io.RawIOBase):
                 self._file = None
                 raise
 
-        with foreign(f"{self._path} cannot be read"):
+        with foreign(f"{self._path} cannot be read", "check the path and your rights"):
             return storage.retry(attempt, self._path)
 
 
 @contextlib.contextmanager
-def foreign(what: str, remedy: str = "") -> Iterator[None]:
+def foreign(what: str, remedy: str) -> Iterator[None]:
     """Turn what another library raises (network, rights, its own checks) into an error that starts with `what`.
 
     Raises:

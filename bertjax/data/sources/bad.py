@@ -5,7 +5,7 @@ import sys
 
 from tqdm import tqdm
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 
 LISTED = 5
 
@@ -37,6 +37,6 @@ class BadRecords:
         self.skipped[source] = self.skipped.get(source, 0) + 1
         number = sum(self.skipped.values())
         if number <= LISTED:
-            tqdm.write(f"skipped: {error}", file=sys.stderr)
+            tqdm.write(f"skipped: {printable(str(error))}", file=sys.stderr)
         if number == LISTED:
             tqdm.write(f"further bad {self.what} are counted but not listed", file=sys.stderr)

@@ -1,8 +1,11 @@
 """Files, folders and globs, local or remote, and the corpora that come with bertjax."""
 
+import collections
+import functools
 import glob
 import importlib.resources
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
@@ -13,7 +16,7 @@ from bertjax.data.sources.access import foreign
 from bertjax.data.sources.base import Format, Part
 from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
 from bertjax.data.sources.tables import Parquet
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 EMBEDDED = ("en", "ko")
 KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
@@ -22,19 +25,57 @@ KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
 def parts(corpus: str, text_field: str) -> list[Part]:
     """Return the readable files of a file, folder or glob; names are relative to their deepest common folder.
 
+    Links to folders are followed. Files of other kinds are left out, and one line on stderr counts them.
+
     Raises:
       UserError: there is no file, or none of a known kind, or a folder cannot be read.
     """
-    readable = [(path, format) for path in _paths(corpus) if (format := _format(path.name, text_field))]
+    paths = _paths(corpus)
+    readable = [(path, format) for path in paths if (format := _format(path.name, text_field))]
     if not readable:
         raise UserError(f"corpus {corpus!r} holds no {KINDS} file; name one that does")
+    if others := [path.name for path in paths if not _format(path.name, text_field)]:
+        _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read")
     root = os.path.commonpath([PurePosixPath(path).parent for path, _ in readable])
     parts = []
     for path, format in readable:
-        with foreign(f"{path} cannot be read"):
-            size = storage.retry(path.stat, path).length
-        parts.append(Part(path, PurePosixPath(path).relative_to(root).as_posix(), size, format))
+        parts.append(Part(path, _name(path, root), _size(path), format))
     return parts
+
+
+def _name(path: epath.Path, root: str) -> str:
+    name = PurePosixPath(path).relative_to(root).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"the file name {os.fspath(path)!r} is not UTF-8; rename the file") from None
+    return name
+
+
+def _size(path: epath.Path) -> int:
+    with foreign(f"{path} cannot be read", "check the path and your rights"):
+        size = storage.retry(lambda: path.stat().length, path)
+    if not storage.is_remote(path) and not os.path.isfile(path):  # opening a pipe may wait forever
+        raise UserError(f"{path} is a pipe, a socket or a device; copy its content to a file")
+    return size
+
+
+def _count(names: list[str]) -> str:
+    """Return the number of files, and of those with each suffix: `3 files of other kinds (2 .json.gz, 1 .md)`."""
+    suffixes = collections.Counter(_suffix(name) for name in names)
+    kinds = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
+    return f"{len(names):,} file{'s' * (len(names) > 1)} of other kinds ({shorten(kinds)})"
+
+
+def _suffix(name: str) -> str:
+    stem, suffix = os.path.splitext(name)
+    return (os.path.splitext(stem)[1] if suffix in COMPRESSIONS else "") + suffix or name
+
+
+@functools.cache
+def _report(line: str) -> None:
+    """Print a line once: a corpus is listed for its fingerprint and again to be read."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def embedded(name: str, text_field: str) -> list[Part]:
@@ -58,9 +99,11 @@ def _format(name: str, text_field: str) -> Format | None:
 
 
 def _paths(corpus: str) -> list[epath.Path]:
-    with foreign(f"corpus {corpus!r} cannot be read"):
+    """Return the files, and links and special files that only stand where a file could be."""
+    with foreign(f"corpus {corpus!r} cannot be read", "name a file, a folder, a glob, or embedded:en"):
         if "://" in corpus:
-            paths = storage.retry(lambda: list(_remote(corpus)), corpus)
+            place = epath.Path(corpus)  # raises if no library knows the scheme
+            paths = storage.retry(lambda: list(_remote(corpus)), place)
         else:
             paths = list(_local(corpus))
     if not paths:
@@ -69,17 +112,27 @@ def _paths(corpus: str) -> list[epath.Path]:
 
 
 def _local(corpus: str) -> Iterator[epath.Path]:
-    def fail(error: OSError):
-        raise error
-
     path = os.path.abspath(os.path.expanduser(corpus))
     if os.path.isdir(path):
-        for folder, _, names in os.walk(path, onerror=fail):
-            yield from (epath.Path(folder) / name for name in names if os.path.isfile(os.path.join(folder, name)))
-    elif os.path.isfile(path):
+        yield from _below(path, ())
+    elif os.path.lexists(path):
         yield epath.Path(path)
     else:
-        yield from (epath.Path(match) for match in glob.glob(path, recursive=True) if os.path.isfile(match))
+        yield from (epath.Path(match) for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
+
+
+def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[epath.Path]:
+    """Yield what is below a folder. A link to one of the folders `above`, by device and inode, is not followed."""
+    status = os.stat(folder)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield from _below(path, (*above, here))
+        else:
+            yield epath.Path(path)
 
 
 def _remote(corpus: str) -> Iterator[epath.Path]:

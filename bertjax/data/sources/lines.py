@@ -1,6 +1,7 @@
 """Files of lines, plain or compressed: text and JSON lines."""
 
 import dataclasses
+import functools
 import gzip
 import io
 import lzma
@@ -15,12 +16,14 @@ from bertjax.errors import Damaged, UserError
 from bertjax.storage import reason_of
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
+# A line, or a document of lines, is held in memory. A small archive can hold a line of any length.
+LONGEST_BYTES = 1 << 30
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Plain text: a blank line ends a document, a line is a sentence or a paragraph."""
+    """Plain text: a blank line ends a document, a line is a sentence or a paragraph. A lone CR ends a line, too."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         for first, paragraphs in _paragraphs(part, progress):
@@ -57,35 +60,48 @@ class JsonLines:
 
 
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the runs of lines between blank lines, each with the number of its first line."""
-    first, paragraphs = 0, []
-    for number, line in numbered_lines(part.path, progress):
-        if line.decode("utf-8", "replace").strip():
-            first = first or number
-            paragraphs.append(line)
-        elif paragraphs:
-            yield first, paragraphs
-            first, paragraphs = 0, []
+    """Yield the runs of lines between blank lines, each with the number of its first line.
+
+    Raises:
+      Damaged: a document has more than `LONGEST_BYTES`.
+    """
+    first, paragraphs, size = 0, [], 0
+    for number, whole in numbered_lines(part.path, progress):
+        for line in whole.split(b"\r"):
+            if line.decode("utf-8", "replace").strip():
+                first = first or number
+                paragraphs.append(line)
+                size += len(line)
+                if size > LONGEST_BYTES:
+                    raise _too_long(f"{part.path}:{first}: a document", "end documents with a blank line")
+            elif paragraphs:
+                yield first, paragraphs
+                first, paragraphs, size = 0, [], 0
     if paragraphs:
         yield first, paragraphs
 
 
 def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> Iterator[tuple[int, bytes]]:
-    """Yield numbers from 1, and lines without line ends (also those of Windows) and without a byte-order mark.
+    """Yield numbers from 1, and lines without line ends (also those of Windows) and without byte-order marks.
+
+    A byte-order mark starts a file, and a later line if files were concatenated.
 
     Args:
       path: a plain or compressed file.
       progress: called from time to time with the number of bytes read so far.
 
     Raises:
-      Damaged: the file cannot be read to its end.
+      Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
       UserError: the file cannot be opened.
     """
     with open_file(path) as file:
         try:
             unreported = 0
-            for number, line in enumerate(_decompressed(file, path.suffix), start=1):
-                yield number, (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
+            read = functools.partial(_decompressed(file, path.suffix).readline, LONGEST_BYTES + 1)
+            for number, line in enumerate(iter(read, b""), start=1):
+                if len(line) > LONGEST_BYTES:
+                    raise _too_long(f"{path}:{number}: a line", "break it into lines")
+                yield number, line.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
                 unreported += len(line)
                 if unreported >= MIB:
                     progress(file.tell())
@@ -95,6 +111,10 @@ def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> It
             raise Damaged(
                 f"{path} is cut short, damaged or not in the {kind} format ({reason_of(error)}); fetch it again"
             ) from None
+
+
+def _too_long(what: str, remedy: str) -> Damaged:
+    return Damaged(f"{what} has more than {LONGEST_BYTES:,} bytes, and nothing after it is read; {remedy}")
 
 
 def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:

@@ -28,14 +28,16 @@ class Parquet:
         with open_file(part.path) as file:
             try:
                 # Buffering ahead would hold a row group, which a writer may make as large as the file.
-                table = pyarrow.parquet.ParquetFile(file, buffer_size=MIB, pre_buffer=False)
+                table = pyarrow.parquet.ParquetFile(
+                    file, buffer_size=MIB, pre_buffer=False, page_checksum_verification=True
+                )
                 _require_text(table.schema_arrow, part, self.text_field)
                 rows = table.metadata.num_rows
                 seen = 0
                 for batch in table.iter_batches(PARQUET_ROWS, columns=[self.text_field], use_threads=False):
                     yield from _documents(batch.column(0), seen, part, self.text_field, on_bad)
                     seen += len(batch)
-                    progress(part.size * seen // rows)
+                    progress(part.size * min(seen, rows) // max(rows, 1))  # a damaged footer may count less
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise _damaged(part, "Parquet", error) from None
 

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.pipeline import Feed
+from bertjax.errors import printable
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
@@ -41,11 +42,10 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.all_metrics.items())
     lines = [f"step {step}, held out: {metrics}"]
     for sample in evaluation.samples:
-        lines.append(f"  {sample.text}")
-        lines += [
-            f"    {answer:>16} <- {'  '.join(guesses)}" + ("  (right)" if guesses[0] == answer else "")
-            for answer, guesses in zip(sample.answers, sample.guesses, strict=True)
-        ]
+        lines.append(f"  {printable(sample.text)}")
+        for answer, guesses in zip(sample.answers, sample.guesses, strict=True):
+            right = "  (right)" if guesses[0] == answer else ""
+            lines.append(f"    {printable(answer):>16} <- {printable('  '.join(guesses))}{right}")
     return "\n".join(lines)
 
 

@@ -47,6 +47,27 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
     assert texts(f"{tmp_path}/**/*.txt") == ["a/z.txt", "b.txt"]
 
 
+def test_links_to_folders_are_followed_and_circles_end(tmp_path):
+    write(tmp_path, "corpus/a.txt", "other/b.txt")
+    (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "corpus" / "again").symlink_to(tmp_path / "other")
+    (tmp_path / "other" / "circle").symlink_to(tmp_path / "corpus")
+    (tmp_path / "corpus" / "self").symlink_to(tmp_path / "corpus")
+    names = [part.name for part in sources.parts(str(tmp_path / "corpus"), "text")]
+    assert names == ["a.txt", "again/b.txt", "link/b.txt"]
+
+
+def test_files_of_other_kinds_are_counted_in_one_line(tmp_path, capsys):
+    write(tmp_path, "a.txt", "b.json.gz", "c.json.gz", "README.md", "Makefile", "d.csv", "e.tsv", "f.TXT")
+    for _ in range(2):
+        assert texts(tmp_path) == ["a.txt"]
+    kinds = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet files are read"
+    others = "2 .json.gz, 1 Makefile, 1 .md, 1 .csv and 2 more"
+    assert capsys.readouterr().err == (
+        f"corpus {str(tmp_path)!r}: 7 files of other kinds ({others}) left out; {kinds}\n"
+    )
+
+
 @pytest.mark.parametrize("name, documents", [("en", 353), ("ko", 379)])
 def test_embedded_corpora(name, documents):
     assert len(read(f"embedded:{name}")) == documents
@@ -122,8 +143,8 @@ def test_a_file_without_read_permission_is_named():
         if user == 0:
             os.seteuid(65534)  # root may read all
         try:
-            assert error_of(folder / "a.txt") == f"{folder / 'a.txt'} cannot be read: Permission denied"
-            assert error_of(folder) == f"corpus {name!r} cannot be read: Permission denied"
+            assert error_of(folder / "a.txt").startswith(f"{folder / 'a.txt'} cannot be read: Permission denied; ")
+            assert error_of(folder).startswith(f"corpus {name!r} cannot be read: Permission denied; ")
         finally:
             os.seteuid(user)
             (folder / "closed").chmod(0o755)
@@ -191,8 +212,9 @@ def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
             pass
 
     monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "open", lambda self, path, mode: Broken())
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
     errors = []
-    with pytest.raises(base.UserError, match="cannot be read: the connection was lost$"):
+    with pytest.raises(base.UserError, match="cannot be read: the connection was lost; check the path and"):
         list(part.documents(on_bad=errors.append))
     assert not errors
 
