@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from etils import epath
 
 from bertjax import storage
+from bertjax.data import remote
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.packing import assign, pack
@@ -24,6 +26,8 @@ from bertjax.errors import UserError
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
 # Examples that are packed together; memory is that of one such block.
 PACKED_AT_ONCE = 1 << 24
+# Rows hold the numbers of examples as int32.
+MOST_EXAMPLES = np.iinfo(np.int32).max
 _TOKENS_PER_EXAMPLE = 16
 
 log = logging.getLogger(__name__)
@@ -129,7 +133,8 @@ class Plan:
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     """Return the plan of a split, from `<store>/plans/` if it is there and undamaged, else after writing it there.
 
-    Of the processes that need the same plan at the same time one makes it, and the others wait.
+    Of the processes that need the same plan at the same time one makes it, and the others wait. Plans of a store under
+    a URL are kept there, too.
 
     Raises:
       UserError: the split is too small for a row, or the plan cannot be written.
@@ -140,11 +145,11 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     counts = _read(path, identity)
     if counts is None:
         try:
-            counts = _make_alone(store, spec, path, identity)
+            with storage.storage_errors(path):
+                counts = _make_alone(store, spec, path, identity)
         except OSError as error:
-            raise UserError(
-                f"cannot write the plan {path} ({error.strerror}); make the store writable or choose another data.store"
-            ) from error
+            remedy = "make the store writable or choose another data.store"
+            raise storage.user_error(error, f"cannot write the plan {path}", remedy) from error
     return Plan(path, fingerprint, spec.examples.open(store, spec.split, path / _RANGES), counts)
 
 
@@ -156,8 +161,24 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
         if path.exists():
             log.warning("the plan in %s is damaged; making it again", path)
             shutil.rmtree(path)
+        storage.remove_drafts(path.parent, path.name)
+        origin = epath.Path(store.origin) / "plans" / path.name if store.origin else None
+        if origin and remote.download(origin, path, _MANIFEST):
+            if (counts := _read(path, identity)) is not None:
+                return counts
+            shutil.rmtree(path)
         _make(store, spec, path, identity)
+        if origin:
+            _upload(path, origin)
         return _read(path, identity)
+
+
+def _upload(path: Path, origin: epath.Path) -> None:
+    """Keep a plan beside the remote store, for other hosts and for later. The run needs only the local one."""
+    try:
+        remote.upload(path, origin, _MANIFEST)
+    except UserError as error:
+        log.warning("%s; the next host makes the plan again", error)
 
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
@@ -165,10 +186,10 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
         blocks = spec.examples.blocks(split, spec.examples.longest(spec.seq_len), spec.plan_seed)
-        written, lost, repeated = _write_ranges(draft / _RANGES, blocks)
+        where = f"the {spec.split} split" + (f" of source {spec.source}" if spec.source else "") + f" of {store.path}"
+        written, lost, repeated = _write_ranges(draft / _RANGES, blocks, where)
         if not written:
-            where = f"the {spec.split} split" + (f" of source {spec.source}" if spec.source else "")
-            raise UserError(f"{where} of {store.path} is too small to fill a row; use a larger corpus")
+            raise UserError(f"{where} is too small to fill a row; use a larger corpus")
         examples = spec.examples.open(store, spec.split, draft / _RANGES)
         packed = _write_rows(draft / _ROWS, examples, spec)
         split_tokens = int(np.diff(split.sentences[split.documents[[0, -1]]])[0])
@@ -179,12 +200,18 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
         (draft / _MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
-def _write_ranges(path: Path, blocks: Iterator[Block]) -> tuple[int, int, int]:
+def _write_ranges(path: Path, blocks: Iterator[Block], where: str) -> tuple[int, int, int]:
     """Write the ranges of all blocks and return the numbers of examples, lost tokens and repeated tokens."""
     lost = repeated = 0
     with _GrowingArray(path) as array:
         for block in blocks:
             array.append(block.ranges)
+            if array.length > MOST_EXAMPLES:  # before hours of packing
+                raise UserError(
+                    f"{where} makes more than {MOST_EXAMPLES:,} examples, the most that a plan holds; raise "
+                    "stages.0.seq_len, lower data.share, or plan parts of the corpus separately: data.sources with "
+                    "weights that differ"
+                )
             lost += block.lost_tokens
             repeated += block.repeated_tokens
     return array.length, lost, repeated

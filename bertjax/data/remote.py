@@ -1,28 +1,42 @@
-"""Folders under a URL (`gs://...`), copied as a whole, because a memory map needs a local file."""
+"""Folders under a URL (`gs://...`), copied as a whole, because a memory map needs a local file.
+
+Large files are copied in pieces by several threads: one connection to an object store gives a fraction of what a host
+can read.
+"""
 
 import contextlib
-import functools
+import errno
+import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from etils import epath
 
 from bertjax import storage
 from bertjax.errors import UserError
-from bertjax.storage import StorageError, is_remote
+from bertjax.storage import is_remote
 
 # Written last and read first: if it is there, the folder is complete.
 SEAL = "manifest.json"
+# Beside the seal of a copy; its time is that of the last complete verification.
+VERIFIED = ".verified"
+VERIFIED_SECONDS = 7 * 24 * 3600
+# Threads and bytes that one of them copies at a time; memory is that of the product.
+THREADS = 8
+PIECE_BYTES = 32 << 20
 
 
 def exists(folder: epath.Path) -> bool:
     """Return whether a local folder, or a complete remote folder, exists."""
     if not is_remote(folder):
         return folder.exists()
-    with _reported(f"cannot look into {folder}"):
-        return storage.exists(folder / SEAL)
+    with _reported(folder, f"cannot look into {folder}"):
+        return storage.retry((folder / SEAL).exists, folder)
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
@@ -33,57 +47,137 @@ def cached(folder: epath.Path, cache_dir: str) -> Path:
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:
     """Return the local copy of a remote folder, after copying it unless the same one is there already.
 
-    Of the processes of one host one copies, and the others wait.
+    Of the processes of one host one copies, and the others wait. A copy is verified when it is made, and again at the
+    first start after a week; one that is damaged by then is made again.
 
     Args:
       check: raises UserError if a copy differs from its manifest; called before the copy gets its name.
 
     Raises:
       UserError: there is no such folder, it cannot be read or written, or `check` raised.
-      Unavailable: the network or the object store did not answer for a minute.
     """
     copy = cached(folder, cache_dir)
-    with _reported(f"cannot copy {folder} to {copy}"):
-        if not storage.exists(folder / SEAL):
+    with _reported(copy, f"cannot copy {folder} to {copy}"):
+        if not storage.retry((folder / SEAL).exists, folder):
             raise UserError(f"{folder} holds no token store; make one with python -m bertjax.prepare")
-        seal = storage.read_bytes(folder / SEAL)
+        seal = storage.retry((folder / SEAL).read_bytes, folder)
         with storage.lock_or_wait(copy.with_name(copy.name + ".lock")):
-            if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal:
+            if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal and _is_whole(copy, check):
                 return copy
             print(f"copying {folder} to {copy}", file=sys.stderr, flush=True)
             storage.remove_drafts(copy.parent, copy.name)
             with storage.whole_folder(copy) as draft:
                 _copy(folder, epath.Path(draft))
                 check(draft)
+                mark_verified(draft)
                 shutil.rmtree(copy, ignore_errors=True)
     return copy
 
 
-def upload(folder: Path, target: epath.Path) -> None:
-    """Copy a local folder to a URL, its manifest last.
+def _is_whole(copy: Path, check: Callable[[Path], object]) -> bool:
+    """Return False if a copy whose last verification is a week old, or of unknown age, is damaged."""
+    stamp = copy / VERIFIED
+    if stamp.exists() and abs(time.time() - stamp.stat().st_mtime) < VERIFIED_SECONDS:
+        return True
+    try:
+        check(copy)
+    except UserError as error:
+        print(f"the copy is made again: {error}", file=sys.stderr, flush=True)
+        return False
+    mark_verified(copy)
+    return True
+
+
+def mark_verified(copy: Path) -> None:
+    """Record that a local folder equals its manifest now."""
+    (copy / VERIFIED).touch()
+
+
+def upload(folder: Path, target: epath.Path, seal: str = SEAL) -> None:
+    """Copy a local folder to a URL, the file `seal` last.
 
     Raises:
       UserError: the target cannot be written.
-      Unavailable: the network or the object store did not answer for a minute.
     """
-    with _reported(f"cannot copy {folder} to {target}"):
-        _copy(epath.Path(folder), target)
+    with _reported(target, f"cannot copy {folder} to {target}"):
+        _copy(epath.Path(folder), target, seal)
 
 
-def _copy(source: epath.Path, target: epath.Path) -> None:
-    storage.retry(functools.partial(target.mkdir, parents=True, exist_ok=True), target)
-    paths = storage.retry(lambda: list(source.iterdir()), source)
-    for path in sorted(paths, key=lambda path: (path.name == SEAL, path.name)):
-        if storage.retry(path.is_dir, path):
-            _copy(path, target / path.name)
-        else:
-            storage.retry(functools.partial(path.copy, target / path.name, overwrite=True), path)
+def download(folder: epath.Path, target: Path, seal: str) -> bool:
+    """Copy a remote folder to a local one, which must not exist; return False if the remote one is not complete.
+
+    Raises:
+      UserError: one of them cannot be read or written.
+    """
+    with _reported(target, f"cannot copy {folder} to {target}"):
+        if not storage.retry((folder / seal).exists, folder):
+            return False
+        with storage.whole_folder(target) as draft:
+            _copy(folder, epath.Path(draft), seal)
+    return True
+
+
+class _Piece(NamedTuple):
+    """Bytes of a file that one thread copies."""
+
+    source: epath.Path
+    target: epath.Path
+    start: int
+    length: int
+
+
+def _copy(source: epath.Path, target: epath.Path, seal: str = SEAL) -> None:
+    """Copy a folder with its subfolders, the file `seal` last."""
+    names = [name for name in _files(source) if name not in (VERIFIED, seal)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        for group in (names, [seal]):
+            pieces = [piece for name in group for piece in _pieces(source / name, target / name)]
+            for _ in pool.map(lambda piece: storage.retry(lambda: _copy_piece(piece), piece.source), pieces):
+                pass  # the first error is raised here, and cancels the rest
+
+
+def _files(folder: epath.Path) -> Iterator[str]:
+    """Yield the path within a folder of every file below it. On an object store a folder may list itself."""
+    for path in sorted(storage.retry(lambda: list(folder.iterdir()), folder)):
+        if not path.is_dir():
+            yield path.name
+        elif path != folder:
+            yield from (f"{path.name}/{name}" for name in _files(path))
+
+
+def _pieces(source: epath.Path, target: epath.Path) -> Iterator[_Piece]:
+    """Yield the pieces of a file. An object can only be written whole, so it is one piece."""
+    size = storage.retry(lambda: source.stat().length, source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if is_remote(target):
+        yield _Piece(source, target, 0, size)
+        return
+    target.touch()
+    os.truncate(target, size)
+    for start in range(0, size, PIECE_BYTES):
+        yield _Piece(source, target, start, min(PIECE_BYTES, size - start))
+
+
+def _copy_piece(piece: _Piece) -> None:
+    with piece.source.open("rb") as source:
+        if is_remote(piece.target):
+            with piece.target.open("wb") as target:
+                shutil.copyfileobj(source, target, PIECE_BYTES)
+            return
+        with open(piece.target, "r+b") as target:
+            source.seek(piece.start)
+            target.seek(piece.start)
+            content = source.read(piece.length)
+            if len(content) < piece.length:
+                raise OSError(errno.EIO, "the file ended early")
+            target.write(content)
 
 
 @contextlib.contextmanager
-def _reported(what: str) -> Iterator[None]:
-    """Turn a failure of storage into an error of one line that has the exit code of its kind."""
+def _reported(path: epath.PathLike, what: str) -> Iterator[None]:
+    """Turn whatever a file system raises into an error of one line."""
     try:
-        yield
-    except StorageError as error:
+        with storage.storage_errors(path):
+            yield
+    except OSError as error:
         raise storage.user_error(error, what, "check the address and your rights") from error

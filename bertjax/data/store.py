@@ -8,6 +8,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +75,20 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """A prepared corpus. `open` checks it; it is cheap to pickle."""
+    """A prepared corpus. `open` checks it; it is cheap to pickle.
+
+    Attributes:
+      path: its local folder.
+      manifest: the content of its `manifest.json`.
+      origin: the URL that the folder is a copy of; empty for a store that is local.
+    """
 
     path: Path
     manifest: dict
+    origin: str = ""
 
     def __reduce__(self):
-        return TokenStore, (self.path, self.manifest)
+        return TokenStore, (self.path, self.manifest, self.origin)
 
     @classmethod
     def open(cls, path: epath.PathLike, verify: bool = False, cache_dir: str = "") -> "TokenStore":
@@ -94,10 +102,12 @@ class TokenStore:
         Raises:
           UserError: there is no store, it has another format version, or it was cut short or altered.
         """
+        origin = ""
         if is_remote(path):
+            origin = os.fspath(path)
             path = remote.fetch(epath.Path(path), cache_dir, lambda copy: cls.open(copy, verify=True))
         path = Path(path)
-        store = cls(path, _read_manifest(path))
+        store = cls(path, _read_manifest(path), origin)
         for name, recorded in store.manifest["files"].items():
             _check_file(path / name, recorded, verify)
         if store.tokenizer.fingerprint != store.manifest["tokenizer"]:
@@ -127,13 +137,21 @@ class TokenStore:
         return Split(self.path, name, self.manifest["token_dtype"], tuple(ranges[source]))
 
     def unigram_counts(self, name: str) -> np.ndarray:
-        """Return how often each token id occurs in a split: int64 [V]."""
+        """Return how often each token id occurs in a split: int64 [V].
+
+        Raises:
+          UserError: a token id is not in the vocabulary, so the file was altered.
+        """
         vocab_size, dtype = self.manifest["vocab_size"], self.manifest["token_dtype"]
         counts_V = np.zeros(vocab_size, np.int64)
         # Read and not mapped: the pages of a memory map count as memory of this process once they were read.
         with open(self.path / f"{name}.tokens.bin", "rb") as file:
             while len(tokens := np.fromfile(file, dtype, COUNTED_AT_ONCE)):
-                counts_V += np.bincount(tokens, minlength=vocab_size)
+                counts = np.bincount(tokens, minlength=vocab_size)
+                if len(counts) > vocab_size:
+                    what = f"{name}.tokens.bin holds the id {len(counts) - 1}, and the vocabulary has {vocab_size}"
+                    raise _damaged(self.path, what)
+                counts_V += counts
         return counts_V
 
 

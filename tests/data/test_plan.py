@@ -94,10 +94,28 @@ def test_processes_that_find_it_damaged_make_it_again_once(own_store, caplog):
     assert len(caplog.messages) == 1 and all(len(plan.rows_RN) == len(made.rows_RN) for plan in plans)
 
 
+def test_too_many_examples_are_refused_before_they_are_packed(own_store, monkeypatch):
+    monkeypatch.setattr(plan_module, "MOST_EXAMPLES", 3)
+    monkeypatch.setattr(plan_module, "_write_rows", None)
+    with pytest.raises(UserError, match="makes more than 3 examples, the most that a plan holds; raise stages"):
+        open_or_make(own_store, TRAIN)
+    assert not list((own_store.path / "plans").glob(".*.draft"))
+
+
+def test_drafts_of_killed_processes_are_removed(own_store):
+    path = open_or_make(own_store, TRAIN).path
+    draft = path.with_name(f".{path.name}.0123456789ab.draft")
+    draft.mkdir()
+    (path / "plan.json").unlink()
+    open_or_make(own_store, TRAIN)
+    assert not draft.exists()
+
+
 def test_a_store_that_cannot_be_written(own_store):
     (own_store.path / "plans").write_text("in the way")
     with pytest.raises(
-        UserError, match="cannot write the plan .*; make the store writable or choose another data.store"
+        UserError,
+        match="cannot write the plan .*; make the store writable or choose another data.store",
     ):
         open_or_make(own_store, TRAIN)
 

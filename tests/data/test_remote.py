@@ -1,16 +1,22 @@
 """Stores under a URL: the real code on fsspec's file system in memory, in place of a bucket."""
 
 import dataclasses
+import io
 import itertools
 import os
 
 import fsspec
+import numpy as np
 import pytest
 import tenacity
 from fsspec.implementations.memory import MemoryFileSystem
 
 from bertjax import cli, storage
+from bertjax.data import plan as plans
+from bertjax.data import remote
 from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
@@ -18,11 +24,15 @@ from tests import runs
 
 
 class Bucket(MemoryFileSystem):
-    """An object store that lasts as long as a test."""
+    """An object store that lasts as long as a test; every reader has a position of its own, as in a real one."""
 
     protocol = ("s3",)
     store: dict = {}
     pseudo_dirs = [""]
+
+    def _open(self, path, mode="rb", **options):
+        file = super()._open(path, mode, **options)
+        return io.BytesIO(file.getvalue()) if mode == "rb" else file
 
 
 @pytest.fixture
@@ -124,3 +134,66 @@ def test_a_copy_goes_on_after_failures_that_pass(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Bucket, "_open", flaky)
     copied = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
     assert copied.fingerprint == made.fingerprint
+
+
+def test_a_copy_is_made_in_pieces_and_a_piece_that_fails_is_read_again(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    monkeypatch.setattr(remote, "PIECE_BYTES", 1000)
+    made, opened, failures = (
+        prepare(config),
+        Bucket._open,
+        iter([ConnectionResetError(), TimeoutError(), OSError("503")]),
+    )
+
+    def unsteady(self, path, *args, **kwargs):
+        if path.endswith("train.tokens.bin"):
+            for error in failures:
+                raise error
+        return opened(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(Bucket, "_open", unsteady)
+    copy = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
+    assert (made.path / "train.tokens.bin").stat().st_size > 3000 and next(failures, None) is None
+    TokenStore.open(copy.path, verify=True)
+
+
+def test_a_copy_that_rots_is_found_after_a_week_and_made_again(config, capsys):
+    made = prepare(config)
+    tokens, stamp = made.path / "train.tokens.bin", made.path / remote.VERIFIED
+    content = tokens.read_bytes()
+    rotten = bytearray(content)
+    rotten[len(content) // 2] ^= 1
+    tokens.write_bytes(rotten)
+    os.utime(stamp, (0, 0))
+    again = TokenStore.open(store_path(config), cache_dir=config.cache_dir)
+    assert again.path == made.path and tokens.read_bytes() == content
+    assert "the copy is made again: token store" in capsys.readouterr().err
+
+
+def test_plans_are_kept_beside_the_remote_store(config, tmp_path, monkeypatch):
+    spec = Spec("train", FullSentences(), 32, seed=0)
+    plan = open_or_make(prepare(config), spec)
+    elsewhere = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
+
+    def fail(*_):
+        raise AssertionError("the plan is made again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plans, "_make", fail)
+        copied = open_or_make(elsewhere, spec)
+    assert copied.path != plan.path and copied.fingerprint == plan.fingerprint and copied.counts == plan.counts
+    np.testing.assert_array_equal(copied.rows_RN, plan.rows_RN)
+
+
+def test_a_plan_that_cannot_be_uploaded_is_used_all_the_same(config, tmp_path, monkeypatch, caplog):
+    store = prepare(config)
+    opened = Bucket._open
+
+    def read_only(self, path, mode="rb", **kwargs):
+        if "w" in mode:
+            raise PermissionError("Forbidden")
+        return opened(self, path, mode, **kwargs)
+
+    monkeypatch.setattr(Bucket, "_open", read_only)
+    assert open_or_make(store, Spec("train", FullSentences(), 32, seed=0)).counts.rows
+    assert "Forbidden" in caplog.text and "the next host makes the plan again" in caplog.text

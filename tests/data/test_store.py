@@ -171,3 +171,13 @@ def test_a_folder_without_a_manifest_is_not_a_store(folder):
     os.remove(folder / "manifest.json")
     with pytest.raises(UserError, match="holds no token store; make one"):
         TokenStore.open(folder)
+
+
+def test_an_id_outside_of_the_vocabulary_is_damage(folder):
+    opened = TokenStore.open(folder)
+    tokens = np.fromfile(folder / "train.tokens.bin", np.uint16)
+    tokens[2] = 60_000
+    tokens.tofile(folder / "train.tokens.bin")
+    size = opened.manifest["vocab_size"]
+    with pytest.raises(UserError, match=f"train.tokens.bin holds the id 60000, and the vocabulary has {size}"):
+        opened.unigram_counts("train")
