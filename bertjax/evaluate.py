@@ -12,7 +12,6 @@ from bertjax.config import Config
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -24,8 +23,11 @@ from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
+from bertjax.training.resolve import open_store
 from bertjax.training.results import report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
+from bertjax.training.run.record import RunRecord, read_record
+from bertjax.training.run.workdir import Workdir
 
 
 def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]:
@@ -66,7 +68,9 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
     try:
-        store = _labeled(config, model.tokenizer, corpus) or open_or_prepare(config.data, may_prepare=True)
+        store = _labeled(config, model.tokenizer, corpus)
+        if store is None:  # a run has recorded which one is its own
+            store = open_store(config.data, None if corpus else _record(saved, trust_code))
     except UserError as error:
         if corpus or not saved.is_export or type(error) is not UserError:
             raise
@@ -83,6 +87,11 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
     return {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
+
+
+def _record(saved: SavedModel, trust_code: bool) -> RunRecord | None:
+    """Return the record of a run; None for an export, which does not name its store."""
+    return None if saved.is_export else read_record(Workdir.at(saved.folder), trust_code)
 
 
 def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | None:

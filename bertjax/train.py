@@ -100,7 +100,9 @@ def run(
         processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
-        feeds = processes.together(lambda: _open(config))
+        before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
+        feeds = open_feeds(config, before)
+        processes.together(feeds.plan)
         config = feeds.config  # resolved
         heartbeat.steps = sum(stage.steps for stage in config.stages)
         program = Program(config, feeds.store.tokenizer.vocab_size)
@@ -157,12 +159,6 @@ def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease |
     if longer and not storage.exists(files.config):
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
     return lock
-
-
-def _open(config: Config) -> Feeds:
-    feeds = open_feeds(config)
-    feeds.plan()
-    return feeds
 
 
 def _record_run(

@@ -1,24 +1,36 @@
 """Open the data of a run, and resolve the settings that depend on it."""
 
 import dataclasses
+import functools
 import math
+import os
+from typing import Any
 
 from bertjax.config import Config
-from bertjax.data import tokenizer
+from bertjax.data import remote, tokenizer
+from bertjax.data.config import DataConfig
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.preparation.prepare import open_or_prepare
+from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
+from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
+from bertjax.storage import is_remote
 from bertjax.training.feeds import Feeds
+from bertjax.training.parallel import processes
+from bertjax.training.run.record import RunRecord
 
 
-def open_feeds(config: Config) -> Feeds:
-    """Open the data of a run and resolve its configuration.
+def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
+    """Open the data of a run in every process, and resolve its configuration.
 
     For labeled examples these are the names of the classes. Steps, rows of a batch, warm-up and evaluations are
     resolved if they are given as epochs, examples and shares.
+
+    Args:
+      before: the record of the run if it resumes.
 
     Returns:
       The feeds; their `config` has no open settings.
@@ -26,9 +38,76 @@ def open_feeds(config: Config) -> Feeds:
     Raises:
       UserError: the data cannot be read, or does not fit the configuration.
     """
+    if isinstance(config.task.examples, LabeledFormat):
+        return processes.together(lambda: _labeled_feeds(config), "labeled-files")
+    feeds = Feeds(config, open_store(config.data, before))
+    if feeds.store.origin:  # process 0 makes the plans and uploads them, the others fetch them
+        processes.on_writer(feeds.plan, "plan")
+    return processes.together(lambda: _resolved(feeds), "resolve")
+
+
+def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
+    """Open the token store of a run in every process, or make it.
+
+    A run that resumes with the same settings of its data opens its own store and does not read the corpus. Otherwise
+    process 0 reads the corpus to find the store. Without a store each process prepares the corpus, except for a store
+    under a URL: that is prepared by process 0 and fetched by the others.
+
+    Raises:
+      UserError: there is neither the store nor the corpus, or one of them cannot be read.
+    """
+    if store := _store_of(data, before):
+        return store
+    spec = processes.from_writer(lambda: _spec(data, before), "corpus")
+
+    @functools.cache
+    def opened() -> TokenStore:
+        if not processes.is_writer() and not remote.exists(path_of(data, spec)) and spec_of(data) != spec:
+            raise UserError(f"{corpora(data)} here differs from what process 0 sees; use the same corpus for all")
+        return open_or_prepare(data, may_prepare=True, spec=spec)
+
+    if is_remote(data.store):
+        processes.on_writer(opened, "prepare")
+    return processes.together(opened, "store")
+
+
+def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
+    """Return the store of a run that resumes, None if there is no such run or a process does not find its store."""
+    if before is None or _content(before.config.data) != _content(data):
+        return None
+    fingerprint = before.identity["data"]["store_fingerprint"]
+
+    def found() -> str:
+        return os.fspath(find(data, fingerprint) or "")
+
+    agree = processes.from_writer if is_remote(data.store) else processes.together
+    path = agree(found, "find-store")
+    if not all(processes.gather(bool(path), "has-store")):
+        return None
+    print(f"the token store of the run is {path}; {corpora(data)} is not read", flush=True)
+    return processes.together(lambda: TokenStore.open(path, cache_dir=data.cache_dir), "store")
+
+
+def _content(data: DataConfig) -> DataConfig:
+    """Return settings that are equal if they name the same content: without places of stores, and processes."""
+    return dataclasses.replace(data, store=DataConfig.store, cache_dir=DataConfig.cache_dir, workers=None)
+
+
+def _spec(data: DataConfig, before: RunRecord | None) -> dict[str, Any]:
+    try:
+        return spec_of(data)
+    except UserError as error:
+        if before is None or _content(before.config.data) != _content(data):
+            raise
+        fingerprint = before.identity["data"]["store_fingerprint"][:12]
+        raise type(error)(
+            f"{error}; and data.store={data.store} does not hold the token store of the run, which has the fingerprint "
+            f"{fingerprint}...: restore one of them"
+        ) from error
+
+
+def _labeled_feeds(config: Config) -> Feeds:
     task = config.task
-    if not isinstance(task.examples, LabeledFormat):
-        return _resolved(Feeds(config, open_or_prepare(config.data, may_prepare=True)))
     source = LabeledSource(task.examples, _tokenizer_of(config))
     if task.has_classes:
         objective = dataclasses.replace(task.objective, classes=source.classes)

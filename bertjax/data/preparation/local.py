@@ -26,6 +26,10 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 
+class BadDocument(UserError):
+    """A document holds no token, which only its encoding shows."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardEncoder:
     """Encodes shards of text; pickled to the processes that do so.
@@ -47,7 +51,7 @@ class ShardEncoder:
         """Write a shard of tokens and return the group and the error of each document that was skipped.
 
         Raises:
-          UserError: a document holds no token, and bad documents stop the preparation.
+          BadDocument: a document holds no token, and bad documents stop the preparation.
           DamagedShard: the text differs from what was written.
         """
         documents = shards.read_text(self.folder, index)
@@ -55,7 +59,8 @@ class ShardEncoder:
         kept = [document for document, drop in zip(documents, is_duplicate, strict=True) if not drop]
         shard = encode_shard(kept, [split for split, _ in self.groups], self.tokenizer, self.splitter)
         if shard.skipped and self.on_bad_document == "stop":
-            raise UserError(shard.skipped[0][1])
+            remedy = "or set data.on_bad_document=skip, which continues with the shards that are encoded"
+            raise BadDocument(f"{shard.skipped[0][1]}, {remedy}")
         shards.write_tokens(self.folder, index, shard)
         return shard.skipped
 

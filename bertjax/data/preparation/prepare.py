@@ -1,27 +1,26 @@
 """Make the token store of a corpus, or open the one that is there."""
 
+import contextlib
 import dataclasses
-import hashlib
-import json
-import re
 import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
 from bertjax import storage
-from bertjax.data import remote, sources, store, tokenizer
+from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
-from bertjax.data.preparation import local
+from bertjax.data.preparation import local, reading
+from bertjax.data.preparation.local import BadDocument
 from bertjax.data.preparation.shards import DamagedShard
+from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
-from bertjax.errors import RunFailed, UserError
-
-LONGEST_NAME = 80
+from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
 
 def prepare(config: DataConfig) -> TokenStore:
@@ -35,17 +34,20 @@ def prepare(config: DataConfig) -> TokenStore:
       UserError: a corpus that cannot be read, too few documents, too little text for the vocabulary, or a folder that
         cannot be written.
     """
-    return _prepare(config, _spec(config))
+    return _prepare(config, spec_of(config))
 
 
-def open_or_prepare(config: DataConfig, may_prepare: bool) -> TokenStore:
+def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
     """Open the store of a corpus; if there is none, make it, or name the command that does.
+
+    Args:
+      spec: the spec of the store; by default that of the corpus, which is then read.
 
     Raises:
       UserError: see `prepare` and `TokenStore.open`; also if there is no store and `may_prepare` is False.
     """
-    spec = _spec(config)  # reads the corpus, so it is computed once
-    path = _path(config, spec)
+    spec = spec_of(config) if spec is None else spec
+    path = path_of(config, spec)
     if remote.exists(path):
         return TokenStore.open(path, cache_dir=config.cache_dir)
     if not may_prepare:
@@ -56,11 +58,11 @@ def open_or_prepare(config: DataConfig, may_prepare: bool) -> TokenStore:
 
 def store_path(config: DataConfig) -> epath.Path:
     """Return the path of the store of a corpus. Its name follows from the corpus and from all settings that matter."""
-    return _path(config, _spec(config))
+    return path_of(config, spec_of(config))
 
 
-def _prepare(config: DataConfig, spec: dict) -> TokenStore:
-    path = _path(config, spec)
+def _prepare(config: DataConfig, spec: dict[str, Any]) -> TokenStore:
+    path = path_of(config, spec)
     if not storage.is_remote(path):
         _build(config, spec, Path(path))
     elif not remote.exists(path):
@@ -68,71 +70,66 @@ def _prepare(config: DataConfig, spec: dict) -> TokenStore:
         _build(config, spec, copy)
         TokenStore.open(copy)
         remote.upload(copy, path)
+        remote.mark_verified(copy)
     prepared = TokenStore.open(path, cache_dir=config.cache_dir)
     print(report(prepared), flush=True)
     return prepared
 
 
-def _build(config: DataConfig, spec: dict, path: Path) -> None:
+def _build(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
     """Build a store that is not there yet beside its place, and rename it once all of it is on disk."""
-    partial = path.with_name(path.name + ".partial")
     notice = f"another process prepares {path}; waiting for it"
     try:
-        with storage.lock_or_wait(path.with_name(path.name + ".lock"), notice):
+        with storage.storage_errors(path), storage.lock_or_wait(path.with_name(path.name + ".lock"), notice):
             if not path.exists():
-                try:
-                    folder = local.build(config, spec, partial)
-                except DamagedShard as error:
-                    print(f"{error}; starting from scratch", file=sys.stderr, flush=True)
-                    shutil.rmtree(partial)
-                    folder = local.build(config, spec, partial)
-                built = TokenStore.open(folder)
-                lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
-                storage.publish(folder, path)
-            shutil.rmtree(partial, ignore_errors=True)
+                _take_over(config, spec, path)
+                storage.publish(_built(config, spec, _partial(path)), path)
+            shutil.rmtree(_partial(path), ignore_errors=True)
     except OSError as error:
-        what, remedy = f"cannot write the token store {path}", "set data.store to another folder"
-        raise storage.user_error(error, what, remedy) from None
-    except RunFailed:  # the same command resumes with the files that are there
+        remedy = "set data.store to another folder"
+        raise storage.user_error(error, f"cannot write the token store {path}", remedy) from error
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
+    """Continue a preparation that stopped at a bad document, if bad documents are now skipped.
+
+    Its first pass had no bad document, so what it has read and encoded is the same in both.
+    """
+    before = spec | {"on_bad_document": "stop"}
+    stopped = path.with_name(path_of(config, before).name)
+    if before == spec or _partial(path).exists() or not _partial(stopped).exists():
+        return
+    with contextlib.suppress(Busy), storage.lock_or_fail(stopped.with_name(stopped.name + ".lock"), ""):
+        record = _partial(stopped) / "reading.json"
+        if (read := reading.load(record, before)) is not None:
+            reading.save(read, spec, record)
+            _partial(stopped).rename(_partial(path))
+
+
+def _built(config: DataConfig, spec: dict[str, Any], partial: Path) -> Path:
+    """Return the folder of a complete store within `partial`.
+
+    What was read and encoded is kept unless the same command would fail again.
+    """
+    try:
+        try:
+            folder = local.build(config, spec, partial)
+        except DamagedShard as error:
+            print(f"{error}; starting from scratch", file=sys.stderr, flush=True)
+            shutil.rmtree(partial)
+            folder = local.build(config, spec, partial)
+        built = TokenStore.open(folder)
+        lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
+        return folder
+    except (RunFailed, Unavailable, BadDocument):
         raise
     except UserError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-def _spec(config: DataConfig) -> dict:
-    """Return all that decides the content of a store; paths have no effect on it."""
-    settings = config.tokenizer
-    return {
-        "format_version": store.FORMAT_VERSION,
-        "sources": {
-            name: [_fingerprint(source.corpus, source.text_field), source.text_field]
-            for name, source in config.named_sources.items()
-        },
-        "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
-        # A store of the whole corpus keeps the name that it had before there were shares.
-        **({"share": config.share} if config.share < 1 else {}),
-        "on_bad_document": config.on_bad_document,
-        "splitter": config.splitter,
-        "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint
-        if settings.model
-        else dataclasses.asdict(settings),
-    }
-
-
-def _fingerprint(corpus: str, text_field: str) -> str:
-    parts = [part.fingerprint() for part in sources.parts(corpus, text_field)]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
-def _path(config: DataConfig, spec: dict) -> epath.Path:
-    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-    name = "-".join(sorted(config.sources))
-    if not name:
-        name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
-    name = re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME] or "corpus"
-    folder = epath.Path(config.store)
-    return (folder if storage.is_remote(folder) else folder.expanduser().absolute()) / f"{name}-{digest[:12]}"
 
 
 def _command(config: DataConfig) -> str:

@@ -187,6 +187,16 @@ def on_writer(action: Callable[[], Any], purpose: str = "writing") -> None:
     together(action if is_writer() else lambda: None, purpose)
 
 
+def from_writer(action: Callable[[], T], purpose: str) -> T:
+    """Run an action only in process 0, and return its result, which must be JSON, in all processes.
+
+    Raises:
+      UserError: the action raised a UserError or an OSError.
+    """
+    value = together(action if is_writer() else lambda: None, purpose)
+    return gather(value, f"{purpose}-result")[0]
+
+
 def _class_of(error: Exception) -> type[UserError]:
     """Return the class of bertjax.errors that an error has, or that has its exit code."""
     kind = getattr(errors, type(error).__name__, None)

@@ -252,6 +252,12 @@ def test_a_document_without_a_token_is_named(config, tmp_path):
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\u2581\n")
     assert "holds no token" in error_of(config)
+
+
+def test_a_bad_document_in_the_corpus_leaves_nothing(config, tmp_path):
+    with open(tmp_path / "corpus.txt", "ab") as file:
+        file.write(b"\n\xff\n")
+    assert "is not UTF-8" in error_of(config)
     assert not list((tmp_path / "stores").glob("*.partial"))
 
 

@@ -1,6 +1,7 @@
 """A preparation that was killed, or has damaged leftovers, makes the same store as an undisturbed one."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
@@ -10,11 +11,13 @@ import time
 
 import pytest
 
+from bertjax import cli, storage
+from bertjax.data.preparation import local, shards
 from bertjax.data.preparation import prepare as prepare_module
-from bertjax.data.preparation import shards
 from bertjax.data.preparation.prepare import prepare, store_path
+from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
+from bertjax.errors import Busy, UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
 
 
@@ -101,7 +104,7 @@ def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
 @pytest.mark.parametrize("origin", ["another preparation", "an older version"])
 def test_leftovers_of_another_preparation_are_discarded(many_shards, origin, capsys):
     config, expected = many_shards
-    spec = prepare_module._spec(config) if origin == "an older version" else {"format_version": 0}
+    spec = spec_of(config) if origin == "an older version" else {"format_version": 0}
     partial = store_path(config).with_name(store_path(config).name + ".partial")
     partial.mkdir(parents=True)
     (partial / "reading.json").write_text(json.dumps({"spec": spec, "reading": {}}))
@@ -137,3 +140,58 @@ def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):
     while any(os.path.exists(f"/proc/{worker}") for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_what_is_encoded_before_a_bad_document_is_kept_if_it_is_skipped(many_shards, tmp_path, capsys):
+    """No document is known to hold no token before it is encoded, perhaps after hours."""
+    config, _ = many_shards
+    with open(tmp_path / "corpus.txt", "a") as file:
+        file.write("\u2581\n")
+    with pytest.raises(UserError, match="holds no token.*; remove it, or set data.on_bad_document=skip, which"):
+        prepare(config)
+    encoded = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path)}
+    skip = dataclasses.replace(config, on_bad_document="skip")
+    capsys.readouterr()
+    made = prepare(skip)
+    assert len(encoded) > 20 and f"{len(encoded)} of {len(encoded) + 1} shards are encoded" in capsys.readouterr().err
+    assert content(made.path) == content(prepare(dataclasses.replace(skip, store=config.store + "2")).path)
+    assert made.manifest["skipped"] == {"corpus": 1} and not list((tmp_path / "stores").glob("*.partial"))
+
+
+@pytest.mark.parametrize("failure, code", [(OSError(errno.ENOSPC, "No space"), 1), (OSError(errno.EIO, "I/O"), 75)])
+def test_a_disk_that_fails_keeps_what_is_encoded(many_shards, tmp_path, monkeypatch, failure, code, capsys):
+    config, expected = many_shards
+    written = shards.write_tokens
+
+    def fail(folder, index, shard):
+        if index == 9:
+            raise failure
+        written(folder, index, shard)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "write_tokens", fail)
+        assert cli.exit_code_of(lambda: prepare(config)) == code
+    assert f"error: cannot write the token store {store_path(config)}: {failure.strerror}; " in capsys.readouterr().err
+    assert len(_encoded(tmp_path)) == 9
+    assert content(prepare(config).path) == expected
+    assert "9 of " in capsys.readouterr().err
+
+
+def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(config, tmp_path, monkeypatch):
+    """Removed after the lock is released, they would be those of the next process."""
+    locked = []
+
+    def build(config, spec, partial):
+        partial.mkdir()
+        raise UserError("the same again")
+
+    def remove(path, **_):
+        with pytest.raises(Busy), storage.lock_or_fail(path.with_suffix(".lock"), "it holds the lock"):
+            pass
+        locked.append(path)
+
+    monkeypatch.setattr(local, "build", build)
+    monkeypatch.setattr(prepare_module.shutil, "rmtree", remove)
+    with pytest.raises(UserError, match="the same again"):
+        prepare(config)
+    assert [path.suffix for path in locked] == [".partial"]

@@ -1,0 +1,141 @@
+"""What the content of a token store follows from, and where the store of a corpus is."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+
+from bertjax import storage
+from bertjax.data import remote, sources, store, tokenizer
+from bertjax.data.config import DataConfig
+from bertjax.errors import UserError, shorten
+
+LONGEST_NAME = 80
+
+
+def spec_of(config: DataConfig) -> dict[str, Any]:
+    """Return all that decides the content of a store, as JSON values; paths have no effect on it.
+
+    It reads the corpus, unless `data.store` is a single store, which has recorded its own.
+
+    Raises:
+      UserError: the corpus cannot be read, or the single store was made with other settings.
+    """
+    if manifest := _manifest(_folder(config)):
+        _check_settings(config, manifest["spec"])
+        print(f"data.store={config.store} is one token store; {corpora(config)} is not read", flush=True)
+        return manifest["spec"]
+    settings = config.tokenizer
+    return {
+        "format_version": store.FORMAT_VERSION,
+        "sources": {
+            name: [_fingerprint(source.corpus, source.text_field), source.text_field]
+            for name, source in config.named_sources.items()
+        },
+        "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
+        # A store of the whole corpus keeps the name that it had before there were shares.
+        **({"share": config.share} if config.share < 1 else {}),
+        "on_bad_document": config.on_bad_document,
+        "splitter": config.splitter,
+        "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint
+        if settings.model
+        else dataclasses.asdict(settings),
+    }
+
+
+def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
+    """Return the path of a store: `data.store` if that is a single store, else a folder in it that `spec` names."""
+    folder = _folder(config)
+    if _manifest(folder):
+        return folder
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+    return folder / f"{_name(config)}-{digest[:12]}"
+
+
+def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
+    """Return the path of the store with this fingerprint, or None. The corpus is not read.
+
+    Args:
+      config: names the folder of the stores, and the corpus, after which a store is named.
+    """
+    for path in storage.retry(lambda: _candidates(config), _folder(config)):
+        if (manifest := _manifest(path)) and manifest.get("fingerprint") == fingerprint:
+            return path
+    return None
+
+
+def corpora(config: DataConfig) -> str:
+    """Return the corpora of a configuration for a message."""
+    return "corpus " + shorten([repr(source.corpus) for source in config.named_sources.values()])
+
+
+def _candidates(config: DataConfig) -> list[epath.Path]:
+    folder = _folder(config)
+    named = folder.iterdir() if folder.exists() else ()
+    return [folder, *sorted(path for path in named if path.name.startswith(f"{_name(config)}-"))]
+
+
+def _folder(config: DataConfig) -> epath.Path:
+    folder = epath.Path(config.store)
+    return folder if storage.is_remote(folder) else folder.expanduser().absolute()
+
+
+def _name(config: DataConfig) -> str:
+    """Return the start of the name of a store, for people."""
+    name = "-".join(sorted(config.sources))
+    if not name:
+        name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
+    return re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME] or "corpus"
+
+
+def _manifest(folder: epath.Path) -> dict[str, Any] | None:
+    """Return the manifest of a store, None for another folder; `TokenStore.open` verifies it."""
+    path = folder / remote.SEAL
+
+    def read() -> dict[str, Any] | None:
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return None
+        return manifest if isinstance(manifest, dict) and "spec" in manifest else None
+
+    return storage.retry(read, path)
+
+
+def _fingerprint(corpus: str, text_field: str) -> str:
+    parts = [part.fingerprint() for part in sources.parts(corpus, text_field)]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
+    """Raise UserError unless a store has the settings of `config`, as far as they are known without the corpus."""
+    settings, recorded = config.tokenizer, spec["tokenizer"]
+    pairs = {
+        "sources": (
+            {name: source.text_field for name, source in config.named_sources.items()},
+            {name: field for name, (_, field) in spec["sources"].items()},
+        ),
+        "share": (config.share, spec.get("share", 1.0)),
+        "on_bad_document": (config.on_bad_document, spec["on_bad_document"]),
+        "splitter": (config.splitter, spec["splitter"]),
+    }
+    if config.heldout or isinstance(spec["heldout"], str):
+        pairs["heldout"] = (bool(config.heldout), isinstance(spec["heldout"], str))
+    else:
+        pairs["heldout_share"] = (config.heldout_share, spec["heldout"])
+    if settings.model:
+        pairs["tokenizer"] = (tokenizer.from_model(settings.model, settings.lowercase).fingerprint, recorded)
+    elif isinstance(recorded, str):
+        pairs["tokenizer.model"] = ("", f"{config.store}/tokenizer")
+    else:
+        pairs |= {f"tokenizer.{name}": (getattr(settings, name, value), value) for name, value in recorded.items()}
+    for name, (ours, theirs) in pairs.items():
+        if ours != theirs:
+            raise UserError(
+                f"data.store={config.store} is one token store, which was made with data.{name}={theirs!r}, and the "
+                f"configuration has {ours!r}; set the same, or name the folder of the stores"
+            )
