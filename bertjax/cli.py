@@ -1,6 +1,7 @@
 """Parser, exit codes and printed command lines of all commands."""
 
 import argparse
+import faulthandler
 import os
 import shlex
 import shutil
@@ -48,6 +49,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
+    if not faulthandler.is_enabled():  # a mapped file that cannot be read would end the process without a message
+        faulthandler.enable(sys.__stderr__)
     try:
         return main() or FINISHED
     except KeyboardInterrupt:

@@ -325,6 +325,8 @@ class Config:
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
+        if self.runtime.skip_rows:
+            identity["skip_rows"] = plain(self.runtime.skip_rows)
         if len(self.tasks) > 1:
             identity["task_order"] = list(self.tasks)
         return identity

@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,13 @@ from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
+from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
+
+# A second SIGTERM within this time of the first is the same request.
+_SAME_REQUEST_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,39 +93,50 @@ def run(
     """
     processes.check_started()
     files = Workdir.at(workdir)
-    with contextlib.ExitStack() as locks, processes.noticing_lost_peers():
+    with (
+        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat)) as watchdog,
+        contextlib.ExitStack() as locks,
+        processes.noticing_lost_peers(),
+    ):
         lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
         versions.check(files, other_versions)
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
-        elapsed, heartbeat = processes.together(lambda: Elapsed(files.elapsed)), Heartbeat(files.heartbeat)
-        for sink in (elapsed, heartbeat):
+        elapsed = processes.together(lambda: Elapsed(files.elapsed))
+        for sink in (elapsed, watchdog.heartbeat):
             writer.add(sink)
-        locks.push(lambda kind, *_: heartbeat.beat(state="failed") if kind else None)
+        locks.push(lambda kind, *_: watchdog.end("failed") if kind else None)
         processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
-        feeds = open_feeds(config, before)
-        processes.together(feeds.plan)
+        with watchdog.state("starting", is_watched=False):  # to prepare a corpus takes minutes or a day
+            feeds = open_feeds(config, before)
+            processes.together(feeds.plan)
         config = feeds.config  # resolved
-        heartbeat.steps = sum(stage.steps for stage in config.stages)
+        watchdog.locate(0, sum(stage.steps for stage in config.stages))
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _record_run(files, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
-        loop = Loop(program, feeds, files, meta, initial_state, should_stop, elapsed, writer, heartbeat, lock, profile)
+        with watchdog.state("restoring"):
+            loop = Loop(
+                program, feeds, files, meta, initial_state, should_stop, elapsed, writer, watchdog, lock, profile
+            )
         trained = loop.run()
-        heartbeat.beat(trained.step, "stopped" if trained.evaluation is None else "exporting")
         if trained.evaluation is None:
+            watchdog.end("stopped")
             return Summary(trained.step, False, {}, Path(files.root))
-        figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
-        params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
-        settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
-        model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
-        processes.on_writer(lock.verify if lock else lambda: None)
-        processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
-        heartbeat.beat(state="finished")
+        with watchdog.state("exporting"):
+            figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
+            params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
+            settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
+            model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
+            processes.on_writer(lock.verify if lock else lambda: None)
+            processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
+        if trained.failure:  # after the export, which may be all that is left of the run
+            raise trained.failure
+        watchdog.end("finished")
         return Summary(trained.step, True, figures, Path(files.root))
 
 
@@ -143,12 +158,14 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     Returns:
       The summary of the last run, and the result of `over_seeds`, which is empty if a run was stopped.
     """
-    figures = []
+    figures, should_stop = [], options.get("should_stop", lambda: False)
     for seed in range(seeds):
         summary = run(dataclasses.replace(config, seed=seed), f"{workdir}/seed={seed}", **options)
         if not summary.finished:
             return summary, {}
         figures.append(summary.figures)
+        if seed < seeds - 1 and should_stop():  # the notice came too late for this run
+            return dataclasses.replace(summary, finished=False), {}
     spread = over_seeds(figures)
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
     return summary, spread
@@ -219,19 +236,30 @@ def _write_results(files: Workdir, model: export.Export, name: str, evaluation: 
 
 
 def _stop_signal() -> Callable[[], bool]:
-    """Return a function that is True after SIGTERM or Ctrl-C; a second signal ends the process at once."""
-    stop = threading.Event()
+    """Return a function that is True after SIGTERM or Ctrl-C.
+
+    A second Ctrl-C ends the process at once, and so does a SIGTERM that comes more than five seconds after the first
+    signal. An earlier one is taken for the same request: shells and process groups often deliver it twice.
+    """
+    first: list[float] = []
+    interrupts = 0
 
     def request_stop(signum: int, frame: Any) -> None:
-        if stop.is_set():
+        nonlocal interrupts
+        now = time.monotonic()
+        interrupts += signum == signal.SIGINT
+        if not first:
+            first.append(now)
+            # Not print: the signal may interrupt one.
+            os.write(2, b"\nstopping after this step; repeat the signal to leave without saving\n")
+            return
+        is_meant = interrupts > 1 if signum == signal.SIGINT else now - first[0] > _SAME_REQUEST_SECONDS
+        if is_meant:
             raise KeyboardInterrupt
-        stop.set()
-        # Not print: the signal may interrupt one.
-        os.write(2, b"\nstopping after this step; repeat the signal to leave without saving\n")
 
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, request_stop)
-    return stop.is_set
+    return lambda: bool(first)
 
 
 def main(argv: list[str] | None = None) -> int:

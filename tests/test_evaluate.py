@@ -50,7 +50,7 @@ def test_the_command_prints_json(undisturbed):
     [
         ("{run}/nowhere", "does not exist"),
         ("{run}/events", "holds neither an export"),
-        ("{run}@7", "has no checkpoint 7; it has 80, 90, 100"),
+        ("{run}@7", "has no checkpoint 7; it has 10, 80, 90, 100"),
         ("{run}@last", "has no checkpoint last"),
     ],
 )

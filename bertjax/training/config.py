@@ -269,11 +269,16 @@ class RuntimeConfig:
       gradient_norms: whether the norm of the gradient is also logged for each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
       keep: number of newest checkpoints to keep.
-      keep_every: also keep one checkpoint in this many steps; 0 for none.
+      keep_every: also keep one checkpoint in this many steps; 0 for none, None for 10 x `save_every`.
       keep_best: also keep this many checkpoints with the lowest held-out loss of the first term; a checkpoint is then
         saved at every evaluation.
       max_skipped: number of consecutive steps that may have a non-finite loss or gradient before the run ends.
+      skip_rows: pairs (FIRST, LAST) of steps whose rows are left out: from step FIRST on, counted from 0, training
+        continues with the rows that step LAST would have read. It changes what is trained, so a run that resumes may
+        only change it for steps that it has not trained yet.
       heartbeat_timeout: seconds without a sign of life after which a process counts as dead; with --distributed.
+      hang_timeout: seconds that a step may take before the process ends, with the stacks of its threads. Everything
+        else that a run does may take three times as long; only the preparation of data has no limit. 0 for no limit.
     """
 
     mesh: MeshConfig = MeshConfig()
@@ -291,10 +296,12 @@ class RuntimeConfig:
     gradient_norms: bool = False
     save_every: int = 1000
     keep: int = 3
-    keep_every: int = 0
+    keep_every: int | None = None
     keep_best: int = 0
     max_skipped: int = 0
+    skip_rows: tuple[tuple[int, ...], ...] = ()
     heartbeat_timeout: int = 100
+    hang_timeout: int = 600
 
     def __post_init__(self):
         for field, known in _CHOICES.items():
@@ -304,6 +311,21 @@ class RuntimeConfig:
         for field in ("steps_per_call", "log_every", "save_every", "keep", "heartbeat_timeout"):
             if getattr(self, field) < 1:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must be at least 1")
-        for field in ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best"):
-            if getattr(self, field) < 0:
+        for field in ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best", "hang_timeout"):
+            if (getattr(self, field) or 0) < 0:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")
+        for index, steps in enumerate(self.skip_rows):
+            if len(steps) != 2 or not 0 <= steps[0] < steps[1]:
+                raise UserError(
+                    f"runtime.skip_rows.{index}={list(steps)} must be the first step to skip and the one after the "
+                    "last, such as [12000, 12200]"
+                )
+
+    @property
+    def kept_every(self) -> int:
+        """The steps of which one checkpoint is kept; 0 for none."""
+        return 10 * self.save_every if self.keep_every is None else self.keep_every
+
+    def skipped_before(self, step: int) -> list[list[int]]:
+        """Return those of `skip_rows` that have an effect on the first `step` steps."""
+        return [list(steps) for steps in self.skip_rows if steps[0] < step]

@@ -3,8 +3,9 @@
 import copy
 import dataclasses
 import functools
+import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -64,7 +65,7 @@ class Evaluation:
       predictions: the objective's predictions, if it makes any.
       further: the evaluations of further held-out files, by name.
       rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or the objective's
-        `best_metric`, negative unless it is a loss.
+        `best_metric`, negative unless it is a loss. Infinity if there is none.
     """
 
     metrics: dict[str, float]
@@ -95,11 +96,15 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates params of one program on the held-out rows of all of its tasks, and on further held-out files."""
+    """Evaluates params of one program on the held-out rows of all of its tasks, and on further held-out files.
 
-    def __init__(self, program: Program, feeds: Feeds):
+    Args:
+      on_batch: called after every batch.
+    """
+
+    def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):
         self._qualified = program.config.qualified
-        self._tasks = {name: _TaskEvaluator(task, feeds) for name, task in program.tasks.items()}
+        self._tasks = {name: _TaskEvaluator(task, feeds, on_batch) for name, task in program.tasks.items()}
         first = self._tasks[program.config.task_name]
         self._further = {name: first.on(feed) for name, feed in feeds.further_heldout.items()}
 
@@ -126,8 +131,8 @@ class Evaluator:
 class _TaskEvaluator:
     """Evaluates params on one task. Its functions are compiled once."""
 
-    def __init__(self, task: TaskProgram, feeds: Feeds):
-        self._task, self._program, self._store = task, task.program, feeds.store
+    def __init__(self, task: TaskProgram, feeds: Feeds, on_batch: Callable[[], None]):
+        self._task, self._program, self._store, self._on_batch = task, task.program, feeds.store, on_batch
         self._read_from(feeds.heldout[task.name])
         self._step = jax.jit(functools.partial(eval_step, task.context))
         self._outputs = jax.jit(functools.partial(outputs, task.context))
@@ -163,6 +168,7 @@ class _TaskEvaluator:
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
+            self._on_batch()
         metrics, predictions = _ratios(totals), []
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
@@ -170,9 +176,7 @@ class _TaskEvaluator:
             records = self._records(np.concatenate(ids))
             metrics |= objective.score(outputs, examples, records)
             predictions = objective.predictions(outputs, examples, records)
-        best = objective.best_metric or next(name for name in metrics if name.endswith("_loss"))
-        rank = metrics[best] if best.endswith("_loss") else -metrics[best]
-        return Evaluation(metrics, _ratios(baselines), samples, predictions, rank)
+        return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics))
 
     def _records(self, ids: np.ndarray) -> list[Record]:
         examples = self._plan.examples
@@ -220,6 +224,15 @@ def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarra
 
 def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
+
+
+def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
+    """Return the rank of an `Evaluation`; infinity if no held-out row has the metric, or if it is not finite."""
+    best = objective.best_metric or next((name for name in metrics if name.endswith("_loss")), "_loss")
+    value = metrics.get(best, math.nan)
+    if not math.isfinite(value):
+        return math.inf
+    return value if best.endswith("_loss") else -value
 
 
 def _has_outputs(objective: Objective) -> bool:

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
+import math
 from collections.abc import Callable, Iterator
 
 import jax
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
-from bertjax.errors import RunFailed
+from bertjax.errors import Unavailable, UserError
 from bertjax.models.flops import Counts
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
@@ -18,15 +20,16 @@ from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
 from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
-from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
+from bertjax.training.run.saving import Saving
 from bertjax.training.run.spikes import SpikeReport
-from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.watchdog import TRAINING, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.state import State, grow
@@ -42,11 +45,12 @@ class Trained:
     """The result of the loop.
 
     Attributes:
-      step: number of steps done.
-      state: the state after them.
+      step: number of steps done, or of steps that are saved if the loop has stopped.
+      state: the state after all steps that were done.
       totals: what they consumed.
-      evaluation: the evaluation after the last step; None if the loop stopped before it.
+      evaluation: the evaluation after the last step; None if the loop has stopped.
       goodput: what the run spent its time on, see `goodput_of`.
+      failure: the error of the last save, if the state could not be saved.
     """
 
     step: int
@@ -54,6 +58,7 @@ class Trained:
     totals: Totals
     evaluation: Evaluation | None
     goodput: dict[str, float]
+    failure: NotSaved | None = None
 
 
 class Loop:
@@ -70,7 +75,7 @@ class Loop:
       should_stop: called between chunks; if it returns True, the loop saves the state and stops.
       elapsed: wall time of all starts of the run.
       writer: writes the logs.
-      heartbeat: reports what the run does.
+      watchdog: limits and reports what the loop is doing.
       lock: the lock of the workdir, if this process holds one that can be lost.
       profile: steps to trace.
     """
@@ -85,88 +90,141 @@ class Loop:
         should_stop: Callable[[], bool],
         elapsed: Elapsed,
         writer: LogWriter,
-        heartbeat: Heartbeat,
+        watchdog: Watchdog,
         lock: Lease | None = None,
         profile: range | None = None,
     ):
         self._program, self._feeds = program, feeds
         self._meta, self._should_stop = meta, should_stop
         self._lock = lock
-        self._elapsed, self._heartbeat, self._trace = elapsed, heartbeat, Trace(profile, workdir.profile)
+        self._elapsed, self._trace = elapsed, Trace(profile, workdir.profile)
         self._runtime, self._timetable = program.config.runtime, program.timetable
+        self._workdir, self._watchdog = workdir, watchdog
         self._checkpoints = Checkpoints(
-            workdir.checkpoints, self._runtime.keep, self._runtime.keep_every, self._runtime.keep_best
+            workdir.checkpoints, self._runtime.keep, self._runtime.kept_every, self._runtime.keep_best
         )
         restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
         self._state = restored.tree if restored else create_state()
-        self._start = restored.step if restored else 0
+        self._is_new = restored is None
+        self._start = self._taken = restored.step if restored else 0
         check_replicas(self._state, self._start)
+        watchdog.locate(self._start, self._timetable.steps)
+        self._failures = Failures(workdir.failures, self._start)
+        meta_before = restored.meta if restored else {}
         if restored:
+            self._check_skipped_rows(meta_before.get("skip_rows", []))
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
-            if (before := restored.meta.get("layout")) != meta["layout"]:
+            if (before := meta_before.get("layout")) != meta["layout"]:
                 log.info(
                     "the checkpoint was saved on %s; the run continues on %s with the same batches",
                     before,
                     meta["layout"],
                 )
-        totals = Totals(**restored.meta["totals"]) if restored else Totals()
+        totals = Totals(**meta_before["totals"]) if restored else Totals()
         self._log = processes.together(  # a damaged file of the writer is an error in every process
             lambda: MetricsLog(workdir, totals, self._start, writer)
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
-        self._watchdog, self._spikes = Watchdog(), SpikeReport(self._log)
-        self._last: tuple[int, dict[str, float]] | None = None
+        self._saving = Saving(self._checkpoints, self._runtime.save_every, self._log, watchdog)
+        self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer())
         # The newest metrics of each task that was trained since the last line of metrics.jsonl.
-        self._recent: dict[str, float] = {}
+        self._recent: dict[str, float] = dict(meta_before.get("recent", {}))
+        self._last: tuple[int, dict[str, float]] | None = None
+        # A start that was stopped at a step that is to be evaluated has left the evaluation, and the line, to this one.
+        self._owes_evaluation: bool = meta_before.get("owes_evaluation", False)
+        if self._owes_evaluation:
+            self._last = (self._start, dict(self._recent))
+
+    def _check_skipped_rows(self, before: list[list[int]]) -> None:
+        """Raise UserError unless the restored steps have skipped the rows that the settings skip."""
+        if self._runtime.skipped_before(self._start) != before:
+            raise UserError(
+                f"checkpoint {self._start} was trained with runtime.skip_rows={before}, and the settings differ before "
+                f"that step: {[list(steps) for steps in self._runtime.skip_rows]}; change only what is later, or move "
+                f"the checkpoints after the first skipped step out of {self._workdir.checkpoints}"
+            )
 
     def run(self) -> Trained:
         """Train to the end, or until `should_stop`.
 
         Raises:
-          RunFailed: too many non-finite steps in a row, or a checkpoint cannot be written.
+          RunFailed: too many non-finite steps in a row, or checkpoints cannot be written.
+          FailedAgain: the start before has failed at the same step, from the same checkpoint.
           Unavailable: the lock of the workdir is lost.
         """
-        step, evaluation = self._start, None
+        try:
+            return self._run()
+        except Exception as error:
+            # One of several processes that fails by itself must not wait for the others, nor one that lost the lock
+            # complete a save.
+            if isinstance(error, NotFinite) or (jax.process_count() == 1 and not isinstance(error, Unavailable)):
+                self._saving.close()
+            judged = self._failures.judge(self._taken + 1, error)
+            if isinstance(error, NotFinite):
+                processes.together(functools.partial(_raise, judged))  # they leave together
+            if judged is error:
+                raise
+            raise judged from error
+
+    def _run(self) -> Trained:
+        step, evaluation, failure, is_stopping = self._start, None, None, False
         bar = progress_bar(self._timetable.steps, self._start, disable=not processes.is_writer())
-        with contextlib.closing(self._log), bar, self._watchdog:
+        with contextlib.closing(self._log), bar, self._watchdog.state(TRAINING):
+            if self._is_new:
+                self._saving.try_out(self._workdir.trial_checkpoint, self._state)
+            if self._owes_evaluation and self._program_at(step) is self._program_at(step - 1):
+                evaluation = self._run_evaluation(bar, step)
             bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
                 evaluation = None
                 self._take(bar, leave=1)
-                self._watchdog.beat()
-                self._heartbeat.beat(step, "training")
+                self._saving.check()
                 if self._lock:
                     self._lock.check()
-                if self._due(self._program.config.eval.every, first, step):
+                is_stopping = self._should_stop()
+                is_due = self._due(self._program.config.eval.every, first, step)
+                if is_due and not is_stopping:  # a machine that is about to be taken away saves first
                     self._take(bar, leave=0)
                     evaluation = self._run_evaluation(bar, step)
                 if self._program_at(step) is not self._program_at(step - 1):
                     moments = self._program.config.optimizer.grow_moments
                     self._state = grow(self._state, self._program_at(step).abstract_state, moments)
                     log.info("from step %d on the encoder has %d layers", step, self._program_at(step).encoder.layers)
-                stop = self._should_stop()
+                if is_stopping:
+                    step, failure = self._stop(bar, step, is_due)
+                    break
                 best = evaluation is not None and self._runtime.keep_best > 0
-                if stop or best or self._due(self._runtime.save_every, first, step):
+                if best or self._due(self._runtime.save_every, first, step):
                     self._take(bar, leave=0)
                     self._flush()
-                    self._save(step, evaluation, last=stop or step == self._timetable.steps)
-                if stop:
-                    break
-            self._take(bar, leave=0)
-            self._flush()
+                    failure = self._save(step, evaluation, is_last=step == self._timetable.steps)
+            if not is_stopping:
+                self._take(bar, leave=0)
+                self._flush()
         self._trace.end(self._state)
-        with self._log.spending("checkpoint"):
-            self._checkpoints.settle()
-        if step < self._timetable.steps:
-            evaluation = None
-        elif evaluation is None:  # an earlier start had finished the run
-            with self._log.spending("evaluation"):
+        if is_stopping:
+            if failure:
+                raise failure
+            self._saving.close()
+            return Trained(step, self._state, self._log.totals, None, {})
+        if evaluation is None:  # an earlier start had finished the run
+            with self._evaluating():
                 evaluation = self._evaluate(step)
+        self._saving.close()
         totals = self._log.totals
         goodput = goodput_of(totals, self._elapsed.seconds)
         goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self._program.mesh)
-        return Trained(step, self._state, totals, evaluation, goodput)
+        return Trained(step, self._state, totals, evaluation, goodput, failure)
+
+    def _stop(self, bar: tqdm, step: int, owes_evaluation: bool) -> tuple[int, NotSaved | None]:
+        """Save the state, or finish the save of one of the last steps; return (the step that is saved, its failure)."""
+        if finished := self._saving.finish_recent(step):
+            return finished
+        self._take(bar, leave=0)
+        if not owes_evaluation:
+            self._flush()
+        return step, self._save(step, None, is_last=True, owes_evaluation=owes_evaluation)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatch chunk after chunk; yield (steps before, steps after) as soon as one is dispatched."""
@@ -188,7 +246,7 @@ class Loop:
                 self._state, metrics = chunk(*arguments)
             else:  # the first call returns when the program is compiled, every later one at once
                 compiled.add(shapes)
-                with self._log.spending("compile"), self._watchdog.paused():
+                with self._log.spending("compile"), self._watchdog.state("compiling"):
                     self._state, metrics = chunk(*arguments)
             self._queue.put(step + 1, metrics)
             yield step, end
@@ -204,9 +262,10 @@ class Loop:
         for step, metrics in self._queue.take(leave):
             self._flush()
             self._check(step, metrics)
+            self._taken = step
+            self._watchdog.beat(step)
             spec = self._timetable.at(step - 1)
-            if processes.is_writer():  # every process has the same metrics
-                self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
+            self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
             task = self._program.at(spec.stage).tasks[spec.task]
             counts = Counts(**{name: metrics[name] for name in Counts._fields})
             self._log.count(metrics, task.flops.useful(counts))
@@ -226,7 +285,7 @@ class Loop:
     def _check(self, step: int, metrics: dict[str, float]) -> None:
         if metrics["skipped"] > self._runtime.max_skipped:
             losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
-            raise RunFailed(
+            raise NotFinite(
                 f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
                 "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new "
                 "workdir"
@@ -235,7 +294,7 @@ class Loop:
             log.warning("step %d was skipped: its loss or gradient is not finite", step)
 
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
-        with self._log.spending("evaluation"), self._watchdog.paused():
+        with self._evaluating():
             evaluation = self._evaluate(step)
         metrics_of = {name: part.metrics for name, part in evaluation.by_set.items()}
         self._flush({f"{name}/{metric}": v for name, metrics in metrics_of.items() for metric, v in metrics.items()})
@@ -243,28 +302,43 @@ class Loop:
         bar.write(show_samples(step, evaluation))
         return evaluation
 
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        with self._log.spending("evaluation"), self._watchdog.state("evaluating"):
+            yield
+
     def _evaluate(self, step: int) -> Evaluation:
         """Evaluate the state as the step left it, before it grows."""
         program = self._program_at(step - 1)
         if program.encoder.layers not in self._evaluators:
-            self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds)
+            self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds, self._watchdog.beat)
         return self._evaluators[program.encoder.layers](program.merged(self._state["params"]))
 
     def _program_at(self, step: int) -> Program:
         """Return the program of the step that follows `step` steps."""
         return self._program.at(self._timetable.at(min(step, self._timetable.steps - 1)).stage)
 
-    def _save(self, step: int, evaluation: Evaluation | None, last: bool) -> None:
-        """Start a checkpoint. If one cannot be written, the run keeps the older ones and continues, if it can."""
-        meta = {"totals": dataclasses.asdict(self._log.totals), **self._meta}
-        score = evaluation and evaluation.rank
+    def _save(
+        self, step: int, evaluation: Evaluation | None, is_last: bool, owes_evaluation: bool = False
+    ) -> NotSaved | None:
+        """Start to save the state. The last state is waited for, and what has failed is returned."""
+        meta = {
+            **self._meta,
+            "totals": dataclasses.asdict(self._log.totals),
+            "spikes": self._spikes.state,
+            "recent": self._recent,
+            "owes_evaluation": owes_evaluation,
+            "skip_rows": self._runtime.skipped_before(step),
+        }
+        score = evaluation.rank if evaluation and math.isfinite(evaluation.rank) else None
         self._log.flush()
         processes.on_writer(self._lock.verify if self._lock else lambda: None)
-        for action in (self._checkpoints.settle, lambda: self._checkpoints.save(step, self._state, meta, score)):
-            try:
-                with self._log.spending("checkpoint"), self._watchdog.paused():
-                    action()
-            except NotSaved as error:
-                if last or jax.process_count() > 1:
-                    raise
-                log.warning("%s; the run continues, free disk space", error)
+        self._checkpoints.hold_before = self._spikes.high_since
+        if is_last:
+            return self._saving.save_last(step, self._state, meta, score)
+        self._saving.save(step, self._state, meta, score)
+        return None
+
+
+def _raise(error: Exception) -> None:
+    raise error

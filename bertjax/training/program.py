@@ -144,7 +144,7 @@ class Program:
     @property
     def timetable(self) -> Timetable:
         weights = {name: task.weight for name, task in self.config.tasks.items()}
-        return Timetable(self.config.stages, weights, bool(self.config.data.overfit))
+        return Timetable(self.config.stages, weights, bool(self.config.data.overfit), self.config.runtime.skip_rows)
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:

@@ -37,11 +37,14 @@ class Timetable:
     Attributes:
       weights: {task: its share of the steps, relative to the others}.
       overfit: whether every step trains on the rows of the first step.
+      skipped: pairs (first, last) of steps; from step `first` on, the rows of the next `last` - `first` steps are left
+        out.
     """
 
     stages: Sequence[Stage]
     weights: Mapping[str, float]
     overfit: bool = False
+    skipped: Sequence[tuple[int, ...]] = ()
 
     @property
     def steps(self) -> int:
@@ -57,11 +60,27 @@ class Timetable:
         stage = self.stages[index]
         tasks = stage.among(self.weights)
         turn, turns_before = (int(values[0]) for values in self._turns(index).at(np.array([within])))
-        task, first = tasks[turn], turns_before * stage.batch
-        for earlier, before in enumerate(self.stages[:index]):
-            if before.seq_len == stage.seq_len and task in (tasks_before := before.among(self.weights)):
-                first += int(self._turns(earlier).taken(before.steps)[tasks_before.index(task)]) * before.batch
+        task = tasks[turn]
+        first = turns_before * stage.batch + self._rows(step - within, task, stage.seq_len)
+        for start, end in self.skipped:
+            if start <= step:
+                first += self._rows(end, task, stage.seq_len) - self._rows(start, task, stage.seq_len)
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
+
+    def _rows(self, step: int, task: str, seq_len: int) -> int:
+        """Return how many rows of `seq_len` tokens a task has in the first `step` steps, if none are skipped.
+
+        The last stage counts as endless, so that a run that is trained longer has skipped the same rows.
+        """
+        rows, start = 0, 0
+        for index, stage in enumerate(self.stages):
+            steps = max(step - start, 0)
+            if index < len(self.stages) - 1:
+                steps = min(steps, stage.steps)
+            if steps and stage.seq_len == seq_len and task in (tasks := stage.among(self.weights)):
+                rows += int(self._turns(index).taken(steps)[tasks.index(task)]) * stage.batch
+            start += stage.steps
+        return rows
 
     def edge_after(self, step: int, steps_per_call: int) -> int:
         """Return the end of the dispatch that starts at `step`.

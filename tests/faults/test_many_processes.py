@@ -45,10 +45,9 @@ def test_sigterm_to_one_stops_both_and_the_run_resumes_bit_for_bit(flags, undist
     processes[1].send_signal(signal.SIGTERM)
     first, second = runs.finish_many(processes)
     assert (first.returncode, second.returncode) == (STOPPED, STOPPED), first.stderr + second.stderr
-    last_step = runs.losses(tmp_path)[-1][0]
+    last_step = max(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
     assert 13 <= last_step < STEPS
     assert first.stdout.splitlines()[-1].startswith(f"stopped and saved at step {last_step}; to resume: ")
-    assert str(last_step) in [path.name for path in (tmp_path / "checkpoints").iterdir()]
     for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}")):
         assert done.returncode == 0, done.stderr
     assert runs.weights(tmp_path) == runs.weights(undisturbed_pair)

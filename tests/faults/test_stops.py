@@ -47,10 +47,10 @@ def test_a_run_that_was_stopped_resumes_bit_for_bit(flags, undisturbed, tmp_path
         stopped = runs.finish(process)
         assert stopped.returncode == STOPPED, stopped.stderr
         line = stopped.stdout.splitlines()[-1]
-        last_step = runs.losses(tmp_path)[-1][0]
+        last_step = max(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+        assert last_step >= moment
         assert line.startswith(f"stopped and saved at step {last_step}; to resume: {command('train')} ")
         assert all(flag in line for flag in flags)
-        assert str(last_step) in [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
 
     assert runs.weights(tmp_path) == runs.weights(undisturbed)

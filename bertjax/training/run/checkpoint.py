@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,6 +41,19 @@ log = logging.getLogger(__name__)
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
 
 
+@dataclasses.dataclass
+class _NewestBefore(policy.PreservationPolicy):
+    """Keeps the newest `count` checkpoints up to a step that may change."""
+
+    count: int
+    step: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        step = self.step()
+        earlier = [] if step is None else [info.step for info in checkpoints if info.step <= step][-self.count :]
+        return [info.step in earlier for info in checkpoints]
+
+
 @dataclasses.dataclass(frozen=True)
 class Restored:
     """A checkpoint that was read: its tree of arrays, and its metadata."""
@@ -69,6 +82,9 @@ class Checkpoints:
       keep: number of newest checkpoints to keep, at least two.
       every: also keep one checkpoint in every so many steps; 0 for none.
       best: also keep so many checkpoints with the lowest score.
+
+    Attributes:
+      hold_before: a step; of the checkpoints up to it, the newest `keep` are kept as well. None for none.
     """
 
     def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0):
@@ -80,6 +96,8 @@ class Checkpoints:
             policies.append(
                 policy.BestN(get_metric_fn=_score_of, reverse=True, n=best, keep_checkpoints_without_metrics=False)
             )
+        self.hold_before: int | None = None
+        policies.append(_NewestBefore(keep, lambda: self.hold_before))
         self._policy = policy.AnyPreservationPolicy(policies)
         self._rank = _score_of if best else None
 
@@ -152,6 +170,23 @@ class Checkpoints:
         """
         if "_writer" in vars(self):
             self._guarded(self._writer.wait_until_finished)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written in the background."""
+        return "_writer" in vars(self) and self._writer.is_saving_in_progress()
+
+    def close(self) -> None:
+        """Wait until the checkpoint that is being written is complete, and end the threads of Orbax.
+
+        Raises:
+          RunFailed: the disk cannot store it.
+        """
+        self.settle()
+        if writer := vars(self).pop("_writer", None):
+            self._guarded(writer.close)
+        if reader := vars(self).pop("_reader", None):
+            reader.close()
 
     def _guarded(self, action: Callable[[], Any]) -> None:
         try:

@@ -1,60 +1,142 @@
-"""Losses that jump: which one, at which step, on which rows."""
+"""Losses that jump: which one, at which step, on which rows; and losses that stay high."""
 
+import dataclasses
 import logging
 import math
+from typing import Any
 
 import numpy as np
 
-from bertjax.data.pipeline import Feed, StepSpec
+from bertjax.data.pipeline import Feed
 from bertjax.training.run.metrics import MetricsLog
+from bertjax.training.stages import StepSpec
 
 log = logging.getLogger(__name__)
 
 
-class SpikeDetector:
-    """Detects losses that are far above their running mean.
+@dataclasses.dataclass
+class RunningMean:
+    """The running mean and variance of a loss, and where the mean was lowest.
 
-    Args:
-      deviations: standard deviations above the mean from which on a loss is a spike.
-      horizon: steps over which mean and deviation are taken, with exponential weights. No earlier step is a spike.
+    Attributes:
+      count: number of finite losses so far.
+      lowest: the lowest mean; None before the horizon.
+      lowest_deviation: the standard deviation of single losses at that time.
+      high_since: the step from which on the mean is far above the lowest one; None if it is not.
     """
 
-    def __init__(self, deviations: float = 6.0, horizon: int = 100):
-        self._deviations, self._horizon = deviations, horizon
-        self._means: dict[str, tuple[int, float, float]] = {}
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    lowest: float | None = None
+    lowest_deviation: float = 0.0
+    high_since: int | None = None
 
-    def find(self, losses: dict[str, float]) -> dict[str, tuple[float, float]]:
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of single losses."""
+        return max(self.variance, 1e-12) ** 0.5
+
+
+class SpikeDetector:
+    """Detects losses that are far above their running mean, and running means that have risen far.
+
+    Args:
+      deviations: standard deviations above the mean from which on a loss is a spike, and above the lowest mean from
+        which on the mean is high.
+      horizon: steps over which mean and deviation are taken, with exponential weights. No earlier step is a spike.
+      state: `state` of the detector of an earlier start.
+    """
+
+    def __init__(self, deviations: float = 6.0, horizon: int = 100, state: dict[str, Any] | None = None):
+        self._deviations, self._horizon = deviations, horizon
+        state = state or {"stage": 0, "losses": {}}
+        self._stage = state["stage"]
+        self._means = {name: RunningMean(**values) for name, values in state["losses"].items()}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the detector knows, for JSON."""
+        return {
+            "stage": self._stage,
+            "losses": {name: dataclasses.asdict(mean) for name, mean in self._means.items()},
+        }
+
+    @property
+    def high_since(self) -> int | None:
+        """The first step at which the mean of a loss was far above its lowest mean and has stayed so; None if none."""
+        return min((mean.high_since for mean in self._means.values() if mean.high_since is not None), default=None)
+
+    def find(self, step: int, losses: dict[str, float], stage: int = 0) -> dict[str, tuple[float, float]]:
         """Return {name: (loss, deviations above the mean)} of the losses of a step that jump, or are not finite.
 
         The running mean counts a spike as if it were just as high as allowed. One spike hardly moves the mean, and a
-        lasting change of the loss does.
+        lasting change of the loss does. A stage has its own row length and tasks, and so its own means.
         """
+        if stage != self._stage:
+            self._stage, self._means = stage, {}
         spikes = {}
         for name, loss in ((name, float(loss)) for name, loss in losses.items()):
-            steps, mean, variance = self._means.get(name, (0, loss, 0.0))
-            deviation = max(variance, 1e-12) ** 0.5
-            above = (loss - mean) / deviation
-            if steps >= self._horizon and not above <= self._deviations:
+            known = self._means.get(name, RunningMean(mean=loss))
+            above = (loss - known.mean) / known.deviation
+            if known.count >= self._horizon and not above <= self._deviations:
                 spikes[name] = (loss, above)
             if not math.isfinite(loss):
                 continue
-            share = max(1.0 / self._horizon, 1.0 / (steps + 1))
-            change = self._deviations * deviation if name in spikes else loss - mean
-            variance = (1.0 - share) * (variance + share * change**2)
-            self._means[name] = (steps + 1, mean + share * change, variance)
+            share = max(1.0 / self._horizon, 1.0 / (known.count + 1))
+            change = self._deviations * known.deviation if name in spikes else loss - known.mean
+            known.variance = (1.0 - share) * (known.variance + share * change**2)
+            known.mean += share * change
+            known.count += 1
+            self._means[name] = known
+            self._compare_with_lowest(step, known)
         return spikes
+
+    def _compare_with_lowest(self, step: int, known: RunningMean) -> None:
+        if known.count < self._horizon:
+            return
+        if known.lowest is None or known.mean < known.lowest:
+            known.lowest, known.lowest_deviation = known.mean, known.deviation
+        if known.mean <= known.lowest + self._deviations * known.lowest_deviation:
+            known.high_since = None
+        elif known.high_since is None:
+            known.high_since = step
 
 
 class SpikeReport:
-    """Logs the spikes of a run's losses, and writes them to `spikes.jsonl` with the rows of their batches."""
+    """Logs the spikes of a run's losses, and writes them to `spikes.jsonl` with the rows of their batches.
 
-    def __init__(self, metrics_log: MetricsLog):
-        self._metrics_log, self._detector = metrics_log, SpikeDetector()
+    Every process knows the state of the losses, since all delete the same checkpoints. Only the writer reports.
+
+    Args:
+      metrics_log: writes `spikes.jsonl`.
+      state: `state` at the restored step, if the checkpoint has one.
+      reports: whether this process is the writer.
+    """
+
+    def __init__(self, metrics_log: MetricsLog, state: dict[str, Any] | None = None, reports: bool = True):
+        self._metrics_log, self._detector, self._reports = metrics_log, SpikeDetector(state=state), reports
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is known of the losses, for the metadata of a checkpoint."""
+        return self._detector.state
+
+    @property
+    def high_since(self) -> int | None:
+        """See `SpikeDetector.high_since`."""
+        return self._detector.high_since
 
     def check(self, step: int, metrics: dict[str, float], spec: StepSpec, feed: Feed) -> None:
         """Report the spikes among the metrics of a step that trained on `spec` from `feed`."""
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
-        for name, (loss, above) in self._detector.find(losses).items():
+        high_before = self.high_since
+        spikes = self._detector.find(step, losses, spec.stage)
+        if not self._reports:
+            return
+        if self.high_since is not None and high_before is None:
+            log.warning("a mean loss is far above its lowest value; the checkpoints up to step %d are kept", step)
+        for name, (loss, above) in spikes.items():
             last = spec.first + spec.rows - 1
             log.warning(
                 "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",

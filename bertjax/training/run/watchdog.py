@@ -1,69 +1,151 @@
-"""A thread that notices when a step hangs."""
+"""A thread that ends a run that hangs: its launcher then starts it again. It also notices steps that are late."""
 
 import collections
 import contextlib
 import faulthandler
 import logging
+import math
+import os
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Iterator
 
+from bertjax.training.run.heartbeat import Heartbeat
+
+TRAINING = "training"
+
+# A step is repeated thousands of times. Everything else happens once, or may wait for a slower process.
+_PATIENCE = 3.0
 # A step that takes milliseconds may be late by seconds without being stuck.
 _LEAST_SECONDS = 30.0
 _FACTOR = 20.0
 _KNOWN_STEPS = 5
+_STDERR = 2
 
 log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Logs a warning and the stacks of all threads when a step takes 20 times as long as the median step.
+    """Knows what a run is doing, and ends the process when that makes no progress.
+
+    The state `training` makes progress with each step, which may take `hang_timeout` seconds. Every other state may
+    take three times as long, and so may the first step after it, because another process may still be in that state.
+    The end is a line on stderr, the stacks of all threads, and exit code 1. A timer of `faulthandler`, which is not a
+    Python thread, does the same ten ticks later if the interpreter itself is blocked, as by a page fault in a file that
+    is mapped from a server that has stopped answering.
+
+    A step that takes 20 times as long as the median step is only logged, with the stacks.
 
     Args:
-      least: seconds after which a step counts as late at the earliest.
+      hang_timeout: seconds; 0 never ends the process.
+      heartbeat: is told every second what the run is doing.
+      least: seconds after which a step is late at the earliest.
     """
 
-    def __init__(self, least: float = _LEAST_SECONDS):
+    def __init__(self, hang_timeout: float, heartbeat: Heartbeat | None = None, least: float = _LEAST_SECONDS):
+        self._hang_timeout = hang_timeout or math.inf
+        self.heartbeat = heartbeat
         self._least = least
+        self._tick = min(1.0, least / 10, self._hang_timeout / 10)
         self._durations: collections.deque[float] = collections.deque(maxlen=101)
-        self._since: float | None = None
+        self._step = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._enter("starting", is_watched=True)
 
     def __enter__(self) -> "Watchdog":
+        self._enter(self._name, is_watched=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_) -> None:
         self._ended.set()
         self._thread.join()
-
-    def beat(self) -> None:
-        """Note that a step is done."""
-        now = time.monotonic()
-        if self._since is not None:
-            self._durations.append(now - self._since)
-        self._since = now
+        faulthandler.cancel_dump_traceback_later()
 
     @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not count the time that is spent in this context."""
-        self._since = None
+    def state(self, name: str, is_watched: bool = True) -> Iterator[None]:
+        """Be in another state in this context; `is_watched=False` if nobody knows how long it takes."""
+        before = self._name
+        self._enter(name, is_watched)
         try:
             yield
         finally:
-            self._since = time.monotonic()
+            self._enter(before, is_watched=True)
+
+    def end(self, name: str) -> None:
+        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped` or `failed`."""
+        self._enter(name, is_watched=True)
+        self._report(name)
+
+    def locate(self, step: int, steps: int) -> None:
+        """Set the number of steps that are done, and of all steps."""
+        self._step = step
+        if self.heartbeat:
+            self.heartbeat.steps = steps
+
+    def beat(self, step: int | None = None) -> None:
+        """Note progress: a batch of an evaluation, or `step` steps that are done."""
+        now = time.monotonic()
+        if step is None:
+            self._current = (self._name, now, self._limit)
+            return
+        self._step = step
+        self._durations.append(now - self._since)
+        self._current = (self._name, now, self._hang_timeout)
+
+    def _report(self, name: str) -> None:
+        if self.heartbeat:
+            self.heartbeat.beat(self._step, name)
+
+    # One tuple, so that the thread never sees the name of one state and the limit of another.
+    @property
+    def _name(self) -> str:
+        return self._current[0]
+
+    @property
+    def _since(self) -> float:
+        return self._current[1]
+
+    @property
+    def _limit(self) -> float:
+        return self._current[2]
+
+    def _enter(self, name: str, is_watched: bool) -> None:
+        self._current = (name, time.monotonic(), _PATIENCE * self._hang_timeout if is_watched else math.inf)
 
     def _watch(self) -> None:
         reported = None
-        while not self._ended.wait(self._least / 10):
-            since = self._since
-            if since is None or since == reported or len(self._durations) < _KNOWN_STEPS:
-                continue
-            median, waited = statistics.median(list(self._durations)), time.monotonic() - since
-            if waited > max(_FACTOR * median, self._least):
+        while not self._ended.wait(self._tick):
+            name, since, limit = self._current
+            waited = time.monotonic() - since
+            if waited > limit:
+                self._end_process(name, waited)
+            self._report(name)
+            if math.isfinite(limit):
+                faulthandler.dump_traceback_later(limit - waited + 10 * self._tick, exit=True, file=_STDERR)
+            else:
+                faulthandler.cancel_dump_traceback_later()
+            if name == TRAINING and since != reported and self._is_late(waited):
                 reported = since
-                log.warning("a step has taken %.0f s so far, the median is %.3f s; all stacks follow", waited, median)
-                faulthandler.dump_traceback(sys.__stderr__)
+                faulthandler.dump_traceback(_STDERR)
+
+    def _is_late(self, waited: float) -> bool:
+        if len(self._durations) < _KNOWN_STEPS:
+            return False
+        median = statistics.median(list(self._durations))
+        if waited <= max(_FACTOR * median, self._least):
+            return False
+        log.warning("a step has taken %.0f s so far, the median is %.3f s; all stacks follow", waited, median)
+        return True
+
+    def _end_process(self, name: str, waited: float) -> None:
+        """Neither print nor log: the thread that hangs may hold their locks."""
+        line = (
+            f"error: no progress for {waited:.0f} s in the state {name!r} at step {self._step}; run the same command "
+            "again to resume, or raise runtime.hang_timeout if this takes so long here; the stacks of all threads:\n"
+        )
+        os.write(_STDERR, line.encode())
+        faulthandler.dump_traceback(_STDERR)
+        os._exit(1)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -74,6 +75,10 @@ class Workdir:
         return self.root / "heartbeat.json"
 
     @property
+    def failures(self) -> epath.Path:
+        return self.root / "failures.jsonl"
+
+    @property
     def spikes(self) -> epath.Path:
         return self.root / "spikes.jsonl"
 
@@ -96,6 +101,10 @@ class Workdir:
     @property
     def checkpoints(self) -> epath.Path:
         return self.root / "checkpoints"
+
+    @property
+    def trial_checkpoint(self) -> epath.Path:
+        return self.root / "checkpoints.trial"
 
     @property
     def export(self) -> epath.Path:
@@ -167,9 +176,17 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Write a JSON file, all of it or nothing."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """Write a JSON file, all of it or nothing. Numbers that are not finite become null: JSON has no NaN."""
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     storage.retry(lambda: storage.write_text(path, text), path)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:

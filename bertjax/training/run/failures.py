@@ -1,0 +1,61 @@
+"""What ended earlier starts of a run, so that a start that would end like the one before says so by its exit code."""
+
+import logging
+import time
+
+import jax
+from etils import epath
+
+from bertjax.errors import FailedAgain, RunFailed, UserError
+from bertjax.storage import reason_of
+from bertjax.training.parallel import processes
+from bertjax.training.run.workdir import read_jsonl, write_jsonl
+
+# Older failures are dropped.
+_KEPT = 100
+
+log = logging.getLogger(__name__)
+
+
+class NotFinite(RunFailed):
+    """Too many losses or gradients in a row are not finite. Every process of a run finds it at the same step."""
+
+
+class Failures:
+    """The failures of the starts of a run, in `failures.jsonl`: checkpoint, step, reason and time.
+
+    A failure counts if the same step from the same checkpoint would fail again: losses that are not finite, and with
+    one process every unexpected error. With several processes such an error may follow from the end of another one.
+    Errors of storage, of input and of saving do not count: their cause is not in the step.
+
+    Args:
+      path: the file.
+      checkpoint: the step from which this start continues.
+    """
+
+    def __init__(self, path: epath.Path, checkpoint: int):
+        self._path, self._checkpoint = path, checkpoint
+        # One process reads, and all know: each of them can then tell by itself whether a failure repeats.
+        records = processes.together(lambda: read_jsonl(path)[-_KEPT:] if processes.is_writer() else [])
+        self._records = processes.gather(records, "failures")[0]
+
+    def judge(self, step: int, error: Exception) -> Exception:
+        """Record the failure of a step, and return the error to raise: `FailedAgain` if the last one was the same."""
+        if isinstance(error, (UserError, OSError)) and not isinstance(error, NotFinite):
+            return error
+        if jax.process_count() > 1 and not isinstance(error, NotFinite):
+            return error
+        place = {"checkpoint": self._checkpoint, "step": step}
+        failed_before = bool(self._records) and self._records[-1].items() >= place.items()
+        record = place | {"reason": reason_of(error), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+        if processes.is_writer():
+            try:
+                write_jsonl(self._path, [*self._records[1 - _KEPT :], record])
+            except (OSError, UserError) as failure:  # it must not hide the error
+                log.warning("%s cannot be written: %s", self._path, failure)
+        if not failed_before:
+            return error
+        return FailedAgain(
+            f"step {step} failed twice from checkpoint {self._checkpoint} ({record['reason']}); the same command would "
+            "fail again: see docs/guides/running.md#when-a-run-diverges"
+        )

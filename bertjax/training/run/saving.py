@@ -1,0 +1,165 @@
+"""Saving the state of a run: when a save is tried, when it is waited for, and what a failed save means."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+import jax
+from etils import epath
+
+from bertjax import storage
+from bertjax.errors import UserError
+from bertjax.training.parallel import processes
+from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from bertjax.training.run.metrics import MetricsLog
+from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.state import State
+
+# A run that is asked to stop trains this share of `save_every` again rather than start another save.
+_FEW = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Saving:
+    """Saves the state of a run in the background.
+
+    One failed save is logged and the run continues, with the older checkpoints. The second in a row ends the run. With
+    several processes the first one does, since a process that cannot write keeps the others waiting.
+
+    Args:
+      checkpoints: the checkpoints of the run.
+      save_every: steps between two saves.
+      metrics_log: counts the time.
+      watchdog: limits each wait.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, save_every: int, metrics_log: MetricsLog, watchdog: Watchdog):
+        self._checkpoints, self._few = checkpoints, int(_FEW * save_every)
+        self._log, self._watchdog = metrics_log, watchdog
+        self._newest: int | None = None  # the step of the newest save that was started and has not failed
+        self._is_settled = True
+        self._failed_in_a_row = 0
+
+    def try_out(self, folder: epath.Path, state: State) -> None:
+        """Save the state in a folder of its own and remove it: a workdir that cannot hold a checkpoint fails at once.
+
+        The trial takes as much memory, disk space and rights as a save. A smaller one would miss a lack of them.
+
+        Raises:
+          NotSaved: the state cannot be saved.
+        """
+        self._remove(folder)  # that of a start that was killed
+        trial = Checkpoints(folder)
+        try:
+            with self._watched():
+                trial.save(0, state, {})
+                trial.settle()
+        except NotSaved as error:
+            if jax.process_count() == 1:
+                with contextlib.suppress(OSError, UserError):
+                    trial.close()
+                    self._remove(folder)
+            reason = storage.reason_of(error.__cause__ or error)
+            raise NotSaved(
+                f"workdir {folder.parent} cannot hold a checkpoint ({reason}); free disk space or memory, or choose "
+                "another --workdir"
+            ) from error
+        trial.close()
+        self._remove(folder)
+
+    def _remove(self, folder: epath.Path) -> None:
+        processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)
+
+    def save(self, step: int, state: State, meta: dict, score: float | None = None) -> None:
+        """Start to save the state after `step` steps, as soon as the save before is complete.
+
+        Raises:
+          NotSaved: a second save in a row has failed, or the first one with several processes.
+        """
+        self.settle()
+        with self._tolerated():
+            with self._watched():
+                self._checkpoints.save(step, state, meta, score)
+            self._newest, self._is_settled = step, False
+
+    def check(self) -> None:
+        """Report a save that has failed in the background; do not wait for one that has not ended.
+
+        Raises:
+          NotSaved: as for `save`.
+        """
+        if not self._is_settled and not self._checkpoints.is_saving:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the save that was started last.
+
+        Raises:
+          NotSaved: as for `save`.
+        """
+        if not self._is_settled:
+            self._is_settled = True
+            with self._tolerated():
+                with self._watched():
+                    self._checkpoints.settle()
+                self._failed_in_a_row = 0
+
+    def save_last(self, step: int, state: State, meta: dict, score: float | None = None) -> NotSaved | None:
+        """Save the state and wait for it. All processes return the same error, or None if the state is saved."""
+        with contextlib.suppress(NotSaved):
+            self.settle()
+
+        def save() -> None:
+            self._checkpoints.save(step, state, meta, score)
+            self._checkpoints.settle()
+
+        return self._last(save)
+
+    def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
+        """Wait for a save that is still being written, if it is of one of the last few steps before `step`.
+
+        All processes call it together, and return the same.
+
+        Returns:
+          The step of the save, and the error if it has failed; None if there is no such save.
+        """
+        is_saving = not self._is_settled and self._checkpoints.is_saving
+        if not any(processes.gather(is_saving, "recent-save")) or step - self._newest > self._few:
+            return None
+        return self._newest, self._last(self._checkpoints.settle)
+
+    def close(self) -> None:
+        """Let a save that has begun finish, also after the run has failed, and end the threads that write."""
+        try:
+            with self._watched():
+                self._checkpoints.close()
+        except NotSaved as error:  # the run ends with an error of its own, or has its export
+            log.warning("%s", error)
+
+    def _last(self, action: Callable[[], None]) -> NotSaved | None:
+        self._is_settled, failure = True, None
+        try:
+            with self._watched():
+                action()
+        except NotSaved as error:
+            failure = error
+        failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
+        return NotSaved(failures[0]) if failures else None
+
+    @contextlib.contextmanager
+    def _tolerated(self) -> Iterator[None]:
+        try:
+            yield
+        except NotSaved as error:
+            self._failed_in_a_row += 1
+            if jax.process_count() > 1:
+                raise
+            if self._failed_in_a_row > 1:
+                raise NotSaved(f"two saves in a row have failed, now: {error}") from error
+            log.warning("%s; the run continues, free disk space", error)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        with self._log.spending("checkpoint"), self._watchdog.state("saving"):
+            yield

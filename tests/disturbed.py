@@ -1,0 +1,85 @@
+"""python -m tests.disturbed FAULT FLAGS...: `python -m bertjax.train FLAGS...` with a fault injected into it."""
+
+import itertools
+import math
+import sys
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+from bertjax import cli, export, train
+from bertjax.training import loop
+from bertjax.training.evaluation import Evaluator
+from bertjax.training.parallel import processes
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.metrics import MetricsQueue
+from bertjax.training.run.watchdog import Watchdog
+
+_watchdogs: list[Watchdog] = []
+
+
+class _KnownWatchdog(Watchdog):
+    def __init__(self, *args):
+        super().__init__(*args)
+        _watchdogs.append(self)
+
+
+def _hang(*_, **__) -> None:
+    """Hang, and let the watchdog wait for one second instead of the limit that it prints."""
+    [watchdog] = _watchdogs
+    name, since, limit = watchdog._current
+    print(f"limit of {name}: {limit:.0f} s", file=sys.stderr, flush=True)
+    assert math.isfinite(limit)
+    watchdog._current = (name, time.monotonic(), 1.0)
+    time.sleep(120.0)
+
+
+def _hang_at(owner: type, name: str, call: int) -> None:
+    original, calls = getattr(owner, name), itertools.count(1)
+
+    def hangs(*args, **options):
+        if next(calls) == call:
+            _hang()
+        return original(*args, **options)
+
+    setattr(owner, name, hangs)
+
+
+def _slow_save() -> None:
+    finalize = ocp.CheckpointManager._finalize_checkpoint
+
+    def finalize_late(self, step):
+        time.sleep(2.0 if step else 0.0)
+        return finalize(self, step)
+
+    ocp.CheckpointManager._finalize_checkpoint = finalize_late
+
+
+def not_finite() -> None:
+    """The loss of step 12 is not finite, and the save of step 10 takes longer than that."""
+    _slow_save()
+    put, steps = loop.put_batches, itertools.count(1)
+
+    def put_poisoned(batches, mesh):
+        if next(steps) == 12:
+            batches = [batch | {"mlm_weights_BK": batch["mlm_weights_BK"] * np.float32("nan")} for batch in batches]
+        return put(batches, mesh)
+
+    loop.put_batches = put_poisoned
+
+
+FAULTS = {
+    "not_finite": not_finite,
+    "hang_restoring": lambda: _hang_at(Checkpoints, "restore_newest", 1),
+    "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
+    "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
+    "hang_saving": lambda: _hang_at(Checkpoints, "settle", 2),  # the first one is that of the trial
+    "hang_exporting": lambda: _hang_at(export, "write", 1),
+}
+
+if __name__ == "__main__":
+    fault, *arguments = sys.argv[1:]
+    train.Watchdog = _KnownWatchdog
+    FAULTS[fault]()
+    sys.exit(processes.leave(lambda: cli.exit_code_of(lambda: train.main(arguments))))

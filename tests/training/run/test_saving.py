@@ -1,0 +1,142 @@
+"""Saves: a trial before the first step, one that may fail, two that may not, and the last one."""
+
+import logging
+import threading
+import time
+
+import jax.numpy as jnp
+import pytest
+from etils import epath
+
+from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.saving import Saving
+from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.writer import LogWriter
+
+STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
+
+
+@pytest.fixture
+def saving(tmp_path):
+    """Saves to `checkpoints` in the temporary folder, every 100 steps."""
+    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3)
+    log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
+    saving = Saving(checkpoints, 100, log, Watchdog(0))
+    yield saving
+    saving.close()
+
+
+def warnings(caplog) -> list[str]:
+    own = (record for record in caplog.records if record.name.startswith("bertjax"))
+    return [record.getMessage() for record in own if record.levelno == logging.WARNING]
+
+
+def saved(tmp_path) -> list[int]:
+    return Checkpoints(epath.Path(tmp_path / "checkpoints")).steps()
+
+
+def test_a_trial_leaves_nothing_behind(saving, tmp_path):
+    saving.try_out(epath.Path(tmp_path / "trial"), STATE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trial_replaces_that_of_a_killed_start(saving, tmp_path):
+    (tmp_path / "trial" / "0").mkdir(parents=True)
+    saving.try_out(epath.Path(tmp_path / "trial"), STATE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_workdir_that_cannot_hold_a_checkpoint_fails_in_the_trial(saving, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    message = r"workdir .*/file cannot hold a checkpoint \(.*\); free disk space or memory, or choose another --workdir"
+    with pytest.raises(NotSaved, match=message):
+        saving.try_out(epath.Path(tmp_path / "file" / "trial"), STATE)
+
+
+def test_one_failed_save_is_reported_and_two_in_a_row_end_the_run(saving, tmp_path, caplog):
+    (tmp_path / "checkpoints").write_text("no folder")
+    saving.save(100, STATE, {})
+    [warning] = warnings(caplog)
+    assert warning.endswith("the run continues, free disk space")
+    with pytest.raises(NotSaved, match="two saves in a row have failed, now: a checkpoint could not be written to"):
+        saving.save(200, STATE, {})
+
+
+def test_a_save_that_succeeds_forgives_the_one_before(saving, tmp_path, monkeypatch):
+    for step in (100, 300):
+        with monkeypatch.context() as broken:
+            broken.setattr(Checkpoints, "save", fail)
+            saving.save(step, STATE, {})
+        saving.save(step + 100, STATE, {})
+        saving.settle()
+    assert saved(tmp_path) == [200, 400]
+
+
+def fail(*_) -> None:
+    raise NotSaved("a checkpoint could not be written")
+
+
+def test_a_save_that_fails_in_the_background_is_noticed_without_another_save(saving, tmp_path, caplog):
+    saving.save(100, STATE, {})
+    saving.settle()
+    fails = threading.Event()
+    saving._checkpoints._writer._finalize_checkpoint = lambda step: fails.wait(20.0) and fail_on_disk()
+    saving.save(200, STATE, {})
+    saving.check()
+    assert not warnings(caplog)
+    fails.set()
+    end = time.monotonic() + 20.0
+    while not warnings(caplog) and time.monotonic() < end:
+        saving.check()
+        time.sleep(0.01)
+    [warning] = warnings(caplog)
+    assert "could not be written" in warning
+
+
+def fail_on_disk() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_the_last_save_returns_its_failure(saving, tmp_path, monkeypatch):
+    assert saving.save_last(100, STATE, {}) is None
+    assert saved(tmp_path) == [100]
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    for step in (200, 300):  # and raises nothing, however often
+        failure = saving.save_last(step, STATE, {})
+        assert isinstance(failure, NotSaved) and "could not be written" in str(failure)
+
+
+@pytest.mark.parametrize("stop_at, expected", [(105, 100), (106, None)])
+def test_a_stop_shortly_after_a_save_has_begun_finishes_that_one(saving, tmp_path, monkeypatch, stop_at, expected):
+    saving.save(100, STATE, {})
+    monkeypatch.setattr(Checkpoints, "is_saving", True)
+    finished = saving.finish_recent(stop_at)
+    assert finished == (expected and (expected, None))
+    if expected:
+        assert saved(tmp_path) == [100]
+
+
+def test_a_stop_after_a_save_that_is_complete_saves_again(saving, tmp_path):
+    saving.save(100, STATE, {})
+    saving.settle()
+    assert saving.finish_recent(101) is None
+
+
+def test_closing_lets_a_begun_save_finish(saving, tmp_path):
+    saving.save(100, STATE, {})
+    saving.close()
+    assert saved(tmp_path) == [100]
+
+
+def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
+    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=2)
+    for step in range(100, 1000, 100):
+        checkpoints.hold_before = 450 if 450 < step < 900 else None
+        checkpoints.save(step, STATE, {})
+        checkpoints.settle()
+        if step == 800:
+            assert saved(tmp_path) == [300, 400, 700, 800]
+    assert saved(tmp_path) == [800, 900]
+    checkpoints.close()
