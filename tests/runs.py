@@ -29,23 +29,23 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 
 
 def start(*flags: str, module: str = "train", fault: str = "", **environment: str) -> subprocess.Popen:
-    """Start `python -m bertjax.<module>`, or a run with a fault of `tests.disturbed`."""
-    program = ["tests.disturbed", fault] if fault else [f"bertjax.{module}"]
+    """Start `python -m bertjax.<module>`, a module of the tests, or a run with a fault of `tests.disturbed`."""
+    name = module if module.startswith("tests.") else f"bertjax.{module}"
+    program = ["tests.disturbed", fault] if fault else [name]
     command = [sys.executable, "-m", *program, "--platform=cpu", *flags]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
     )
 
 
-def start_many(count: int, *flags: str, fault: str = "") -> list[subprocess.Popen]:
+def start_many(count: int, *flags: str, module: str = "train", fault: str = "") -> list[subprocess.Popen]:
     """Start one run in several processes."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
-    return [
-        start("--distributed", *flags, fault=fault, **together, JAX_PROCESS_ID=str(index)) for index in range(count)
-    ]
+    together |= {"module": module, "fault": fault}
+    return [start("--distributed", *flags, **together, JAX_PROCESS_ID=str(index)) for index in range(count)]
 
 
 def finish_many(processes: list[subprocess.Popen]) -> list[subprocess.CompletedProcess]:
