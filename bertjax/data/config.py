@@ -102,7 +102,7 @@ class DataConfig:
       share: share of the training documents that are used, chosen by the hash of their content. A smaller share is
         part of a larger one, and all shares have the same held-out documents and the same tokenizer.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
-      store: folder or URL (`gs://...`) of the token stores, shared by all runs.
+      store: folder or URL (`gs://...`) of the token stores, shared by all runs, or of one store.
       cache_dir: local folder for copies of stores under a URL, one copy per host.
       workers: processes that prepare the corpus; 0 works in the calling process, None starts one per core.
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.

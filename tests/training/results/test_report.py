@@ -1,5 +1,6 @@
 """Reports of a run: the parameter tree, samples, and tables."""
 
+import dataclasses
 import io
 
 import jax
@@ -31,6 +32,13 @@ def test_the_parameter_tree_is_folded_into_modules():
     assert pooler.split() == ["encoder/pooler", "272", "bias", "16", "kernel", "16x16"]
     attention = next(line for line in modules if line.split()[0] == "encoder/layers/attention")
     assert "query/kernel 3x16x16" in attention
+
+
+def test_control_characters_of_a_corpus_do_not_reach_the_terminal():
+    samples = [Sample("\x1b]0;title\x07 the [MASK]\r\u202e", ("\x9b2J",), (("a\nb", "\x00"),))]
+    text = show_samples(7, dataclasses.replace(EVALUATION, samples=samples))
+    assert text.splitlines()[1] == r"  \x1b]0;title\x07 the [MASK]\r\u202e"
+    assert text.splitlines()[2].endswith(r"\x9b2J <- a\nb  \x00") and len(text.splitlines()) == 3
 
 
 def test_samples_mark_right_guesses():
