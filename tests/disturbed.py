@@ -74,7 +74,7 @@ FAULTS = {
     "hang_restoring": lambda: _hang_at(Checkpoints, "restore_newest", 1),
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
     "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
-    "hang_saving": lambda: _hang_at(Checkpoints, "settle", 2),  # the first one is that of the trial
+    "hang_saving": lambda: _hang_at(Checkpoints, "settle", 3),  # the trial settles and closes
     "hang_exporting": lambda: _hang_at(export, "write", 1),
 }
 

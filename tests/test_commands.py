@@ -1,6 +1,7 @@
 """The commands in bertjax's messages exist."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,3 +25,11 @@ def test_the_name_is_as_short_as_the_shell_allows(monkeypatch, tmp_path):
     assert command("train") == ".venv/bin/python -m bertjax.train"
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
     assert command("train") == "python -m bertjax.train"
+
+
+def test_a_signal_that_ends_the_process_prints_the_stack():
+    """As SIGBUS does, if a page of a mapped file has gone."""
+    code = "import os, signal; from bertjax import cli; cli.exit_code_of(lambda: os.kill(os.getpid(), signal.SIGBUS))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr

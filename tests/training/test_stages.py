@@ -1,5 +1,6 @@
 """Stages: steps, turns of tasks, dispatches, and micro-batches."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,33 @@ def test_no_row_of_a_length_is_skipped_or_repeated(stages):
         seen[spec.seq_len] += range(spec.first, spec.first + spec.rows)
     for ordinals in seen.values():
         assert ordinals == [*range(len(ordinals))]
+
+
+def skipping(timetable: Timetable, *skipped: tuple[int, int]) -> list[int]:
+    return [spec.first for spec in map(dataclasses.replace(timetable, skipped=skipped).at, range(timetable.steps))]
+
+
+def test_skipped_rows_are_those_of_the_skipped_steps_and_of_no_others():
+    """The rows of steps 1 to 3 have 8 tokens; all later rows of 8 tokens move up by their 4 + 4 + 16."""
+    firsts = [TIMETABLE.at(step).first for step in range(10)]
+    moved = [0, 24, 24, 24, 24, 0, 0, 0, 0, 24]
+    assert skipping(TIMETABLE, (1, 4)) == [first + rows for first, rows in zip(firsts, moved)]
+    assert skipping(TIMETABLE, (9, 9 + 5)) == [*firsts[:9], 44 + 5 * 4], "the last stage counts as endless"
+
+
+def test_skipped_steps_of_a_mixture_skip_rows_of_their_tasks():
+    firsts = [MIXED.at(step).first for step in range(12)]
+    # Steps 5 and 6 are one turn of b, and one of a with four rows.
+    moved = [0] * 5 + [4, 4, 4, 4, 4, 4, 4]
+    assert skipping(MIXED, (5, 7)) == [first + rows for first, rows in zip(firsts, moved)]
+
+
+def test_ranges_of_skipped_steps_add_up():
+    plain = Timetable((Stage(100, 8, 4),), {"bert": 1.0})
+    firsts = skipping(plain, (10, 20), (50, 55))
+    assert firsts[:10] == [4 * step for step in range(10)]
+    assert firsts[10:50] == [4 * (step + 10) for step in range(10, 50)]
+    assert firsts[50:] == [4 * (step + 15) for step in range(50, 100)]
 
 
 def test_overfitting_repeats_the_first_rows():

@@ -65,8 +65,9 @@ class Saving:
                 f"workdir {folder.parent} cannot hold a checkpoint ({reason}); free disk space or memory, or choose "
                 "another --workdir"
             ) from error
-        trial.close()
-        self._remove(folder)
+        with self._watched():
+            trial.close()
+            self._remove(folder)
 
     def _remove(self, folder: epath.Path) -> None:
         processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)

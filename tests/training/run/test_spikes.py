@@ -1,5 +1,7 @@
 """Detection of loss spikes."""
 
+import json
+
 import numpy as np
 
 from bertjax.training.run.spikes import SpikeDetector
@@ -34,3 +36,38 @@ def test_a_lasting_change_of_the_loss_soon_counts_as_normal():
     losses[500:] += 1.0
     spikes = [step for step, loss in enumerate(losses) if detector.find(step, {"loss": loss})]
     assert spikes and spikes[0] == 500 and spikes[-1] < 530
+
+
+def test_a_mean_that_has_risen_is_high_until_it_falls_again():
+    draw, detector = np.random.default_rng(4), SpikeDetector()
+    losses = 2.0 + 0.05 * draw.normal(size=3000)
+    losses[1000:2000] += 5.0
+    high = []
+    for step, loss in enumerate(losses):
+        detector.find(step, {"loss": loss})
+        high.append(detector.high_since)
+    assert set(high[:1000]) == {None} and high[-1] is None
+    since = high[1100]
+    assert 1000 <= since < 1050 and set(high[1100:2000]) == {since}, "although single losses soon count as normal"
+
+
+def test_a_restart_knows_what_the_detector_knew():
+    draw = np.random.default_rng(5)
+    losses = 2.0 + 0.05 * draw.normal(size=600)
+    losses[[350, 450]] = 4.0
+    losses[500:] += 3.0
+    whole, parts = SpikeDetector(), SpikeDetector()
+    for step, loss in enumerate(losses):
+        if step % 70 == 0:  # more often than the horizon, within which a new detector finds nothing
+            parts = SpikeDetector(state=json.loads(json.dumps(parts.state)))
+        assert parts.find(step, {"loss": loss}) == whole.find(step, {"loss": loss})
+        assert parts.state == whole.state
+    assert whole.high_since is not None
+
+
+def test_a_new_stage_has_means_of_its_own():
+    draw, detector = np.random.default_rng(6), SpikeDetector()
+    losses = 2.0 + 0.05 * draw.normal(size=600)
+    losses[300:] += 5.0
+    assert not any(detector.find(step, {"loss": loss}, stage=step // 300) for step, loss in enumerate(losses))
+    assert detector.high_since is None

@@ -115,6 +115,8 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
 
 def test_json_is_written_whole(tmp_path):
     path = Workdir.at(tmp_path).config
+    write_json(path, {"a": ["한글", 1.5, float("nan")], "b": {"c": (float("-inf"), 1)}})
+    assert json.loads(path.read_text(), parse_constant=pytest.fail) == {"a": ["한글", 1.5, None], "b": {"c": [None, 1]}}
     write_json(path, {"a": ["한글", 1.5, None]})
     write_json(path, {"a": ["한글", 2.5, None]})
     assert read_json(path) == {"a": ["한글", 2.5, None]}

@@ -1,0 +1,109 @@
+"""How a run is asked to stop: signals, the moment of an evaluation, and seeds that follow."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+
+from bertjax import train
+from bertjax.config import Config
+from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from tests import runs
+
+
+@pytest.fixture
+def stop():
+    """The handler of a training, until the end of the test."""
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    yield train._stop_signal()
+    for signum, handler in handlers.items():
+        signal.signal(signum, handler)
+
+
+def send(*signums: int) -> None:
+    for signum in signums:
+        os.kill(os.getpid(), signum)
+        time.sleep(0.01)  # Python runs a handler between two instructions of the main thread
+
+
+def test_one_sigterm_and_its_repetitions_are_one_request(stop):
+    assert not stop()
+    send(signal.SIGTERM)
+    assert stop()
+    send(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
+    assert stop()
+
+
+def test_a_later_sigterm_leaves_without_saving(stop, monkeypatch):
+    send(signal.SIGTERM)
+    monkeypatch.setattr(train, "_SAME_REQUEST_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        send(signal.SIGTERM)
+
+
+def test_a_second_interrupt_leaves_without_saving(stop):
+    send(signal.SIGINT)
+    assert stop()
+    with pytest.raises(KeyboardInterrupt):
+        send(signal.SIGINT)
+
+
+def test_a_stop_after_the_last_step_of_a_seed_starts_no_other(monkeypatch, tmp_path):
+    """The notice may come during the last evaluation, when the loop asks no more."""
+    started = []
+
+    def run(config, workdir, **options):
+        started.append(config.seed)
+        return train.Summary(100, True, {"eval": {}, "baseline": {}}, tmp_path)
+
+    monkeypatch.setattr(train, "run", run)
+    summary, spread = train.run_seeds(Config(), tmp_path, 3, should_stop=lambda: len(started) == 2)
+    assert started == [0, 1] and not summary.finished and spread == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [50, 100])
+def test_a_stop_skips_the_evaluation_and_the_next_start_makes_up_for_it(flags, undisturbed, tmp_path, step):
+    runs.train_here(flags, tmp_path, lambda edge: True if edge == step else None)
+    assert Checkpoints(train.Workdir.at(tmp_path).checkpoints).steps()[-1] == step
+    assert [record["step"] for record in runs.records(tmp_path / "samples.jsonl")] == [50][: step // 100]
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "stopped"
+    runs.train_here(flags, tmp_path, lambda edge: None)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed)
+    assert runs.records(tmp_path / "samples.jsonl") == runs.records(undisturbed / "samples.jsonl")
+    evaluated = [
+        [record["step"] for record in runs.records(root / "metrics.jsonl") if "eval/heldout/mlm_loss" in record]
+        for root in (tmp_path, undisturbed)
+    ]
+    assert evaluated[0] == evaluated[1] == [50, 100]
+
+
+@pytest.mark.slow
+def test_the_export_is_written_although_the_last_save_fails(flags, tmp_path, monkeypatch, capsys):
+    def save(self, step, *_):
+        if step:
+            raise NotSaved("a checkpoint could not be written")
+
+    monkeypatch.setattr(Checkpoints, "save", save)
+    brief = ["--config.stages.0.steps=6", "--config.eval.every=6", f"--workdir={tmp_path}"]
+    assert runs.call(*flags, *brief) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: a checkpoint could not be written"
+    assert (tmp_path / "export" / "model.safetensors").exists() and (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_rows_are_skipped_only_from_a_checkpoint_before_them(flags, undisturbed, tmp_path, capsys):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    skipping = [*flags, f"--workdir={tmp_path / 'run'}", "--config.runtime.skip_rows=[[30,40]]"]
+    assert runs.call(*skipping) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: checkpoint 100 was trained with runtime.skip_rows=[], and the settings differ")
+    for step in (80, 90, 100):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / str(step))
+    assert runs.call(*skipping) == 0
+    before, after = runs.losses(undisturbed), runs.losses(tmp_path / "run")
+    assert after[:30] == before[:30] and not set(after[30:]) & set(before[30:])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["identity"]["skip_rows"] == [[30, 40]]
