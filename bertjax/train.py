@@ -37,6 +37,7 @@ from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
+from bertjax.training.run.notify import Notifier
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
 from bertjax.training.run.watchdog import Watchdog
@@ -74,6 +75,7 @@ def run(
     other_versions: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     profile: range | None = None,
+    on_event: str = "",
 ) -> Summary:
     """Train in a workdir, from its newest checkpoint if it has one, and export the result.
 
@@ -86,6 +88,7 @@ def run(
       should_stop: function that is called between steps; once it returns True, the state is saved and the call
         returns. With several processes it must return the same in all of them: see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
+      on_event: command that the writer runs at each event, see `Notifier`.
 
     Raises:
       UserError: bad input; existing files are kept.
@@ -94,7 +97,8 @@ def run(
     processes.check_started()
     files = Workdir.at(workdir)
     with (
-        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat)) as watchdog,
+        Notifier(on_event if processes.is_writer() else "", str(files.root)) as notify,
+        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat), notify) as watchdog,
         contextlib.ExitStack() as locks,
         processes.noticing_lost_peers(),
     ):
@@ -126,6 +130,7 @@ def run(
         trained = loop.run()
         if trained.evaluation is None:
             watchdog.end("stopped")
+            notify("stopped", trained.step)
             return Summary(trained.step, False, {}, Path(files.root))
         with watchdog.state("exporting"):
             figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
@@ -137,6 +142,7 @@ def run(
         if trained.failure:  # after the export, which may be all that is left of the run
             raise trained.failure
         watchdog.end("finished")
+        notify("finished", trained.step)
         return Summary(trained.step, True, figures, Path(files.root))
 
 
@@ -292,6 +298,13 @@ def main(argv: list[str] | None = None) -> int:
         help="write an xprof trace of these steps, such as 100:105, to profile/ in the workdir",
     )
     parser.add_argument(
+        "--on-event",
+        default="",
+        metavar="COMMAND",
+        help="run this command when the run has saved, finished, stopped or failed, and when a loss jumps or a step is "
+        "late; it gets the event as JSON on stdin",
+    )
+    parser.add_argument(
         "--seeds",
         type=int,
         default=0,
@@ -319,7 +332,7 @@ def main(argv: list[str] | None = None) -> int:
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
-        options["other_versions"] = args.other_versions
+        options |= {"other_versions": args.other_versions, "on_event": args.on_event}
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
         return _report(run(config, workdir, **options), None, config, argv)

@@ -127,7 +127,7 @@ class Loop:
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
         self._saving = Saving(self._checkpoints, self._runtime.save_every, self._log, watchdog)
-        self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer())
+        self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer(), watchdog.notify)
         # The newest metrics of each task that was trained since the last line of metrics.jsonl.
         self._recent: dict[str, float] = dict(meta_before.get("recent", {}))
         self._last: tuple[int, dict[str, float]] | None = None

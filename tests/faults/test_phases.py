@@ -6,6 +6,7 @@ All runs in this process share one program, which is compiled once.
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import tenacity
 
 from bertjax import storage, train
 from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
+from bertjax.training.run import notify
 from tests import runs
 from tests.faults import injection
 
@@ -167,6 +169,34 @@ def test_a_clock_that_jumps(phase, trains, expected, monkeypatch):
     monkeypatch.setattr(time, "time", read_clock)
     assert_equal(workdir, expected)
     assert all(0.0 <= seconds < 600.0 for seconds in json.loads((workdir / "elapsed.json").read_text()))
+
+
+RECORD = "import os; print(*[os.environ[f'BERTJAX_{name}'] for name in ('EVENT', 'STEP')], file=open(%r, 'a'))"
+
+
+def test_the_events_of_a_run(short, trains, expected, tmp_path):
+    record = f"--on-event={sys.executable} -c {shlex.quote(RECORD % str(tmp_path / 'events'))}"
+    with injection.at("step", lambda: signal.raise_signal(signal.SIGTERM)):
+        trains(STOPPED, flags=[*short, record])
+    stopped = (tmp_path / "events").read_text().splitlines()
+    step = stopped[-1].split()[1]
+    assert stopped == ["saved 4", f"saved {step}", f"stopped {step}"]
+    with injection.failing_writes("bertjax.json", errno.ENOSPC, times=1000):
+        trains(FAILED, "No space left on device", flags=[*short, record])
+    failed = (tmp_path / "events").read_text().splitlines()[3:]
+    assert failed[-2:] == ["saved 12", "failed 12"]
+    workdir = trains(flags=[*short, record])
+    assert (tmp_path / "events").read_text().splitlines()[3 + len(failed) :] == ["finished 12"]
+    assert_equal(workdir, expected)
+
+
+@pytest.mark.parametrize("command", ["/nowhere/program", "false", "sh -c 'sleep 1000 & wait'"])
+def test_a_command_for_events_cannot_stop_or_delay_a_run(command, short, trains, expected, monkeypatch):
+    monkeypatch.setattr(notify, "_CLOSING_SECONDS", 0.5)
+    start = time.monotonic()
+    workdir = trains(flags=[*short, f"--on-event={command}"])
+    assert time.monotonic() - start < 60.0
+    assert_equal(workdir, expected)
 
 
 def test_torn_lines_of_all_logs(trains, expected):

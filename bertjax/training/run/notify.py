@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from bertjax.errors import UserError
+from bertjax.errors import Unavailable, UserError
 
 EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
 # They may come with every step; one in this many seconds is enough to call someone.
@@ -35,8 +35,8 @@ class Notifier:
     variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. Events that cannot be handled
     in time are dropped, with a warning.
 
-    As a context manager it adds the event `failed` if its block raises, and waits at most ten seconds for the events
-    that are left.
+    As a context manager it adds the event `failed` if its block raises, or `stopped` if the same command may succeed
+    later, and waits at most ten seconds for the events that are left.
 
     Args:
       command: program and arguments, as in a shell but without its operators; empty to do nothing.
@@ -82,20 +82,24 @@ class Notifier:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
-            self("failed", message=(str(error).strip() or type(error).__name__).splitlines()[0])
+            event = "stopped" if isinstance(error, Unavailable | KeyboardInterrupt) else "failed"
+            self(event, message=(str(error).strip() or type(error).__name__).splitlines()[0])
         self.close()
 
     def close(self) -> None:
         """Wait until the command has handled all events, at most ten seconds; then end it."""
-        if not self._command:
-            return
-        with contextlib.suppress(queue.Full):
-            self._events.put_nowait(None)
-        self._thread.join(_CLOSING_SECONDS)
-        if self._thread.is_alive():
+        self.flush()
+        if self._command and self._thread.is_alive():
             self._warn(f"it has not ended after {_CLOSING_SECONDS:.0f} s; it is killed")
             self._command = []
             self._kill()
+
+    def flush(self) -> None:
+        """Wait until the command has handled all events, at most ten seconds; later events are dropped."""
+        if self._command:
+            with contextlib.suppress(queue.Full):
+                self._events.put_nowait(None)
+            self._thread.join(_CLOSING_SECONDS)
 
     def _work(self) -> None:
         while (record := self._events.get()) is not None:

@@ -105,6 +105,7 @@ class Saving:
                 with self._watched():
                     self._checkpoints.settle()
                 self._failed_in_a_row = 0
+                self._watchdog.notify("saved", self._newest)
 
     def save_last(self, step: int, state: State, meta: dict, score: float | None = None) -> NotSaved | None:
         """Save the state and wait for it. All processes return the same error, or None if the state is saved."""
@@ -115,6 +116,7 @@ class Saving:
             self._checkpoints.save(step, state, meta, score)
             self._checkpoints.settle()
 
+        self._newest = step
         return self._last(save)
 
     def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
@@ -146,7 +148,10 @@ class Saving:
         except NotSaved as error:
             failure = error
         failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
-        return NotSaved(failures[0]) if failures else None
+        if failures:
+            return NotSaved(failures[0])
+        self._watchdog.notify("saved", self._newest)
+        return None
 
     @contextlib.contextmanager
     def _tolerated(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertjax.data.pipeline import Feed
 from bertjax.training.run.metrics import MetricsLog
+from bertjax.training.run.notify import Notifier
 from bertjax.training.stages import StepSpec
 
 log = logging.getLogger(__name__)
@@ -112,10 +113,12 @@ class SpikeReport:
       metrics_log: writes `spikes.jsonl`.
       state: `state` at the restored step, if the checkpoint has one.
       reports: whether this process is the writer.
+      notify: is told of spikes, and of a loss that diverges.
     """
 
-    def __init__(self, metrics_log: MetricsLog, state: dict[str, Any] | None = None, reports: bool = True):
-        self._metrics_log, self._detector, self._reports = metrics_log, SpikeDetector(state=state), reports
+    def __init__(self, metrics_log: MetricsLog, state: dict[str, Any] | None, reports: bool, notify: Notifier):
+        self._metrics_log, self._detector = metrics_log, SpikeDetector(state=state)
+        self._reports, self._notify = reports, notify
 
     @property
     def state(self) -> dict[str, Any]:
@@ -136,12 +139,14 @@ class SpikeReport:
             return
         if self.high_since is not None and high_before is None:
             log.warning("a mean loss is far above its lowest value; the checkpoints up to step %d are kept", step)
+            self._notify("diverged", step)
         for name, (loss, above) in spikes.items():
             last = spec.first + spec.rows - 1
             log.warning(
                 "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",
                 *(name, step, loss, above, spec.first, last, spec.task),
             )
+            self._notify("spike", step, name=name, loss=loss if math.isfinite(loss) else None)
             epochs, plans, rows = feed.locate(np.arange(spec.first, last + 1))
             located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
             self._metrics_log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.notify import Notifier
 
 TRAINING = "training"
 
@@ -40,12 +41,19 @@ class Watchdog:
     Args:
       hang_timeout: seconds; 0 never ends the process.
       heartbeat: is told every second what the run is doing.
+      notify: is told of a step that is late, and of the end; by others, of what else happens.
       least: seconds after which a step is late at the earliest.
     """
 
-    def __init__(self, hang_timeout: float, heartbeat: Heartbeat | None = None, least: float = _LEAST_SECONDS):
+    def __init__(
+        self,
+        hang_timeout: float,
+        heartbeat: Heartbeat | None = None,
+        notify: Notifier | None = None,
+        least: float = _LEAST_SECONDS,
+    ):
         self._hang_timeout = hang_timeout or math.inf
-        self.heartbeat = heartbeat
+        self.heartbeat, self.notify = heartbeat, notify or Notifier("", "")
         self._least = least
         self._tick = min(1.0, least / 10, self._hang_timeout / 10)
         self._durations: collections.deque[float] = collections.deque(maxlen=101)
@@ -138,6 +146,7 @@ class Watchdog:
         if waited <= max(_FACTOR * median, self._least):
             return False
         log.warning("a step has taken %.0f s so far, the median is %.3f s; all stacks follow", waited, median)
+        self.notify("stalled", self._step, seconds=round(waited, 1))
         return True
 
     def _end_process(self, name: str, waited: float) -> None:
@@ -148,4 +157,6 @@ class Watchdog:
         )
         os.write(_STDERR, line.encode())
         faulthandler.dump_traceback(_STDERR)
+        self.notify("failed", self._step, message=line.partition(";")[0])
+        self.notify.flush()
         os._exit(1)
