@@ -123,14 +123,15 @@ def test_warnings(runs, capsys):
     root = write(runs / "run", [*RECORDS, record(11) | {"train/mlm_loss": None}])
     spikes = [{"step": step, "name": "mlm_loss", "loss": 9.0, "deviations": 7.0} for step in (2, 3, 4, 5)]
     (root / "spikes.jsonl").write_text("".join(json.dumps(spike) + "\n" for spike in spikes) + '{"step": 6, "na')
+    (root / "failures.jsonl").write_text('{"checkpoint": 8, "step": 9, "reason": "a defect", "time": "now"}\n')
     (root / "checkpoints.damaged-8-1").mkdir()
     beat(root, "training")
     assert call("run") == 0
     output = capsys.readouterr().out
     assert [line.split(maxsplit=1)[1] for line in output.splitlines() if line.startswith("warning")] == [
-        "mlm_loss of step 4 is 9.000, far above its mean",
         "mlm_loss of step 5 is 9.000, far above its mean",
         "train/mlm_loss of step 11 is not finite",
+        "a start failed at step 9: a defect",
         "checkpoints.damaged-8-1 is a damaged checkpoint, which is not used",
     ]
     assert "train/mlm_loss not finite" in output

@@ -42,7 +42,7 @@ class RunStatus:
       goodput: share of the wall time of all starts that went into steps that are in a checkpoint.
       starts: number of starts.
       last_start: time of the last start.
-      warnings: the newest spikes, losses that are not finite, and damaged checkpoints.
+      warnings: the newest spikes, losses that are not finite, the last failure, and damaged checkpoints.
     """
 
     workdir: str
@@ -81,7 +81,7 @@ def read_status(path: epath.PathLike) -> RunStatus:
 def _read(workdir: Workdir) -> RunStatus:
     if not workdir.root.exists():
         raise UserError(f"{workdir.root} does not exist; name the workdir of a run")
-    heartbeat = _optional_json(workdir.root / "heartbeat.json", "step", "time", "state")
+    heartbeat = _optional_json(workdir.heartbeat, "step", "time", "state")
     if heartbeat is None and not workdir.config.exists():
         raise UserError(f"{workdir.root} has no config.json; name the workdir of a run")
     records = _tail(workdir.metrics)
@@ -224,6 +224,10 @@ def _warnings(workdir: Workdir, records: list[dict]) -> tuple[str, ...]:
         names = [name for name, value in record.items() if name.endswith("_loss") and value is None]
         if names:
             dated.append((record["step"], f"{', '.join(names)} of step {record['step']} is not finite"))
+    # The reason why the last start ended is worth more than older spikes.
+    dated += [
+        (math.inf, f"a start failed at step {each['step']}: {each['reason']}") for each in _tail(workdir.failures)[-1:]
+    ]
     newest = [text for _, text in sorted(dated)[-_WARNINGS:]]
     damaged = sorted(path.name for path in workdir.root.iterdir() if path.name.startswith("checkpoints.damaged-"))
     return (*newest, *(f"{name} is a damaged checkpoint, which is not used" for name in damaged[-_WARNINGS:]))
