@@ -54,17 +54,18 @@ def load(name: str | os.PathLike) -> "Model":
     return opening.load(name)
 
 
-def predictor(name: str | os.PathLike, trust_code: bool = False) -> "Predictor":
+def predictor(name: str | os.PathLike, trust_code: bool = False, task: str = "") -> "Predictor":
     """Read a model to use: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
 
     Args:
       name: path of an export folder, `RUN` or `RUN@STEP`.
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
+      task: the task to predict, if the model was fine-tuned on several.
 
     Raises:
-      UserError: the name stands for no model, or the model is damaged.
+      UserError: the name stands for no model, or the model is damaged or has no such task.
     """
     from bertjax import opening
     from bertjax.inference.predictor import Predictor
 
-    return Predictor(opening.SavedModel(name, trust_code).export)
+    return Predictor(opening.SavedModel(name, trust_code, task).export)

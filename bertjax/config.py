@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from bertjax import renames, row_lengths, typed
@@ -53,7 +54,7 @@ class Task:
       examples: how text becomes examples, chosen by `kind` (`bertjax.data.formats`).
       row_examples: largest number of examples in a row; 0 allows one per 16 tokens.
       plans: number of different ways in which the text is cut and paired; epoch e trains on plan e mod `plans`.
-      weight: share of the steps, relative to the other tasks of a stage.
+      weight: share of the steps, relative to the other tasks of a stage; None for the number of rows of its data.
       task_type: index of the task embedding that is added in its steps (`model.task_types`).
     """
 
@@ -61,7 +62,7 @@ class Task:
     examples: ExampleFormat = SegmentPairs()
     row_examples: int = 0
     plans: int = 1
-    weight: float = 1.0
+    weight: float | None = 1.0
     task_type: int = 0
 
     def __post_init__(self):
@@ -80,7 +81,7 @@ class Task:
             raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
         if not 1 <= self.plans <= MOST_PLANS:
             raise UserError(f"plans={self.plans} must be between 1 and {MOST_PLANS}")
-        if not 0.0 < self.weight < math.inf:
+        if self.weight is not None and not 0.0 < self.weight < math.inf:
             raise UserError(
                 f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
             )
@@ -187,10 +188,10 @@ class Config:
         if not self.tasks:
             raise UserError("tasks is empty; give at least one, with an objective and examples")
         labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
-        if labeled and len(self.tasks) > 1:
+        if labeled and len(labeled) < len(self.tasks):
             raise UserError(
                 f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
-                f"a mixture is trained on one corpus: fine-tune {labeled[0]} in its own run"
+                f"a mixture is trained on one corpus or on labeled files: fine-tune {labeled[0]} in its own run"
             )
         for name, task in self.tasks.items():
             if not re.fullmatch(r"[\w.-]+", name):
@@ -232,6 +233,8 @@ class Config:
 
         for index, stage in enumerate(self.stages):
             weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
+            if None in weights.values():
+                continue
             rarest = min(weights, key=weights.__getitem__)
             if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
                 raise UserError(
@@ -256,7 +259,8 @@ class Config:
             for name, task in self.tasks.items()
             if task.has_classes and not task.objective.classes
         )
-        return (*stages, *classes)
+        weights = (f"tasks.{name}.weight" for name, task in self.tasks.items() if task.weight is None)
+        return (*stages, *classes, *weights)
 
     def layers_at(self, stage: int) -> int:
         """Return the depth of the encoder in a stage."""
@@ -281,6 +285,16 @@ class Config:
     def qualified(self, task: str, name: str) -> str:
         """Return the name of a metric of a task: `name`, or `task/name` if there are several tasks."""
         return "/".join(filter(None, (task, name))) if len(self.tasks) > 1 else name
+
+    def metrics_of(self, task: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of one task without its name, from those of all tasks (`qualified`)."""
+        start = f"{task}/" if len(self.tasks) > 1 else ""
+        return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+
+    @property
+    def has_own_heads(self) -> bool:
+        """Whether each task has heads of its own, `heads/<task>/...`, as several fine-tuned tasks have."""
+        return len(self.tasks) > 1 and isinstance(self.task.examples, LabeledFormat)
 
     @property
     def expected_vocab_size(self) -> int:

@@ -11,7 +11,7 @@ from bertjax import cli
 from bertjax.config import Config
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -23,14 +23,14 @@ from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from bertjax.training.resolve import open_store
+from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import RunRecord, read_record
 from bertjax.training.run.workdir import Workdir
 
 
-def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]:
+def run(name: str, corpus: str = "", trust_code: bool = False, task: str = "") -> dict[str, Any]:
     """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
 
     Masks are fixed. Whether a document is held out depends only on its content, so no training document is scored as
@@ -42,6 +42,7 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
       corpus: a corpus as in `data.corpus`, by default that of the run; for a fine-tuned model a labeled file, by
         default its development set.
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
+      task: one of several tasks to score; all of them if empty.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}.
@@ -49,7 +50,7 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
-    saved = SavedModel(name, trust_code)
+    saved = SavedModel(name, trust_code, task)
     model, config = saved.export, saved.config
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
@@ -80,10 +81,11 @@ def run(name: str, corpus: str = "", trust_code: bool = False) -> dict[str, Any]
         raise UserError(
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
-    for setting in config.task.objective.tuned_settings:
-        value = getattr(config.task.objective, setting)
-        source = "tuned on the scored file" if value is None else f"{value:.4f}, as the export has it"
-        print(f"objective.{setting}: {source}")
+    for objective in (task.objective for task in config.tasks.values()):
+        for setting in objective.tuned_settings:
+            value = getattr(objective, setting)
+            source = "tuned on the scored file" if value is None else f"{value:.4f}, as the export has it"
+            print(f"objective.{setting}: {source}")
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
     return {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
@@ -94,19 +96,25 @@ def _record(saved: SavedModel, trust_code: bool) -> RunRecord | None:
     return None if saved.is_export else read_record(Workdir.at(saved.folder), trust_code)
 
 
-def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | None:
+def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | LabeledSources | None:
     """Return the labeled files of a fine-tuned model, None for any other model."""
-    examples = config.task.examples
-    if not isinstance(examples, LabeledFormat):
+    task = config.task
+    if not isinstance(task.examples, LabeledFormat):
         return None
-    source = LabeledSource(
-        dataclasses.replace(examples, heldout=path, further_heldout={}) if path else examples, tokenizer
-    )
+    if path:
+        if len(config.tasks) > 1:
+            raise UserError(
+                f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
+            )
+        task = dataclasses.replace(task, examples=dataclasses.replace(task.examples, heldout=path, further_heldout={}))
+        config = dataclasses.replace(config, tasks={config.task_name: task})
+    files = Feeds(config, labeled_files(config, tokenizer))
     try:
-        _ = source.train  # the baselines are those of the training file
+        for name in config.tasks:
+            _ = files.store_of(name).train  # the baselines are those of the training file
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
-    return source
+    return files.store
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False) -> dict[str, Any]:
@@ -159,6 +167,9 @@ def main(argv: list[str] | None = None) -> int:
         default="",
         help="corpus to score on (default: that of the run); for a fine-tuned model, a labeled file",
     )
+    parser.add_argument(
+        "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
+    )
     parser.add_argument("--suite", choices=tuple(SUITES), help="print one table for all runs in the folder MODEL")
     parser.add_argument(
         "--minimal-pairs",
@@ -170,6 +181,8 @@ def main(argv: list[str] | None = None) -> int:
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
+    if args.task and (args.minimal_pairs or args.suite):
+        raise UserError(f"--task={args.task} has no effect with --minimal-pairs and --suite; remove it")
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
         raise UserError("--corpus, --minimal-pairs and --suite exclude each other; give one of them")
     if args.suite:
@@ -180,8 +193,10 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
-        score, text = (run_pairs, args.minimal_pairs) if args.minimal_pairs else (run, args.corpus)
-        figures = score(args.model, text, args.trust_code)
+        if args.minimal_pairs:
+            figures = run_pairs(args.model, args.minimal_pairs, args.trust_code)
+        else:
+            figures = run(args.model, args.corpus, args.trust_code, args.task)
     if args.json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))
     elif args.minimal_pairs:

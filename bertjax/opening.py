@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertjax import export, private_paths, renames, untrusted
+from bertjax.data.formats import FORMATS
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, reason
 from bertjax.export import Export
@@ -39,15 +41,16 @@ class SavedModel:
     Args:
       name: path of the folder, with `@STEP` for a certain checkpoint.
       trust_code: whether `config` and `export` import the modules that the model names as `module:Class`.
+      task: one of several tasks of the model. Settings and params are then those of a model of this task only.
 
     Raises:
       UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
     """
 
-    def __init__(self, name: str | os.PathLike, trust_code: bool = False):
+    def __init__(self, name: str | os.PathLike, trust_code: bool = False, task: str = ""):
         path, self.step = split_name(name)
         self.folder = Path(path)
-        self._trust_code = trust_code
+        self._trust_code, self._task = trust_code, task
         if not self.folder.is_dir():
             raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
 
@@ -59,6 +62,10 @@ class SavedModel:
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration of the run that made the model, as plain dicts."""
+        return _of_task(self._recorded, self._task) if self._task else self._recorded
+
+    @functools.cached_property
+    def _recorded(self) -> dict[str, Any]:
         if (self.folder / export.MANIFEST).exists():
             return export.read_manifest(self.folder)["config"]
         self._check_is_run()
@@ -74,7 +81,7 @@ class SavedModel:
         record = self.folder.parent / _RUN_RECORD
         if not self.is_export or not record.exists():
             return self.settings
-        return private_paths.restored(self.settings, SavedModel(self.folder.parent).settings)
+        return private_paths.restored(self.settings, SavedModel(self.folder.parent, task=self._task).settings)
 
     @functools.cached_property
     def config(self) -> "Config":
@@ -97,6 +104,15 @@ class SavedModel:
         """All that is stored of the model."""
         if self._trust_code:
             _ = self.config  # what uses the export finds the modules imported
+        model = self._read()
+        if not self._task:
+            return model
+        settings, params = _of_task(model.settings, self._task), model.params
+        if len(model.settings["tasks"]) > 1 and _is_labeled(settings["tasks"][self._task]):
+            params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `StepContext.own_heads`
+        return model._replace(settings=settings, params=params)
+
+    def _read(self) -> Export:
         if self.is_export:
             return export.read(self.folder)
         self._check_is_run()
@@ -110,6 +126,19 @@ class SavedModel:
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({_RUN_RECORD}); name an "
                 "export folder, a workdir, or WORKDIR@STEP"
             )
+
+
+def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the settings of a run with one of its tasks, and with the stages that train it."""
+    tasks = settings.get("tasks", {})
+    if task not in tasks:
+        raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
+    stages = [stage for stage in settings["stages"] if not stage.get("tasks") or task in stage["tasks"]]
+    return settings | {"tasks": {task: tasks[task]}, "stages": [stage | {"tasks": []} for stage in stages]}
+
+
+def _is_labeled(task: dict[str, Any]) -> bool:
+    return issubclass(FORMATS.class_of(task["examples"]["kind"]), LabeledFormat)
 
 
 def split_name(name: str | os.PathLike) -> tuple[str, str]:

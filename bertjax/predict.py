@@ -154,6 +154,9 @@ def main(argv: list[str] | None = None) -> int:
         metavar="MODEL",
         help="a further model of the same fine-tuning, such as another seed; predictions are averaged. May be repeated",
     )
+    parser.add_argument(
+        "--task", default="", metavar="NAME", help="the task to predict, if the model was fine-tuned on several"
+    )
     parser.add_argument("--top", type=int, metavar="K", help="with fill: number of pieces for each mask (default: 5)")
     parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
     parser.add_argument(
@@ -170,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure(args.platform)
 
-    models = {name: SavedModel(name, args.trust_code).export for name in (args.model, *args.others)}
+    models = {name: SavedModel(name, args.trust_code, args.task).export for name in (args.model, *args.others)}
     predictor = Ensemble(models) if args.others else Predictor(models[args.model])
     do = args.do or predictor.default
     if args.others and do != "task":

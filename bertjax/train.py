@@ -148,7 +148,10 @@ def run(
 
 def _tuned(config: Config, metrics: dict[str, float]) -> Config:
     """Return the configuration with what the last evaluation has tuned, such as a threshold."""
-    tasks = {name: dataclasses.replace(t, objective=tuned(t.objective, metrics)) for name, t in config.tasks.items()}
+    tasks = {
+        name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
+        for name, task in config.tasks.items()
+    }
     return dataclasses.replace(config, tasks=tasks)
 
 
@@ -208,7 +211,8 @@ def _record_run(
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print("\n".join(report.plan_line(feed, task, label(task)) for (task, _), feed in feeds.train.items()))
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
-    print("".join(f"{report.heldout_line(feed, name)}\n" for name, feed in feeds.further_heldout.items()), end="")
+    for key, feed in feeds.further_heldout.items():
+        print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
     print(report.layout_line(program), flush=True)
     return {
@@ -237,7 +241,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, evaluation: 
     write_json(files.summary, model.numbers)
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
-            write_jsonl(files.predictions / f"{heldout}.jsonl", part.predictions)
+            write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
     curves.draw(files.metrics, files.curves, name)
 
 

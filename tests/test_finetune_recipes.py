@@ -12,7 +12,7 @@ from tests import runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 VARIANTS = {
-    "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI"),
+    "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI", "RTE+SST-2+STS-B"),
     "ner": ("", "smoke"),
     "tags": ("",),
     "qa": ("", "v2", "smoke", "v2-smoke"),
@@ -44,6 +44,16 @@ def test_a_recipe_loads_with_32_positions(tmp_path, caplog, recipe):
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     lowered = f"stages.0.seq_len={stage.seq_len} (not {wanted.stages[0].seq_len})"
     assert len(messages) == (before > 32) and all(lowered in message for message in messages)
+
+
+def test_tasks_that_are_trained_together(tmp_path):
+    config = load(f"{CONFIGS / 'glue.py'}:RTE+SST-2+STS-B", [exported(tmp_path / "export", max_positions=512)])
+    assert list(config.tasks) == ["RTE", "SST-2", "STS-B"] and config.task_name == "RTE" and config.has_own_heads
+    assert [task.weight for task in config.tasks.values()] == [None] * 3
+    assert [task.row_examples for task in config.tasks.values()] == [0, 32, 0]
+    assert config.open_settings[-3:] == tuple(f"tasks.{name}.weight" for name in config.tasks)
+    with pytest.raises(UserError, match="RTE[+]RTE names a task twice"):
+        load(f"{CONFIGS / 'glue.py'}:RTE+RTE", [exported(tmp_path / "other")])
 
 
 def test_settings_in_tokens_are_lowered_in_proportion(tmp_path, caplog):

@@ -36,6 +36,11 @@ class FineTuned(Pipeline):
                 "the model was not fine-tuned for a task that predicts something for each record of text fields; "
                 "use --do=embed"
             )
+        if len(tasks := self.model.settings["tasks"]) > 1:
+            raise UserError(
+                f"the model was fine-tuned on {', '.join(tasks)}; choose one of them with --task, in Python with "
+                "bertjax.predictor(..., task=...)"
+            )
 
     @functools.cached_property
     def _task(self) -> Task:

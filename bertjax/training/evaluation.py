@@ -21,6 +21,7 @@ from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global
+from bertjax.training.param_paths import with_heads_of
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.step import StepContext, micro_batches, shard_keys
 
@@ -35,7 +36,8 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     def of_shard(params, frozen, batch, keys):
         key = keys[0] if context.hardware_bits else keys
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
-        sums, metrics = objective.terms(context.model, params, frozen, batch, key, False)
+        own_params = with_heads_of(params, context.own_heads)
+        sums, metrics = objective.terms(context.model, own_params, frozen, batch, key, False)
         weights = objective.weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
@@ -49,7 +51,8 @@ def outputs(context: StepContext, params: dict, batch: Arrays) -> dict[str, Outp
     layout = context.layout
 
     def of_shard(params, batch):
-        return context.objective.outputs(context.model, layout.gather_params(params), batch)
+        own_params = with_heads_of(layout.gather_params(params), context.own_heads)
+        return context.objective.outputs(context.model, own_params, batch)
 
     return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
@@ -62,7 +65,7 @@ class Evaluation:
       metrics: {metric: value}, named `<task>/<metric>` if there are several tasks.
       baselines: the same metrics of simple baselines.
       samples: examples with the model's best guesses.
-      predictions: the objective's predictions, if it makes any.
+      predictions: the objective's predictions, if it makes any; each has its `task` if there are several.
       further: the evaluations of further held-out files, by name.
       rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or the objective's
         `best_metric`, negative unless it is a loss. Infinity if there is none.
@@ -105,8 +108,7 @@ class Evaluator:
     def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):
         self._qualified = program.config.qualified
         self._tasks = {name: _TaskEvaluator(task, feeds, on_batch) for name, task in program.tasks.items()}
-        first = self._tasks[program.config.task_name]
-        self._further = {name: first.on(feed) for name, feed in feeds.further_heldout.items()}
+        self._further = {key: self._tasks[key[0]].on(feed) for key, feed in feeds.further_heldout.items()}
 
     def __call__(self, params: dict) -> Evaluation:
         """Evaluate all tasks; the rank is that of the first one."""
@@ -119,20 +121,25 @@ class Evaluator:
                 for name, value in getattr(evaluation, field).items()
             }
 
-        samples, predictions = (
-            [entry for evaluation in evaluations.values() for entry in getattr(evaluation, field)]
-            for field in ("samples", "predictions")
-        )
-        first = next(iter(evaluations.values()))
-        further = {name: evaluate(params, first.metrics) for name, evaluate in self._further.items()}
-        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, first.rank, further)
+        samples = [sample for evaluation in evaluations.values() for sample in evaluation.samples]
+        predictions = [
+            {"task": task} | record if len(evaluations) > 1 else record
+            for task, evaluation in evaluations.items()
+            for record in evaluation.predictions
+        ]
+        further = {
+            self._qualified(task, name): evaluate(params, evaluations[task].metrics)
+            for (task, name), evaluate in self._further.items()
+        }
+        rank = next(iter(evaluations.values())).rank
+        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, rank, further)
 
 
 class _TaskEvaluator:
     """Evaluates params on one task. Its functions are compiled once."""
 
     def __init__(self, task: TaskProgram, feeds: Feeds, on_batch: Callable[[], None]):
-        self._task, self._program, self._store, self._on_batch = task, task.program, feeds.store, on_batch
+        self._task, self._program, self._store, self._on_batch = task, task.program, feeds.store_of(task.name), on_batch
         self._read_from(feeds.heldout[task.name])
         self._step = jax.jit(functools.partial(eval_step, task.context))
         self._outputs = jax.jit(functools.partial(outputs, task.context))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bertjax.config import Config
 from bertjax.data.examples import Vocabulary
-from bertjax.data.labeled.source import LabeledPlan, LabeledSource
+from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Plan, Spec, open_or_make
@@ -28,7 +28,11 @@ class Feeds:
     """
 
     config: Config
-    store: TokenStore | LabeledSource
+    store: TokenStore | LabeledSource | LabeledSources
+
+    def store_of(self, task: str) -> TokenStore | LabeledSource:
+        """Return the corpus, or the labeled files of a task."""
+        return self.store.of[task] if isinstance(self.store, LabeledSources) else self.store
 
     def plan(self) -> None:
         """Make all plans of the run now, which may take minutes.
@@ -72,14 +76,22 @@ class Feeds:
     @functools.cached_property
     def heldout(self) -> dict[str, Feed]:
         """A feed of held-out rows for each task, with the T of the last stage that trains it."""
-        lengths = {task: stage.seq_len for stage in self.config.stages for task in stage.among(self.config.tasks)}
-        return {task: self.feed("heldout", lengths[task], task) for task in self.config.tasks}
+        return {task: self.feed("heldout", self._last_seq_len(task), task) for task in self.config.tasks}
 
     @functools.cached_property
-    def further_heldout(self) -> dict[str, Feed]:
-        """A feed for each of the further held-out files of a labeled format."""
-        names = self.store.format.further_heldout if isinstance(self.store, LabeledSource) else ()
-        return {name: self.feed(name, self.config.stages[-1].seq_len) for name in names}
+    def further_heldout(self) -> dict[tuple[str, str], Feed]:
+        """A feed for each (task, name) of the further held-out files of labeled formats."""
+        return {
+            (task, name): self.feed(name, self._last_seq_len(task), task)
+            for task in self.config.tasks
+            if isinstance(store := self.store_of(task), LabeledSource)
+            for name in store.format.further_heldout
+        }
+
+    def _last_seq_len(self, task: str) -> int:
+        """Return T of the last stage that trains a task."""
+        stages = self.config.stages
+        return next(stage.seq_len for stage in reversed(stages) if task in stage.among(self.config.tasks))
 
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
@@ -127,7 +139,8 @@ class Feeds:
         task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
             spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
-            if isinstance(self.store, LabeledSource):
-                yield self.store.plan(spec, task.objective.classes)
+            store = self.store_of(name)
+            if isinstance(store, LabeledSource):
+                yield store.plan(spec, task.objective.classes)
             else:
-                yield open_or_make(self.store, spec)
+                yield open_or_make(store, spec)

@@ -31,6 +31,11 @@ def matches(pattern: str) -> Callable[[str], bool]:
     return lambda path: compiled.search(path) is not None
 
 
+def with_heads_of(params: dict, task: str) -> dict:
+    """Return the params of a task whose heads are `heads/<task>/...`, as its model has them; all without a task."""
+    return params | {"heads": params["heads"].get(task, {})} if task else params
+
+
 def merge_params(params: dict, others: dict, task: str) -> dict:
     """Return the params of both trees; a param that is in both is taken from the first.
 

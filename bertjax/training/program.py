@@ -182,6 +182,8 @@ class Program:
         """Return the initial params of a task's model, with the factors of LoRA."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
         params = self.config.tasks[task].objective.init(model, key, batch)
+        if self.config.has_own_heads:
+            params = params | {"heads": {task: params.get("heads", {})}}
         return add_factors(self.config.lora, params, key, self.config.frozen)
 
     def merged(self, params: dict) -> dict:
@@ -281,6 +283,7 @@ class TaskProgram:
             layout=program.layout,
             freezing=Freezing(config.frozen, depth=program.encoder.layers),
             lora=config.lora,
+            own_heads=self.name if config.has_own_heads else "",
             idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             hardware_bits="hardware" in bits or bits == ("auto", "tpu"),

@@ -10,7 +10,7 @@ from bertjax.config import Config
 from bertjax.data import remote, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
@@ -26,8 +26,8 @@ from bertjax.training.run.record import RunRecord
 def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
     """Open the data of a run in every process, and resolve its configuration.
 
-    For labeled examples these are the names of the classes. Steps, rows of a batch, warm-up and evaluations are
-    resolved if they are given as epochs, examples and shares.
+    For labeled examples these are the names of the classes. Steps, rows of a batch, warm-up, evaluations and weights of
+    tasks are resolved if they are given as epochs, examples, shares and None.
 
     Args:
       before: the record of the run if it resumes.
@@ -107,12 +107,20 @@ def _spec(data: DataConfig, before: RunRecord | None) -> dict[str, Any]:
 
 
 def _labeled_feeds(config: Config) -> Feeds:
-    task = config.task
-    source = LabeledSource(task.examples, _tokenizer_of(config))
-    if task.has_classes:
-        objective = dataclasses.replace(task.objective, classes=source.classes)
-        config = dataclasses.replace(config, tasks={config.task_name: dataclasses.replace(task, objective=objective)})
-    return _resolved(Feeds(config, source))
+    feeds = Feeds(config, labeled_files(config, _tokenizer_of(config)))
+    tasks = dict(config.tasks)
+    for name, task in config.tasks.items():
+        if task.has_classes:
+            objective = dataclasses.replace(task.objective, classes=feeds.store_of(name).classes)
+            tasks[name] = dataclasses.replace(task, objective=objective)
+    return _resolved(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
+
+
+def labeled_files(config: Config, tokenizer: Tokenizer) -> LabeledSource | LabeledSources:
+    """Return the labeled files of the only task, or of all tasks."""
+    if len(config.tasks) == 1:
+        return LabeledSource(config.task.examples, tokenizer)
+    return LabeledSources({name: task.examples for name, task in config.tasks.items()}, tokenizer)
 
 
 def _tokenizer_of(config: Config) -> Tokenizer:
@@ -129,11 +137,13 @@ def _tokenizer_of(config: Config) -> Tokenizer:
 
 def _resolved(feeds: Feeds) -> Feeds:
     config = feeds.config
-    stages, rows = list(config.stages), 0
+    stages, rows, rows_of = list(config.stages), 0, {}
     for index, stage in enumerate(stages):
         of_stage = [feeds.train[task, stage.seq_len] for task in stage.among(config.tasks)]
         plans = [source.plans[0].counts for feed in of_stage for source in feed.sources]
         rows = sum(counts.rows for counts in plans)
+        for task, feed in zip(stage.among(config.tasks), of_stage):
+            rows_of[task] = float(sum(source.plans[0].counts.rows for source in feed.sources))
         if stage.examples:
             examples = sum(counts.examples for counts in plans)
             stage = dataclasses.replace(stage, batch=max(1, round(stage.examples * rows / examples)))
@@ -145,5 +155,9 @@ def _resolved(feeds: Feeds) -> Feeds:
     evaluation = config.eval
     if not evaluation.every:
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
-    resolved = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
+    tasks = {
+        name: task if task.weight is not None else dataclasses.replace(task, weight=rows_of[name])
+        for name, task in config.tasks.items()
+    }
+    resolved = dataclasses.replace(config, tasks=tasks, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
     return dataclasses.replace(feeds, config=resolved)

@@ -21,7 +21,7 @@ from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.param_paths import path_of
+from bertjax.training.param_paths import path_of, with_heads_of
 from bertjax.training.parameter_rules import Freezing
 from bertjax.training.state import State
 
@@ -39,6 +39,7 @@ class StepContext:
       layout: the mesh, and how weights are sharded on it.
       freezing: the parameters that the run or the stage freezes.
       lora: which kernels are adapted; their factors are among the params.
+      own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
       hardware_bits: whether dropout uses the chip's own random generator instead of threefry.
@@ -55,6 +56,7 @@ class StepContext:
     layout: Layout
     freezing: Freezing = Freezing()
     lora: LoraConfig = LoraConfig()
+    own_heads: str = ""
     idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
     hardware_bits: bool = False
@@ -116,7 +118,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):
-        params = context.freezing.without_gradient(params, context.lora.adapts)
+        params = with_heads_of(context.freezing.without_gradient(params, context.lora.adapts), context.own_heads)
         sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
         return total_loss(objective, losses), (losses, metrics)

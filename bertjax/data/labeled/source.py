@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -160,6 +161,25 @@ class LabeledSource:
         identity = [self.fingerprint, settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps([*identity, _PACKING_VERSION], sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN, spec.seed if spec.split == "train" else None)
+
+
+class LabeledSources:
+    """The files of several tasks of one run.
+
+    Args:
+      formats: {task: its format}.
+      tokenizer: the tokenizer of the model.
+    """
+
+    def __init__(self, formats: Mapping[str, LabeledFormat], tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.of = {task: LabeledSource(format, tokenizer) for task, format in formats.items()}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of the fingerprints of all tasks."""
+        content = json.dumps({task: source.fingerprint for task, source in self.of.items()})
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _content(record: Record) -> list:

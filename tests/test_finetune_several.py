@@ -1,0 +1,172 @@
+"""Several labeled tasks in one fine-tuning: a shared encoder, a head each, turns in proportion to their rows."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import bertjax
+from bertjax import cli, config_file, evaluate, predict
+from bertjax.errors import UserError
+from bertjax.opening import SavedModel
+from bertjax.training.resolve import open_feeds
+from tests import labeled_files, runs
+
+CONFIG = """
+def get_config(variant=""):
+    def task(kind, label):
+        return {
+            "objective": {"kind": kind},
+            "examples": {"kind": "labeled_text", "train": "FOLDER/train.jsonl", "heldout": "FOLDER/dev.jsonl", **label},
+            "weight": None,
+        }
+
+    tasks = {"good": task("classification", {}), "third": task("classification", {"label": "third", "limit": 80})}
+    tasks["good"]["examples"]["further_heldout"] = {"seen": "FOLDER/train.jsonl"}
+    if variant:
+        tasks = {name: {**tasks[name], "weight": 1.0} for name in variant.split("+")}
+    return {
+        "model": {"preset": "init_from"},
+        "tasks": tasks,
+        "optimizer": {"learning_rate": 3e-3, "warmup_steps": 2, "schedule": {"kind": "inverse_sqrt"}},
+        "stages": [{"epochs": 5.0, "seq_len": 32, "examples": 16}],
+        "eval": {"every": 0, "rows": 0, "samples": 0},
+        "runtime": {"log_every": 1, "save_every": 20, "keep_best": 1},
+    }
+"""
+
+
+@pytest.fixture(scope="module")
+def finetune(undisturbed, tmp_path_factory):
+    """The command line of a fine-tuning on two tasks, with two and with three classes, without its workdir."""
+    folder = tmp_path_factory.mktemp("several")
+    (folder / "several.py").write_text(CONFIG.replace("FOLDER", str(folder)))
+    for path in labeled_files.write(folder):
+        records = [record | {"third": _third(record)} for record in runs.records(path)]
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [f"--config={folder / 'several.py'}", f"--config.init_from={undisturbed / 'export'}"]
+
+
+def _third(record: dict) -> str:
+    return "a" if record["label"] == "yes" else "c" if "abc" in record["sentence"] else "b"
+
+
+@pytest.fixture(scope="module")
+def finished(finetune, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    assert runs.call(*finetune, f"--workdir={workdir}") == 0
+    return workdir
+
+
+def loaded(finetune, variant: str = "", *overrides: str):
+    """The configuration, as the command line reads it."""
+    path, *own = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
+    return config_file.load(f"{path}:{variant}" if variant else path, [*own, *overrides])
+
+
+def test_every_task_is_learned_with_a_head_of_its_own(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    scores, baselines = summary["eval"], summary["baseline"]
+    for heldout in ("good", "third", "good/seen"):
+        assert scores[f"{heldout}/accuracy"] > baselines[f"{heldout}/majority_accuracy"] + 0.1
+    params = load_file(finished / "export" / "model.safetensors")
+    assert params["heads/good/classification/kernel"].shape == (32, 2)
+    assert params["heads/third/classification/kernel"].shape == (32, 3)
+    assert sum(path.startswith("heads/") for path in params) == 4
+    predictions = runs.records(finished / "predictions" / "heldout.jsonl")
+    assert [record["task"] for record in predictions] == ["good"] * 40 + ["third"] * 40
+    right = sum(record["prediction"] == record["label"] for record in predictions[:40]) / 40
+    assert right == pytest.approx(scores["good/accuracy"])
+    assert len(runs.records(finished / "predictions" / "good-seen.jsonl")) == 160
+
+
+def test_tasks_take_turns_in_proportion_to_their_rows(finetune, finished):
+    feeds = open_feeds(loaded(finetune))
+    rows = {task: feeds.train[task, 32].sources[0].plans[0].counts.rows for task in feeds.config.tasks}
+    assert {task: settings.weight for task, settings in feeds.config.tasks.items()} == rows
+    assert rows["good"] > 1.8 * rows["third"]
+    (stage,) = feeds.config.stages
+    assert stage.steps == -(-5 * sum(rows.values()) // stage.batch)
+    turns = [name for r in runs.records(finished / "metrics.jsonl") for name in rows if f"train/{name}/" in str(r)]
+    for task, count in rows.items():
+        assert turns.count(task) == pytest.approx(stage.steps * count / sum(rows.values()), abs=1.5)
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
+    runs.train_here(finetune, tmp_path, lambda step: True if step == 25 else None)
+    assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
+    assert runs.weights(tmp_path) == runs.weights(finished)
+
+
+@pytest.mark.slow
+def test_one_task_is_trained_as_it_is_alone(finetune, tmp_path):
+    """The heads of tasks that have no turn change nothing."""
+    stage = {"seq_len": 32, "batch": 4}
+    stages = {
+        "good": [stage | {"steps": 8}],
+        "good+third": [stage | {"steps": 6, "tasks": ["good"]}, stage | {"steps": 2, "tasks": ["third"]}],
+    }
+    losses = {}
+    for variant, settings in stages.items():
+        flags = [f"{finetune[0]}:{variant}", finetune[1], f"--config.stages={settings}"]
+        assert runs.call(*flags, f"--workdir={tmp_path / variant}") == 0
+        records = runs.records(tmp_path / variant / "metrics.jsonl")
+        losses[variant] = [
+            v for r in records for k, v in r.items() if k.endswith("classification_loss") and "train" in k
+        ]
+    assert len(losses["good"]) == 8
+    np.testing.assert_allclose(losses["good+third"][:6], losses["good"][:6], rtol=1e-6)
+
+
+def test_predict_has_one_task(finished, tmp_path, capsys):
+    with pytest.raises(UserError, match="fine-tuned on good, third; choose one of them with --task, in Python"):
+        bertjax.predictor(finished / "export").predict(["good abc"])
+    (tmp_path / "texts.txt").write_text("good abc\njade abc\n")
+    answers = {}
+    for task in ("good", "third"):
+        flags = [str(finished), f"--task={task}", f"--file={tmp_path / 'texts.txt'}", f"--out={tmp_path / task}"]
+        assert cli.exit_code_of(lambda flags=flags: predict.main([*flags, "--platform=cpu"])) == 0
+        answers[task] = [record["prediction"] for record in runs.records(tmp_path / task)]
+        assert answers[task] == [r["prediction"] for r in predictions(finished / "export", task)]
+    assert answers["good"] == ["yes", "no"] and answers["third"][0] == "a"
+    capsys.readouterr()
+    assert cli.exit_code_of(lambda: predict.main([str(finished), "--task=nope", "--platform=cpu"])) == 2
+    error = capsys.readouterr().err
+    assert error == "error: --task=nope is not a task of the model; choose one of good, third\n"
+    assert bertjax.predictor(finished / "export").embed(["abc"]).shape == (1, 32), "the encoder has no task"
+
+
+def predictions(export, task: str) -> list[dict]:
+    return bertjax.predictor(export, task=task).predict(["good abc", "jade abc"])
+
+
+def test_evaluate_scores_all_tasks_or_one(finished):
+    scores = json.loads((finished / "summary.json").read_text())["eval"]
+    exported = evaluate.run(str(finished / "export"))
+    assert exported["eval"] == pytest.approx(scores, abs=1e-5)
+    one = evaluate.run(str(finished / "export"), task="third")
+    assert one["eval"]["accuracy"] == pytest.approx(scores["third/accuracy"])
+    assert one["baseline"]["majority_accuracy"] == exported["baseline"]["third/majority_accuracy"]
+    file = SavedModel(finished).config.task.examples.train
+    on_file = evaluate.run(str(finished / "export"), file, task="good")
+    assert on_file["eval"]["accuracy"] == pytest.approx(scores["good/seen/accuracy"])
+    with pytest.raises(UserError, match="is one file, and the model has the tasks good, third; add --task"):
+        evaluate.run(str(finished), file)
+
+
+@pytest.mark.parametrize(
+    "more, complaint",
+    [
+        (["--config.tasks.mlm.objective.kind=mlm"], "a mixture is trained on one corpus or on labeled files"),
+        (["--config.tasks.third.weight=0"], "weight=0.0 must be a number above 0"),
+        (["--config.tasks.third.examples.train=nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--config.tasks.third.examples.label=none"], "has no field 'none'"),
+        (["--config.stages.0.tasks=['good']"], "tasks.third is in no stage"),
+    ],
+)
+def test_bad_input(finetune, tmp_path, capsys, more, complaint):
+    assert runs.call(*finetune, *more, f"--workdir={tmp_path}") == 2
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and complaint in output, output
