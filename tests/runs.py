@@ -84,6 +84,22 @@ def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) 
     train.run(config_file.load(first, overrides), workdir, should_stop=lambda: at_edge(next(steps)) is not None)
 
 
+def on_devices(count: int, module: str) -> dict:
+    """Run a module of the tests on simulated devices, in a process of its own, and return the JSON that it prints."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        cwd=CONFIG.parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def records(path: Path) -> list[dict]:
     """Return the records of a file of JSON lines, without a line that is still being written."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []

@@ -3,9 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -27,7 +24,6 @@ from bertjax.training.step import gradients
 from tests import batches, labeled_files, runs
 from tests.training.trainer import context
 
-ROOT = Path(__file__).parents[2]
 CONFIG = LoraConfig(rank=4, alpha=6.0, kernels="query|intermediate")
 FROZEN = ("^encoder/(?!pooler/)",)
 QUERY = "encoder/layers/attention/query/kernel"
@@ -189,10 +185,5 @@ def test_a_resumed_run_is_equal_bit_for_bit(config, finished, tmp_path):
 
 @pytest.mark.slow
 def test_eight_devices_train_the_same_factors():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.training.lora_on_eight_devices"]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    results = json.loads(ended.stdout)
+    results = runs.on_devices(8, "tests.training.lora_on_eight_devices")
     assert len(results) == 3 and max(results.values()) < 1e-5

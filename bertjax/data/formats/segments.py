@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.formats.pairs import RANDOM, Chunks, PairFormat, Share, below, in_another_with_room
+from bertjax.data.formats.pairs import RANDOM, PairFormat
+from bertjax.data.formats.partners import Chunks, Share, below, in_another_with_room
 from bertjax.data.formats.trimming import Range
 from bertjax.errors import UserError
 

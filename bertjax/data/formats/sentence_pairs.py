@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.formats.pairs import NEXT, RANDOM, Chunks, PairFormat, Share
+from bertjax.data.formats.pairs import NEXT, RANDOM, PairFormat
+from bertjax.data.formats.partners import Chunks, Share
 from bertjax.data.formats.segments import check_share
 
 

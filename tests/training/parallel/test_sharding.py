@@ -1,10 +1,5 @@
 """Sharding rules, and training on eight simulated devices."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -27,19 +22,12 @@ from bertjax.training.parallel.sharding import (
     shardings,
 )
 from bertjax.training.param_paths import map_with_path
-from tests import batches
-
-ROOT = Path(__file__).parents[3]
+from tests import batches, runs
 
 
 @pytest.mark.slow
 def test_eight_devices_train_like_one():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tests.training.on_eight_devices"]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    differences = json.loads(ended.stdout)
+    differences = runs.on_devices(8, "tests.training.on_eight_devices")
     for layout, difference in differences.items():
         assert difference["losses"] < 1e-5, layout
         assert difference["params"] < 1e-4, layout
@@ -68,13 +56,7 @@ def test_a_process_holds_its_shards_in_the_order_of_the_mesh(process, shards, mo
 
 
 def test_gradients_are_sums_over_all_devices():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    command = [sys.executable, "-m", "tests.training.gradients_on_four_devices"]
-    ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0, ended.stderr
-    differences = json.loads(ended.stdout)
+    differences = runs.on_devices(4, "tests.training.gradients_on_four_devices")
     assert differences.keys() == {"replicated", "gathered"}
     assert max(differences.values()) < 1e-5
 
