@@ -60,6 +60,7 @@ def _check_resolved(config: Config) -> None:
         "epochs": f"--config.{parent}.epochs=0 --config.{parent}.steps=N",
         "examples": f"--config.{parent}.examples=0 --config.{parent}.batch=N",
         "classes": f"""--config.{setting}="['one','two']" with as many names as there are classes""",
+        "weight": f"--config.{setting}=1",
     }
     raise UserError(f"{setting} depends on the data, which compile does not read; add {remedies[name]}")
 

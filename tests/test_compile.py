@@ -125,6 +125,10 @@ def refused(capsys):
             ["--topology=v5e:2x2", "--config.stages.0.examples=16", "--search"],
             ["stages.0.examples depends on the data", "add --config.stages.0.examples=0 --config.stages.0.batch=N"],
         ),
+        (
+            ["--topology=v5e:2x2", "--config.tasks.bert.weight=None"],
+            ["tasks.bert.weight depends on the data", "add --config.tasks.bert.weight=1"],
+        ),
         (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
         (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
         (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
