@@ -25,6 +25,7 @@ def test_an_earlier_checkpoint_scores_differently(undisturbed):
 def test_where_a_run_was_trained_does_not_matter(undisturbed, tmp_path):
     elsewhere = tmp_path / "export"
     shutil.copytree(undisturbed / "export", elsewhere)
+    shutil.copy(undisturbed / "config.json", tmp_path)  # the run's, with the path of its corpus
     record = json.loads((elsewhere / "bertjax.json").read_text())
     record["config"]["model"]["attention_dropout"] = 0.0
     record["config"]["runtime"] |= {"attention": "splash", "strategy": "fsdp", "mesh": {"fsdp": 16}}

@@ -20,8 +20,8 @@ GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
 VOCABULARY_MULTIPLE = 128
-# Ten times the largest vocabulary in use, that of XLM-V (Liang et al., 2023, arXiv 2301.10472).
-LARGEST_VOCABULARY = 10_000_000
+# A hundred times the largest vocabulary in use, that of XLM-V (Liang et al., 2023, arXiv 2301.10472).
+LARGEST_VOCABULARY = 100_000_000
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,8 +40,11 @@ def test_formats_are_found_by_their_labels():
     "kind, message",
     [
         ("nope", "^examples.kind='nope' is unknown; choose one of segment_pairs, .*, or name module:Class$"),
-        ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
-        ("bertjax.data.formats:Nothing", "cannot be imported: .* has no attribute 'Nothing'"),
+        ("no_such_module:X", "asks to import the module 'no_such_module', which runs its code; .* add --trust-code"),
+        (
+            "bertjax.data.formats:Nothing",
+            "cannot be used: bertjax.data.formats has no class 'Nothing'; correct the name",
+        ),
         (
             "bertjax.data.formats:KINDS",
             "is not a subclass of ExampleFormat; derive it from bertjax.data.formats.base.ExampleFormat$",
