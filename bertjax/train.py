@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax import cli, config_file, export, storage
@@ -57,13 +58,13 @@ class Summary:
       step: number of steps done.
       finished: True if those are all steps.
       figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
-      workdir: the folder of the run.
+      workdir: the folder of the run; for a URL a path of `etils.epath`.
     """
 
     step: int
     finished: bool
     figures: dict[str, Any]
-    workdir: Path
+    workdir: Path | epath.Path
 
 
 def run(
@@ -131,7 +132,7 @@ def run(
         if trained.evaluation is None:
             watchdog.end("stopped")
             notify("stopped", trained.step)
-            return Summary(trained.step, False, {}, Path(files.root))
+            return Summary(trained.step, False, {}, files.path)
         with watchdog.state("exporting"):
             figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
             params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
@@ -143,7 +144,7 @@ def run(
             raise trained.failure
         watchdog.end("finished")
         notify("finished", trained.step)
-        return Summary(trained.step, True, figures, Path(files.root))
+        return Summary(trained.step, True, figures, files.path)
 
 
 def _tuned(config: Config, metrics: dict[str, float]) -> Config:

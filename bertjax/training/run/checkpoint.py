@@ -122,7 +122,9 @@ class Checkpoints:
 
     def _open(self, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
         storage.forget_listings(self._folder)
-        return ocp.CheckpointManager(self._folder.absolute(), options=options, item_names=("state", "meta"))
+        # epath would put the current folder before a URL.
+        folder = self._folder if storage.is_remote(self._folder) else self._folder.absolute()
+        return ocp.CheckpointManager(folder, options=options, item_names=("state", "meta"))
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints that were finished when they were first listed, in order.

@@ -47,6 +47,11 @@ class Workdir:
             raise UserError(f"workdir {name} is on unknown storage; use a folder, gs:// or s3://") from error
 
     @property
+    def path(self) -> Path | epath.Path:
+        """The workdir for the user's code: `pathlib` cannot hold a URL."""
+        return self.root if is_remote(self.root) else Path(self.root)
+
+    @property
     def config(self) -> epath.Path:
         return self.root / "config.json"
 

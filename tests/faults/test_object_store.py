@@ -1,0 +1,76 @@
+"""Whole runs with their workdir in a bucket, on a server of Google Cloud Storage's protocol."""
+
+import itertools
+import json
+import signal
+import time
+
+import pytest
+
+from bertjax.cli import STOPPED
+from tests import runs
+from tests.object_store import LOST, ObjectStore
+
+pytestmark = pytest.mark.slow
+_WORKDIR = "--workdir=gs://bucket/run"
+
+
+@pytest.fixture
+def store():
+    with ObjectStore().running() as store:
+        yield store
+
+
+def wait_for_checkpoint(store, step, process):
+    end = time.monotonic() + 120
+    while f"run/checkpoints/{step}/commit_success.txt" not in store.names():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end, f"checkpoint {step} did not come"
+        time.sleep(0.01)
+
+
+def records(store, name):
+    segments = [part for part in store.names(f"run/{name}-") if part.endswith(".jsonl")]
+    return [json.loads(line) for part in segments for line in store.content(part).splitlines()]
+
+
+def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, undisturbed, store):
+    calls = itertools.count(1)
+    store.fault = lambda kind, name: {50: 503, 100: LOST, 150: 0.3, 200: 429}.get(next(calls) % 250)
+    killed = runs.start(*flags, _WORKDIR, **store.environment)
+    wait_for_checkpoint(store, 30, killed)
+    killed.send_signal(signal.SIGKILL)
+    runs.finish(killed)
+    [mark] = store.names("run/.lock-")
+    store.put("bucket", mark, store.content(mark), age=1000.0)  # as after a minute and a half
+    done = runs.finish(runs.start(*flags, _WORKDIR, **store.environment))
+    assert done.returncode == 0, done.stderr
+    assert "resumed at step" in done.stderr and "Traceback" not in done.stderr
+    assert store.content("run/export/model.safetensors") == runs.weights(undisturbed)
+    losses = [(r["step"], r["train/mlm_loss"], r["train/nsp_loss"]) for r in records(store, "metrics")]
+    assert losses == runs.losses(undisturbed)
+    assert records(store, "samples") == runs.records(undisturbed / "samples.jsonl")
+    saved = {name.split("/")[2] for name in store.names("run/checkpoints/")}
+    assert saved == {"80", "90", "100"}
+    assert json.loads(store.content("run/heartbeat.json"))["state"] == "finished"
+    assert store.content("run/.lock-00002") == b"released"
+    assert next(calls) > 500 and "encoder   gs://bucket/run/export" in done.stdout
+
+
+def test_a_run_that_lost_its_lock_saves_nothing_more_and_ends_with_75(flags, store):
+    process = runs.start(*flags, _WORKDIR, **store.environment)
+    wait_for_checkpoint(store, 20, process)
+    with store.lock:
+        store.put("bucket", "run/.lock-00002", b"someone 0")
+    done = runs.finish(process)
+    assert done.returncode == STOPPED, done.stderr
+    assert "another run has taken over gs://bucket/run" in done.stderr.splitlines()[-1]
+    assert store.content("run/.lock-00002") == b"someone 0"
+    assert "run/export/model.safetensors" not in store.names()
+
+
+def test_a_bucket_without_rights_is_one_line(flags, store):
+    store.fault = lambda kind, name: 403 if kind == "write" else None
+    done = runs.finish(runs.start(*flags, _WORKDIR, **store.environment))
+    assert done.returncode == 2
+    assert "workdir gs://bucket/run cannot be written" in done.stderr.splitlines()[-1]
