@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import stat
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,7 @@ def regular_file(path: epath.PathLike) -> epath.PathLike:
     """
     if not epath.Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-    if not epath.Path(path).is_file():
+    if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath takes a device for a file
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
     return path
 

@@ -39,7 +39,7 @@ ALLOWED = {
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
-    "training.run": "errors storage renames typed data hardware export config "
+    "training.run": "errors storage untrusted renames typed data hardware export config "
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",

@@ -63,6 +63,11 @@ class SentencePieceTokenizer(Tokenizer):
 
         return sentencepiece_model_pb2.ModelProto.FromString(self.model)
 
+    def check(self) -> None:
+        for token_id in range(self.vocab_size):
+            self.piece(token_id)  # raises UnicodeDecodeError, a ValueError
+        super().check()
+
     @property
     def vocab_size(self) -> int:
         return self._processor.vocab_size()

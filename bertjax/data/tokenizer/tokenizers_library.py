@@ -85,6 +85,8 @@ class HuggingFaceTokenizer(Tokenizer):
             raise ValueError("its continuing_subword_prefix is not text")
         if not ids:
             raise ValueError("it has no pieces")
+        if model["type"] == "WordPiece" and model["unk_token"] not in model["vocab"]:
+            raise ValueError(f"its unk_token={quoted(model['unk_token'])} is not a piece")
         super().check()
 
     @property

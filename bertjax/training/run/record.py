@@ -15,7 +15,7 @@ from bertjax import renames, storage, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import Damaged, Untrusted, UserError
+from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
@@ -78,6 +78,10 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
 
 def _read(workdir: Workdir) -> dict[str, Any]:
     record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
+    for key, kind in (("format_version", int), ("config", dict), ("identity", dict), ("vocab_size", int)):
+        if type(record[key]) is not kind:
+            problem = f"{key}={quoted(record[key])} is not {'an integer' if kind is int else 'settings by name'}"
+            raise UserError(f"{workdir.config} is damaged ({problem}); restore it, or use another --workdir")
     if record["format_version"] > FORMAT_VERSION:
         raise UserError(
             f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
@@ -151,7 +155,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
         lora = typed.build(LoraConfig, settings.get("lora", {}), "lora", {})
     except (ValueError, KeyError) as error:
-        raise UserError(f"{workdir.config} is damaged ({error}); restore it") from error
+        raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
     last = sum(stage.steps for stage in stages) - 1
     stage, _ = stage_at(stages, min(number, last))  # a state that was saved at the end of a stage has grown already
     return Export(

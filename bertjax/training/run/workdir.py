@@ -15,8 +15,8 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax import storage, untrusted
+from bertjax.errors import UserError, reason
 from bertjax.storage import is_remote
 from bertjax.training.run.lease import Lease, lease
 
@@ -170,10 +170,10 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
     """
     content = storage.read_bytes(path)
     try:
-        value = json.loads(content)
+        value = untrusted.parse_json(content)
         missing = [key for key in keys if key not in value]
     except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it, or use another --workdir") from error
+        raise UserError(f"{path} is damaged ({reason(error)}); restore it, or use another --workdir") from error
     if missing or not isinstance(value, dict):
         problem = f"it has no {', '.join(missing)}" if missing else "it is not a JSON object"
         raise UserError(f"{path} is damaged ({problem}); restore it, or use another --workdir")
