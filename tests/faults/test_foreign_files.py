@@ -29,7 +29,7 @@ from tests.data.tokenizer.conftest import sentences_of
 from tests.faults import mutations
 from tests.interop import models
 
-_FIRST, _ALL = 300, 2000
+_FIRST, ALL = 300, 2000
 _SECONDS = 20.0
 _MEMORY = 1 << 30
 _TEXT = "abd cef [MASK] \u00e9\uac00."
@@ -184,5 +184,5 @@ def test_mutated_files_load_or_end_in_one_line(originals, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_two_thousand_mutated_files_load_or_end_in_one_line(originals, tmp_path, monkeypatch):
-    outcomes = _fuzz(originals, tmp_path, range(_FIRST, _ALL), monkeypatch)
-    assert len(outcomes) == _ALL - _FIRST and len(set(outcomes)) > 300
+    outcomes = _fuzz(originals, tmp_path, range(_FIRST, ALL), monkeypatch)
+    assert len(outcomes) == ALL - _FIRST and len(set(outcomes)) > 300

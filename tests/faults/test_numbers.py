@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import test_foreign_files as foreign_files
 from tests.faults import test_phases as phases
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +121,11 @@ BAD_INPUTS = {
         "tests/interop/test_weights.py::test_files_of_neither_format_are_refused",
         "tests/interop/test_weights.py::test_opcodes_beyond_those_of_a_state_dict_are_refused",
         "tests/interop/test_weights.py::test_what_would_take_forever_is_one_line",
+        "tests/test_bad_models.py::test_export",
+        "tests/test_bad_models.py::test_tokenizer",
+        "tests/test_bad_models.py::test_model_of_a_tokenizer",
+        "tests/test_bad_models.py::test_checkpoint_of_transformers",
+        "tests/test_bad_models.py::test_run",
     ],
 }
 
@@ -158,6 +164,10 @@ def test_the_page_has_the_number_of_kinds():
 def test_the_page_has_the_number_of_preemptions():
     preempted = re.findall(r"moments\((\d+), ", (ROOT / "tests" / "launch" / "test_preemptions.py").read_text())
     assert row(r"preemptions that `tpu_pod.sh babysit` survives with equal bits \| (\d+)") == list(map(int, preempted))
+
+
+def test_the_page_has_the_number_of_mutated_folders():
+    assert row(r"mutated folders of models that load or end in one line \| (\d+)") == [foreign_files.ALL]
 
 
 @pytest.mark.parametrize("what", BAD_INPUTS)
