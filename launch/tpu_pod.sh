@@ -32,10 +32,20 @@ SLOW=${SLOW:-1800}                # the same of one that creates, deletes, copie
 log() { echo "tpu_pod: $*" >&2; }
 bad_input() { log "$*"; exit 2; }
 
-# Runs a command for at most that many seconds: a call that never returns would end the watch over the TPU.
+# Runs a command for at most that many seconds (0: no limit), because a call that never returns would end the watch over
+# the TPU. `timeout` takes it out of the foreground, where reading the terminal, as ssh does, would stop it: hence
+# /dev/null, and the trap: Ctrl-C reaches only this shell.
 limited() {
-  local code=0
-  timeout --kill-after=10 "$@" || code=$?
+  local code=0 call
+  if [[ $1 == 0 ]]; then
+    "${@:2}" </dev/null
+    return
+  fi
+  timeout --kill-after=10 "$@" </dev/null &
+  call=$!
+  trap 'kill "$call"; exit 130' INT
+  wait "$call" || code=$?
+  trap 'exit 130' INT
   ((code != 124 && code != 137)) || log "no answer within $1 s from: ${*:2:5}"
   return "$code"
 }
@@ -170,7 +180,7 @@ run() {
 
 logs() {
   local follow='' seconds=$QUICK
-  [[ ${FOLLOW:-no} != yes ]] || follow=-f seconds=0 # 0: no limit
+  [[ ${FOLLOW:-no} != yes ]] || follow=-f seconds=0
   on_workers "$seconds" "${WORKER:-0}" "tail -n ${1:-100} $follow bertjax/train.log"
 }
 
@@ -307,6 +317,6 @@ case $1 in
 esac
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-trap 'exit 130' INT # bash waits for the current call of gcloud first
+trap 'exit 130' INT
 read_settings "${2:-$here/pod.env}"
 case $1 in logs) logs ;; *) "$1" ;; esac

@@ -69,16 +69,18 @@ class Pod:
     def script(self, **events: list) -> None:
         (self.cloud / "script").write_text(json.dumps(events))
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen:
+    def start(self, *command: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen:
         quick = {"POLL": "0.05", "BACKOFF": "0", "PATIENCE": "4", "STOP_SECONDS": "10"}
         tools = f"{self.cloud / 'tools'}:{os.environ['PATH']}"
         cloud = {"FAKE_CLOUD": str(self.cloud), "FAKE_WORKERS": str(self.workers), "PATH": tools}
         return subprocess.Popen(
             ["bash", self.repository / "launch" / "tpu_pod.sh", *command],
             env={**os.environ, **cloud, **quick, **environment},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess:

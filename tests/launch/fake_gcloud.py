@@ -122,6 +122,8 @@ def describe_vm(flags: argparse.Namespace) -> None:
 
 
 def ssh(flags: argparse.Namespace) -> None:
+    if sys.stdin.isatty() and os.getpgrp() != os.tcgetpgrp(0):
+        fail("ssh reads the terminal in the background, and would be stopped")
     if code := take("ssh", 0):
         print("ssh: connect to host: Connection timed out", file=sys.stderr)
         sys.exit(code)

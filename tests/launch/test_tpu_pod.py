@@ -1,5 +1,7 @@
 """tpu_pod.sh against a fake gcloud whose workers really run the commands."""
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -177,6 +179,23 @@ def test_a_wrong_request_is_not_repeated(pod):
     done = pod("babysit")
     assert done.returncode == 2 and len(pod.calls("create")) == 1
     assert "INVALID_ARGUMENT: no such" in done.stderr and "correct ACCELERATOR_TYPE" in done.stderr
+
+
+def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
+    assert pod("up").returncode == 0
+    controller, terminal = os.openpty()
+    try:
+        status = pod.start("status", stdin=terminal)
+        assert "workers: absent\n" in status.communicate(timeout=60)[0]
+        before = len(pod.calls("describe"))
+        pod.script(describe=["hang"])
+        process = pod.start("up", stdin=terminal)
+        wait(lambda: len(pod.calls("describe")) > before)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(timeout=10) == 130
+    finally:
+        os.close(controller)
+        os.close(terminal)
 
 
 def test_a_call_that_never_returns_is_ended(pod):
