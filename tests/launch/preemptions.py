@@ -15,17 +15,15 @@ from tests import runs
 from tests.launch.conftest import Pod
 
 ROOT = Path(__file__).parents[2]
-STEPS = 100
+STEPS = 600
 
 
 def moments(count: int, seed: int) -> list[tuple[str, float]]:
-    """Return the events for real_training.py: half of them at growing steps, the others soon after a start."""
+    """Return the events for real_training.py: half of them after at most 15 steps, the others soon after a start."""
     draw = random.Random(seed)
-    steps = sorted(draw.randrange(1, STEPS - 5) for _ in range(count - count // 2))
-    kinds = [("step", step) if draw.random() < 0.7 else ("warned", step) for step in steps]
-    for _ in range(count // 2):
-        kinds.insert(draw.randrange(len(kinds) + 1), ("seconds", round(draw.uniform(0.0, 6.0), 2)))
-    return kinds
+    kinds = ["steps"] * (count - count // 2 - count // 6) + ["warned"] * (count // 6) + ["seconds"] * (count // 2)
+    draw.shuffle(kinds)
+    return [(kind, round(draw.uniform(0.0, 6.0), 2) if kind == "seconds" else draw.randint(1, 15)) for kind in kinds]
 
 
 class RealPod(Pod):
@@ -63,6 +61,7 @@ def main(count: int) -> int:
         corpus = runs.write_corpus(folder / "corpus.txt")
         flags = [f"--config={runs.CONFIG}", f"--config.data.corpus={corpus}"]
         flags += [f"--config.data.store={folder / 'stores'}"]
+        flags += [f"--config.stages=[{{'steps': {STEPS}, 'seq_len': 32, 'batch': 8}}]"]
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "programs"))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         done = runs.finish(runs.start(*flags, f"--workdir={folder / 'undisturbed'}"))

@@ -3,9 +3,9 @@
 It becomes `python -m bertjax.train` of the code that was sent to the worker. Addresses of buckets become folders. The
 list `preemptions` of the cloud holds one event for each attempt, after which attempts are left alone:
 
-- ["step", N]: the TPU is taken away without a warning when the run has logged step N
+- ["steps", N]: the TPU is taken away without a warning when this attempt has logged N steps
 - ["seconds", S]: the same S seconds after the start: the run imports, restores, compiles or trains
-- ["warned", N]: at step N the run gets SIGTERM and may save; the TPU goes when it has ended
+- ["warned", N]: after N steps the run gets SIGTERM and may save; the TPU goes when it has ended
 """
 
 import json
@@ -20,9 +20,12 @@ from pathlib import Path
 from fake_gcloud import CLOUD, Resource, in_bucket, write
 
 
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().split("\n")[:-1] if file.exists() else []
+
+
 def newest_step(workdir: Path) -> int:
-    file = workdir / "metrics.jsonl"
-    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    lines = lines_of(workdir / "metrics.jsonl")
     return json.loads(lines[-1])["step"] if lines else 0
 
 
@@ -36,9 +39,17 @@ def is_running(process: int) -> bool:
 
 def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
     """Wait for the moment, and take the TPU away unless the training has ended by then."""
-    start = time.monotonic()
+    start, starts = time.monotonic(), len(lines_of(workdir / "starts.jsonl"))
+    first = newest_step(workdir)
     while is_running(process):
-        if (time.monotonic() - start if kind == "seconds" else newest_step(workdir)) >= moment:
+        if kind == "seconds":
+            passed = time.monotonic() - start
+        else:
+            # A run that resumes takes back the steps after its checkpoint.
+            first = min(first, newest_step(workdir))
+            has_begun = len(lines_of(workdir / "starts.jsonl")) > starts
+            passed = newest_step(workdir) - first if has_begun else 0
+        if passed >= moment:
             break
         time.sleep(0.02)
     else:
@@ -50,7 +61,7 @@ def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
     with (CLOUD / "preempted").open("a") as log:
-        log.write(f"{kind} {moment:g}: at step {newest_step(workdir)}\n")
+        log.write(f"{kind} {moment:g}: at step {newest_step(workdir)}, {time.monotonic() - start:.1f} s\n")
 
 
 if __name__ == "__main__":
