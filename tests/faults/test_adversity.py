@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of three megabytes."""
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", tmp_path], capture_output=True)
+    """A file system of six megabytes."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", tmp_path], capture_output=True)
     if mounted.returncode:
         pytest.skip("no file system can be mounted here")
     yield tmp_path
