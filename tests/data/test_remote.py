@@ -13,13 +13,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from bertjax import cli, storage
 from bertjax.data import plan as plans
-from bertjax.data import remote
+from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
+from bertjax.training import resolve
+from bertjax.training.parallel import processes
 from tests import runs
 
 
@@ -197,3 +200,21 @@ def test_a_plan_that_cannot_be_uploaded_is_used_all_the_same(config, tmp_path, m
     monkeypatch.setattr(Bucket, "_open", read_only)
     assert open_or_make(store, Spec("train", FullSentences(), 32, seed=0)).counts.rows
     assert "Forbidden" in caplog.text and "the next host makes the plan again" in caplog.text
+
+
+def test_process_0_prepares_and_the_others_wait_and_copy(config, tmp_path, monkeypatch):
+    """This is another process. Process 0, on another host, works while this one waits in `on_writer`."""
+    spec, parts, waited = spec_of(config), sources.parts, []
+
+    def wait(action, purpose):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "parts", parts)
+            waited.append((purpose, prepare(config).fingerprint))
+
+    monkeypatch.setattr(processes, "is_writer", lambda: False)
+    monkeypatch.setattr(processes, "from_writer", lambda action, purpose: spec)
+    monkeypatch.setattr(processes, "on_writer", wait)
+    monkeypatch.setattr(sources, "parts", None)
+    opened = resolve.open_store(dataclasses.replace(config, cache_dir=str(tmp_path / "here")), None)
+    assert waited == [("prepare", opened.fingerprint)] and opened.path.parent == tmp_path / "here"
+    assert opened.origin.startswith("s3://bucket/stores/corpus-")
