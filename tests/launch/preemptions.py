@@ -19,11 +19,11 @@ STEPS = 600
 
 
 def moments(count: int, seed: int) -> list[tuple[str, float]]:
-    """Return the events for real_training.py: half of them after at most 15 steps, the others soon after a start."""
+    """Return the events for real_training.py: half of them after at most 6 steps, the others soon after a start."""
     draw = random.Random(seed)
     kinds = ["steps"] * (count - count // 2 - count // 6) + ["warned"] * (count // 6) + ["seconds"] * (count // 2)
     draw.shuffle(kinds)
-    return [(kind, round(draw.uniform(0.0, 6.0), 2) if kind == "seconds" else draw.randint(1, 15)) for kind in kinds]
+    return [(kind, round(draw.uniform(0.0, 6.0), 2) if kind == "seconds" else draw.randint(1, 6)) for kind in kinds]
 
 
 class RealPod(Pod):

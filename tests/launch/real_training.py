@@ -54,10 +54,9 @@ def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
         time.sleep(0.02)
     else:
         return
-    if kind == "warned":
-        os.kill(process, signal.SIGTERM)
-        while is_running(process):
-            time.sleep(0.02)
+    os.kill(process, signal.SIGTERM if kind == "warned" else signal.SIGKILL)
+    while is_running(process):
+        time.sleep(0.02)
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
     with (CLOUD / "preempted").open("a") as log:
