@@ -34,7 +34,7 @@ CORE = [
     # Those that an earlier measurement found unnoticed.
     Mutant("training/step.py", " & jnp.isfinite(gradient_norm)", "", _STEP),
     Mutant(
-        "training/run/checkpoint.py",
+        "training/run/fingerprints.py",
         "(leaf.ravel(), jnp.uint32).ravel()",
         "(leaf.ravel(), jnp.uint32).ravel()[: max(1, leaf.size - 1)]",
         _CHECKPOINT,
@@ -218,4 +218,143 @@ CORE = [
     Mutant("interop/albert.py", 'output="ffn_output"', 'output="ffn"', _NAMES),
 ]
 
-MUTANTS = CORE
+_UNREADABLE, _LEASE = "training/run/test_unreadable.py training/run/test_checkpoint.py", "training/run/test_lease.py"
+_WRITER, _JOURNAL = "training/run/test_writer.py", "training/run/test_journal.py"
+_WEIGHTS, _TRUST, _STATUS = "interop/test_weights.py", "test_trust.py objectives/test_registry.py", "test_status.py"
+_FINGERPRINTS = "training/run/test_checkpoint.py training/run/test_replicas.py"
+
+RELIABILITY = [
+    # Storage and exit codes.
+    Mutant("storage.py", "return self.errno in _TRANSIENT", "return True", "test_storage.py"),
+    Mutant(
+        "storage.py",
+        "        if error.transient:\n            raise Unavailable(",
+        "        if not error.transient:\n            raise Unavailable(",
+        "test_storage.py",
+    ),
+    Mutant(
+        "storage.py",
+        "if isinstance(error, OSError) and (error.errno or 0) > 0:",
+        "if isinstance(error, OSError):",
+        "test_storage.py",
+    ),
+    Mutant(
+        "storage.py",
+        "return errno.EIO if status >= 500 else",
+        "return errno.EIO if status > 500 else",
+        "test_storage.py",
+    ),
+    Mutant(
+        "cli.py",
+        "FAILED_AGAIN: FailedAgain, FAILED: RunFailed",
+        "FAILED: RunFailed, FAILED_AGAIN: FailedAgain",
+        "test_storage.py",
+    ),
+    # Checkpoints.
+    Mutant("training/run/checkpoint_errors.py", '"DATA_LOSS", ', "", _UNREADABLE),
+    Mutant(
+        "training/run/checkpoint_errors.py",
+        "errno.EACCES if code[1] in _NO_RIGHTS else errno.EIO",
+        "errno.EIO",
+        _UNREADABLE,
+    ),
+    Mutant(
+        "training/run/checkpoint_errors.py",
+        "for name in saved if name not in ours]",
+        "for name in saved if name in ours]",
+        _UNREADABLE,
+    ),
+    Mutant("training/run/checkpoint.py", "policy.LatestN(max(keep, _MIN_KEPT))", "policy.LatestN(keep)", _UNREADABLE),
+    Mutant(
+        "training/run/checkpoint.py",
+        'if meta.pop("digest", None) != _digest(meta):',
+        'if meta.pop("digest", None) is None:',
+        _UNREADABLE,
+    ),
+    Mutant(
+        "training/run/checkpoint.py",
+        'altered = [path for path, value in meta["fingerprints"].items() if actual.get(path) != value]',
+        "altered = []",
+        _UNREADABLE,
+    ),
+    Mutant("training/run/checkpoint.py", "        check_replicas(state, step)\n", "", _FINGERPRINTS),
+    Mutant(
+        "training/run/checkpoint.py",
+        "saved = _copy(state) if _shares_memory_with_host(state) else state",
+        "saved = state",
+        "training/run",
+    ),
+    Mutant(
+        "training/run/fingerprints.py", "value != common or 2 * count <= len(values)", "value != common", _FINGERPRINTS
+    ),
+    Mutant(
+        "training/parallel/processes.py", 'if name.rpartition("/")[2] != purpose:', "if False:", "training/parallel"
+    ),
+    # The lock of an object store.
+    Mutant(
+        "training/run/lease.py",
+        "number > self._number or not content.startswith(self._owner)",
+        "not content.startswith(self._owner)",
+        _LEASE,
+    ),
+    Mutant("training/run/lease.py", "if time.monotonic() - self._renewed > self._seconds:", "if False:", _LEASE),
+    Mutant(
+        "training/run/lease.py",
+        "            if not self._taken:\n                storage.write_text",
+        "            if True:\n                storage.write_text",
+        _LEASE,
+    ),
+    Mutant("training/run/lease.py", "if earlier <= number:", "if earlier <= number + 1:", _LEASE),
+    # Logs.
+    Mutant(
+        "training/run/writer.py",
+        "except Exception as error:  # whatever it is, it ends no run",
+        "except OSError as error:",
+        _WRITER,
+    ),
+    Mutant("training/run/writer.py", "and not self._failed\n", "\n", _WRITER),
+    Mutant(
+        "training/run/journal.py",
+        "self._waiting.extendleft(reversed(lines))",
+        "self._waiting.extendleft(lines)",
+        _JOURNAL,
+    ),
+    Mutant("training/run/journal.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
+    Mutant("training/run/growing.py", "self._content += content", "self._content = content", _JOURNAL),
+    Mutant("training/run/growing.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
+    Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', "training/run/test_heartbeat.py"),
+    # Folders of somebody else.
+    Mutant("registry.py", "if kind in self.kinds or trust_code else", "if True else", _TRUST),
+    Mutant("interop/opcodes.py", "if (module, name) not in self._names:", "if False:", _WEIGHTS),
+    Mutant("interop/opcodes.py", "if type(value) is not kind:", "if False:", _WEIGHTS),
+    Mutant(
+        "untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "test_export.py test_trust.py"
+    ),
+    Mutant(
+        "private_paths.py",
+        'return name if is_public else name.rstrip("/").rpartition("/")[2]',
+        "return name",
+        "test_private_paths.py",
+    ),
+    # Versions and status.
+    Mutant(
+        "training/run/versions.py",
+        "if not other_versions and any(name in refused for name in changed):",
+        "if not other_versions:",
+        "training/run/test_versions.py",
+    ),
+    Mutant(
+        "training/run/versions.py",
+        'if not (package.parent / ".git").exists():',
+        "if False:",
+        "training/run/test_versions.py",
+    ),
+    Mutant("training/run/run_status.py", 'heartbeat["state"] not in _FINAL and silent', "silent", _STATUS),
+    Mutant("training/run/run_status.py", "rate * max(steps - step, 0)", "rate * steps", _STATUS),
+    # Labeled files.
+    Mutant("data/labeled/tables.py", '(len(row) > width and kind != ".csv")', "len(row) > width", "data/labeled"),
+    Mutant("data/labeled/tables.py", "if header.count(column) > 1:", "if header.count(column) > 2:", "data/labeled"),
+    Mutant("data/labeled/texts.py", "or not record[column].strip():", "or not record[column]:", "data/labeled"),
+]
+
+MUTANTS = CORE + RELIABILITY
