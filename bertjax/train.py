@@ -107,13 +107,13 @@ def run(
         versions.check(files, other_versions)
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
-        for sink in (elapsed, watchdog.heartbeat):
-            writer.add(sink)
+        before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
+        if before is None:
+            writer.add(elapsed, watchdog.heartbeat)
         locks.push(lambda kind, *_: watchdog.end("failed") if kind else None)
         processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
-        before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
         with watchdog.state("starting", is_watched=False):  # to prepare a corpus takes minutes or a day
             feeds = open_feeds(config, before)
             processes.together(feeds.plan)
@@ -123,6 +123,8 @@ def run(
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = _record_run(files, program, feeds, source, longer)
+        if before is not None:  # a start that is refused changes no file of the run
+            writer.add(elapsed, watchdog.heartbeat)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
         with watchdog.state("restoring"):
             loop = Loop(

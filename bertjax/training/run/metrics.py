@@ -86,8 +86,7 @@ class MetricsLog:
             self._samples = Journal(workdir.samples, restored_step)
             self._spikes = Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES)
             self._events = Events(workdir.events, restored_step)
-            for sink in (self._records, self._samples, self._spikes, self._events):
-                writer.add(sink)
+            writer.add(self._records, self._samples, self._spikes, self._events)
 
     @property
     def totals(self) -> Totals:

@@ -59,10 +59,10 @@ class LogWriter:
             self._ended = True
             self._changed.notify_all()
 
-    def add(self, sink: Sink) -> None:
-        """Write a further sink from now on."""
+    def add(self, *sinks: Sink) -> None:
+        """Write further sinks from now on."""
         if self.active:
-            self._sinks.append(sink)
+            self._sinks += sinks
 
     def save(self) -> None:
         """Write all lines up to now before a checkpoint that a resumed run continues from, if their store answers."""
