@@ -51,7 +51,7 @@ def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, und
     assert losses == runs.losses(undisturbed)
     assert records(store, "samples") == runs.records(undisturbed / "samples.jsonl")
     saved = {name.split("/")[2] for name in store.names("run/checkpoints/")}
-    assert saved == {"80", "90", "100"}
+    assert saved == {path.name for path in (undisturbed / "checkpoints").iterdir()}
     assert json.loads(store.content("run/heartbeat.json"))["state"] == "finished"
     assert store.content("run/.lock-00002") == b"released"
     assert next(calls) > 500 and "encoder   gs://bucket/run/export" in done.stdout
