@@ -301,6 +301,7 @@ def test_an_unusual_file_is_read(tmp_path, name, content, expected):
         ("line.jsonl", b'{"text": "' + b"word " * 300, "line.jsonl:1: a line has more than 1,000 bytes"),
         ("document.txt", b"One.\n\n" + b"A sentence.\n" * 99, "document.txt:3: a document has more than 1,000 bytes"),
     ],
+    ids=["line.txt", "line.txt.gz", "line.jsonl", "document.txt"],
 )
 def test_a_line_without_an_end(prepared, tmp_path, monkeypatch, name, content, complaint):
     monkeypatch.setattr(lines, "LONGEST_BYTES", 1000)
