@@ -198,7 +198,7 @@ class Checkpoints:
             vars(self).pop("_writer", None)  # it is missing if the manager itself could not be created
             if jax.process_count() == 1:  # a new one waits for all processes, but those that could write are not here
                 with contextlib.suppress(Exception):
-                    self._writer = self._open_writer()
+                    self._open_writer().close()  # the next save deletes what threads of the failed one still write
             raise NotSaved(
                 f"a checkpoint could not be written to {self._folder}: {first_line(error)}; the older ones are kept"
             ) from error
