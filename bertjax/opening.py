@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertjax import export, private_paths, renames, untrusted
-from bertjax.data.formats import FORMATS
-from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, reason
 from bertjax.export import Export
@@ -138,6 +136,10 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _is_labeled(task: dict[str, Any]) -> bool:
+    # Only a run's own settings need the formats; opening a model does not.
+    from bertjax.data.formats import FORMATS
+    from bertjax.data.labeled.base import LabeledFormat
+
     return issubclass(FORMATS.class_of(task["examples"]["kind"]), LabeledFormat)
 
 

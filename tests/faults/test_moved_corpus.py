@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import evaluate
+from bertjax.data.preparation.prepare import store_path
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
 from bertjax.training.run.record import read_record
@@ -55,8 +56,7 @@ def test_without_the_corpus_a_run_ends_with_equal_bits(flags, undisturbed, stopp
 
 
 def test_a_store_that_was_moved_is_named_alone(flags, undisturbed, stopped, tmp_path):
-    [store] = [path for path in value_of(flags, "data.store").iterdir() if path.is_dir()]
-    shutil.copytree(store, tmp_path / "moved")
+    shutil.copytree(store_path(read_record(Workdir.at(undisturbed)).config.data), tmp_path / "moved")
     with without(value_of(flags, "data.corpus")):
         assert runs.call(*flags, f"--config.data.store={tmp_path / 'moved'}", f"--workdir={stopped}") == 0
     assert runs.weights(stopped) == runs.weights(undisturbed)

@@ -252,5 +252,7 @@ def test_reading_goes_on_where_a_connection_was_lost(bucket, monkeypatch):
 def test_an_unknown_scheme_and_a_missing_library(monkeypatch):
     assert "cannot be read" in error_of("s4://bucket/a.txt")
     monkeypatch.setitem(sys.modules, "gcsfs", None)
+    # fsspec keeps the classes that another test made it import.
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gcs", raising=False)
     monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", lambda self, name: filesystem(name))
     assert "pip install '.[data,gcs]'" in error_of("gs://bucket/a.txt")
