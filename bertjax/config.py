@@ -138,6 +138,7 @@ class Config:
         self._check_tasks()
         if not any(stage.open_settings for stage in self.stages):
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
+            self._check_keep_at()
 
     def _check_numbers(self) -> None:
         if not 0 <= self.seed < 1 << 32:  # JAX reads 32 bits of it
@@ -150,6 +151,14 @@ class Config:
             raise UserError(
                 f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "
                 "lower it, 8 is usual"
+            )
+
+    def _check_keep_at(self) -> None:
+        steps = sum(stage.steps for stage in self.stages)
+        if late := [step for step in self.runtime.keep_at if step > steps]:
+            raise UserError(
+                f"runtime.keep_at has the step {late[0]}, and the run ends after {steps}; remove it, or raise "
+                f"stages.{len(self.stages) - 1}.steps"
             )
 
     def _check_init_layers(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -79,6 +80,34 @@ def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_pa
     assert runs.losses(workdir)[:100] == runs.losses(undisturbed)
     assert [start["extend"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]
     assert json.loads((workdir / "summary.json").read_text())["steps"] == 110
+
+
+def test_chosen_steps_are_kept_and_change_nothing(flags, tmp_path, capsys, caplog):
+    brief = [*flags, "--config.stages.0.steps=12", "--config.eval.every=12", "--config.runtime.save_every=2"]
+    brief += ["--config.runtime.keep=1", "--config.runtime.steps_per_call=4"]
+    plain, run = tmp_path / "plain", tmp_path / "run"
+    assert runs.call(*brief, f"--workdir={plain}") == 0
+    assert runs.call(*brief, "--config.runtime.keep_at=[0,1,5,3]", f"--workdir={run}") == 0
+    assert saved_steps(run) == [0, 1, 3, 5, 8, 12], "4 was saved, too"
+    assert runs.weights(run) == runs.weights(plain)
+    initial = read_checkpoint(run, "0")
+    assert initial.numbers["steps"] == 0 and initial.numbers["tokens"] == 0
+    assert float(initial.params["heads"]["mlm"]["word_bias"].std()) == 0.0, "a bias starts at 0"
+
+    for step in (1, 3, 5, 8, 12):
+        shutil.rmtree(run / "checkpoints" / str(step))
+    assert runs.call(*brief, "--config.runtime.keep_at=[0,3]", f"--workdir={run}") == 0
+    assert saved_steps(run) == [0, 3, 8, 12]
+    assert runs.weights(run) == runs.weights(plain) and runs.losses(run) == runs.losses(plain)
+    assert runs.call(*brief, "--config.runtime.keep_at=[1,3,12]", f"--workdir={run}") == 0
+    warned = [record.getMessage() for record in caplog.records if "keep_at" in record.getMessage()]
+    assert warned == [
+        "runtime.keep_at has step 1, and the run has passed them without a checkpoint; it continues from step 12"
+    ]
+
+
+def saved_steps(workdir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
 
 
 @pytest.mark.slow

@@ -272,6 +272,7 @@ class RuntimeConfig:
       keep_every: also keep one checkpoint in this many steps; 0 for none, None for 10 x `save_every`.
       keep_best: also keep this many checkpoints with the lowest held-out loss of the first term; a checkpoint is then
         saved at every evaluation.
+      keep_at: numbers of steps after which a checkpoint is saved and kept; 0 is the state before the first update.
       max_skipped: number of consecutive steps that may have a non-finite loss or gradient before the run ends.
       skip_rows: pairs (FIRST, LAST) of steps whose rows are left out: from step FIRST on, counted from 0, training
         continues with the rows that step LAST would have read. It changes what is trained, so a run that resumes may
@@ -298,6 +299,7 @@ class RuntimeConfig:
     keep: int = 3
     keep_every: int | None = None
     keep_best: int = 0
+    keep_at: tuple[int, ...] = ()
     max_skipped: int = 0
     skip_rows: tuple[tuple[int, ...], ...] = ()
     heartbeat_timeout: int = 100
@@ -314,6 +316,12 @@ class RuntimeConfig:
         for field in ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best", "hang_timeout"):
             if (getattr(self, field) or 0) < 0:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")
+        if wrong := [step for step in self.keep_at if step < 0]:
+            raise UserError(
+                f"runtime.keep_at has the step {wrong[0]}, which must not be negative; 0 is the initial state"
+            )
+        if twice := [step for index, step in enumerate(self.keep_at) if step in self.keep_at[:index]]:
+            raise UserError(f"runtime.keep_at has the step {twice[0]} twice; name each step once")
         for index, steps in enumerate(self.skip_rows):
             if len(steps) != 2 or not 0 <= steps[0] < steps[1]:
                 raise UserError(

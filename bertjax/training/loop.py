@@ -11,7 +11,7 @@ import jax
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
-from bertjax.errors import Unavailable, UserError
+from bertjax.errors import Unavailable, UserError, shorten
 from bertjax.models.flops import Counts
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
@@ -100,9 +100,8 @@ class Loop:
         self._elapsed, self._trace = elapsed, Trace(profile, workdir.profile)
         self._runtime, self._timetable = program.config.runtime, program.timetable
         self._workdir, self._watchdog = workdir, watchdog
-        self._checkpoints = Checkpoints(
-            workdir.checkpoints, self._runtime.keep, self._runtime.kept_every, self._runtime.keep_best
-        )
+        kept = self._runtime.keep, self._runtime.kept_every, self._runtime.keep_best, self._runtime.keep_at
+        self._checkpoints = Checkpoints(workdir.checkpoints, *kept)
         restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
         self._state = restored.tree if restored else create_state()
         self._is_new = restored is None
@@ -113,6 +112,7 @@ class Loop:
         meta_before = restored.meta if restored else {}
         if restored:
             self._check_skipped_rows(meta_before.get("skip_rows", []))
+            self._warn_of_missed_steps()
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
             if (before := meta_before.get("layout")) != meta["layout"]:
                 log.info(
@@ -145,6 +145,16 @@ class Loop:
                 f"the checkpoints after the first skipped step out of {self._workdir.checkpoints}"
             )
 
+    def _warn_of_missed_steps(self) -> None:
+        saved = self._checkpoints.steps()
+        missed = [step for step in self._runtime.keep_at if step < self._start and step not in saved]
+        if missed and processes.is_writer():
+            log.warning(
+                "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
+                shorten([f"step {step}" for step in missed]),
+                self._start,
+            )
+
     def run(self) -> Trained:
         """Train to the end, or until `should_stop`.
 
@@ -173,6 +183,8 @@ class Loop:
         with contextlib.closing(self._log), bar, self._watchdog.state(TRAINING):
             if self._is_new:
                 self._saving.try_out(self._workdir.trial_checkpoint, self._state)
+                if 0 in self._runtime.keep_at:
+                    self._save(0, None, is_last=False)
             if self._owes_evaluation and self._program_at(step) is self._program_at(step - 1):
                 evaluation = self._run_evaluation(bar, step)
             bar.set_postfix_str("compiling the step")
@@ -195,7 +207,7 @@ class Loop:
                     step, failure = self._stop(bar, step, is_due)
                     break
                 best = evaluation is not None and self._runtime.keep_best > 0
-                if best or self._due(self._runtime.save_every, first, step):
+                if best or step in self._runtime.keep_at or self._due(self._runtime.save_every, first, step):
                     self._take(bar, leave=0)
                     self._flush()
                     failure = self._save(step, evaluation, is_last=step == self._timetable.steps)
@@ -232,7 +244,7 @@ class Loop:
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
         step, compiled = self._start, set()
         while step < self._timetable.steps:
-            end = self._timetable.edge_after(step, self._runtime.steps_per_call)
+            end = self._timetable.edge_after(step, self._runtime.steps_per_call, self._runtime.keep_at)
             self._trace.edge(step, end, self._state)
             with self._log.spending("data_wait"):
                 local = [next(batches) for _ in range(step, end)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -82,17 +82,18 @@ class Timetable:
             start += stage.steps
         return rows
 
-    def edge_after(self, step: int, steps_per_call: int) -> int:
+    def edge_after(self, step: int, steps_per_call: int, others: Collection[int] = ()) -> int:
         """Return the end of the dispatch that starts at `step`.
 
-        It is the next multiple of `steps_per_call`, or an earlier step at which the stage or the task changes.
+        It is the next multiple of `steps_per_call`, or an earlier step: one at which the stage or the task changes, or
+        one of `others`.
         """
         index, within = stage_at(self.stages, step)
         left = self.stages[index].steps - within
-        end = min((step // steps_per_call + 1) * steps_per_call, step + left)
+        end = min((step // steps_per_call + 1) * steps_per_call, step + left, *(x for x in others if x > step))
         turns, _ = self._turns(index).at(within + np.arange(end - step))
-        others = np.flatnonzero(turns != turns[0])
-        return step + int(others[0]) if len(others) else end
+        changes = np.flatnonzero(turns != turns[0])
+        return step + int(changes[0]) if len(changes) else end
 
     def _turns(self, stage: int) -> Turns:
         weights = [self.weights[task] for task in self.stages[stage].among(self.weights)]

@@ -118,6 +118,7 @@ def test_dispatches_end_at_absolute_multiples_and_with_their_stage():
     assert [TIMETABLE.edge_after(step, 4) for step in range(10)] == [3, 3, 3, 4, 5, 8, 8, 8, 9, 10]
     assert [TIMETABLE.edge_after(step, 1) for step in range(10)] == [*range(1, 11)]
     assert [TIMETABLE.edge_after(step, 100) for step in range(10)] == [3, 3, 3, 5, 5, 9, 9, 9, 9, 10]
+    assert [TIMETABLE.edge_after(step, 4, (0, 1, 6, 99)) for step in range(10)] == [1, 3, 3, 4, 5, 6, 8, 8, 9, 10]
 
 
 def test_the_learning_rate_continues_through_stages_without_a_peak():

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -82,12 +82,13 @@ class Checkpoints:
       keep: number of newest checkpoints to keep, at least two.
       every: also keep one checkpoint in every so many steps; 0 for none.
       best: also keep so many checkpoints with the lowest score.
+      at: also keep the checkpoints of these steps.
 
     Attributes:
       hold_before: a step; of the checkpoints up to it, the newest `keep` are kept as well. None for none.
     """
 
-    def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0):
+    def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0, at: Collection[int] = ()):
         self._folder = folder
         policies = [policy.LatestN(max(keep, _MIN_KEPT))]
         if every:
@@ -96,6 +97,8 @@ class Checkpoints:
             policies.append(
                 policy.BestN(get_metric_fn=_score_of, reverse=True, n=best, keep_checkpoints_without_metrics=False)
             )
+        if at:
+            policies.append(policy.CustomSteps(at))
         self.hold_before: int | None = None
         policies.append(_NewestBefore(keep, lambda: self.hold_before))
         self._policy = policy.AnyPreservationPolicy(policies)

@@ -87,6 +87,15 @@ def test_one_checkpoint_in_every_so_many_steps_is_kept(tmp_path):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [1, 5, 9, 10, 11]
 
 
+def test_chosen_steps_are_kept_over_restarts(tmp_path):
+    for steps in ((0, 1, 2, 3), (4, 5, 6, 7, 8)):
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, at=(0, 2, 5, 99))
+        for step in steps:
+            checkpoints.save(step, state(step), META)
+        checkpoints.settle()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [0, 2, 5, 7, 8]
+
+
 def test_the_best_are_kept_over_restarts(tmp_path):
     scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
     for steps in ((1, 2, 3), (4, 5, 6, 7)):
