@@ -105,7 +105,8 @@ class Layer(nn.Module):
         expanded = activation(config)(dense(config.feedforward, "intermediate", inputs))
         if config.activation == "geglu":
             expanded *= dense(config.feedforward, "gate", inputs)
-        expanded = taps.scale_feedforward(self, expanded)
+        columns_BQ = None if queries is None else queries.columns_BQ
+        expanded = taps.scale_feedforward(self, expanded, visibility.examples_BT, columns_BQ)
         taps.capture(self, "feedforward", expanded)
         output = attended + dropout(dense(config.width, "output", expanded), config.dropout, feedforward_key)
         return output if is_pre else output_norm(output)

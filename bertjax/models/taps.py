@@ -9,7 +9,7 @@ between the caller and the layer passes them on, so every objective has them.
 
 `taps` holds masks, float arrays that scale activations:
 - `head_mask` [L, H] scales the context of each head; [L, H, B, N] does so for example n of row b.
-- `feedforward_mask` [L, F] scales the intermediate activations.
+- `feedforward_mask` [L, F] scales the intermediate activations; [L, F, B, N] does so for example n of row b.
 
 `captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
 `"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some.
@@ -51,9 +51,9 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
     for name, mask in masks.items():
         if name not in MASKS:
             raise ValueError(f"taps has no {name!r}; choose from {', '.join(MASKS)}")
-        ranks = (2, 4) if name == HEAD_MASK else (2,)
-        if mask.ndim not in ranks or mask.shape[:2] != (config.layers, widths[name]):
-            axes = "[L, H] or [L, H, B, N]" if name == HEAD_MASK else "[L, F]"
+        if mask.ndim not in (2, 4) or mask.shape[:2] != (config.layers, widths[name]):
+            axis = "H" if name == HEAD_MASK else "F"
+            axes = f"[L, {axis}] or [L, {axis}, B, N]"
             raise ValueError(f"{name} has shape {mask.shape}; pass {axes} with {(config.layers, widths[name])} first")
     return masks
 
@@ -131,8 +131,17 @@ def scale_heads(
     return context_BQHD * jnp.take_along_axis(with_padding, examples_BQ[..., None], axis=1)[..., None]
 
 
-def scale_feedforward(module: nn.Module, expanded: jax.Array) -> jax.Array:
-    """Return intermediate activations [..., F] times `feedforward_mask`, if there is one."""
+def scale_feedforward(
+    module: nn.Module, expanded_BQF: jax.Array, examples_BT: jax.Array, columns_BQ: jax.Array | None
+) -> jax.Array:
+    """Return intermediate activations times `feedforward_mask`, if there is one; the arguments are as above."""
     if not module.has_variable(TAPS, FEEDFORWARD_MASK):
-        return expanded
-    return expanded * module.get_variable(TAPS, FEEDFORWARD_MASK).astype(expanded.dtype)
+        return expanded_BQF
+    mask = module.get_variable(TAPS, FEEDFORWARD_MASK).astype(expanded_BQF.dtype)
+    if mask.ndim == 1:
+        return expanded_BQF * mask
+    examples_BQ = examples_BT if columns_BQ is None else jnp.take_along_axis(examples_BT, columns_BQ, axis=1)
+    # A product in place of a gather, whose gradient would be a scatter of [B, Q, F].
+    is_member_BQN = (examples_BQ[..., None] == 1 + jnp.arange(mask.shape[-1])).astype(mask.dtype)
+    scale_BQF = jnp.einsum("bqn,fbn->bqf", is_member_BQN, mask, precision=jax.lax.Precision.HIGHEST)
+    return expanded_BQF * (scale_BQF + (examples_BQ == 0).astype(mask.dtype)[..., None])

@@ -78,7 +78,7 @@ def test_unused_taps_leave_the_program_as_it_is(function, monkeypatch):
     plain, masked = lowered(function), lowered(function, taps={"encoder": ONES})
     assert plain != masked
     monkeypatch.setattr(taps, "scale_heads", lambda module, context_BQHD, *_: context_BQHD)
-    monkeypatch.setattr(taps, "scale_feedforward", lambda module, expanded: expanded)
+    monkeypatch.setattr(taps, "scale_feedforward", lambda module, expanded_BQF, *_: expanded_BQF)
     monkeypatch.setattr(taps, "capture", lambda *_: None)
     monkeypatch.setattr(taps, "masks_of", lambda *_: {})
     monkeypatch.setattr(taps, "names_of", lambda *_: ())
@@ -138,22 +138,24 @@ PACKED = {
 }
 
 
-def test_a_mask_per_example_acts_on_its_example_only():
-    mask_LHBN = jnp.ones((LAYERS, HEADS, 2, 2)).at[1, 0, 0, 1].set(0.0)
-    plain, masked = (np.asarray(logits(tags, taps, batch=PACKED)) for taps in (None, {"head_mask": mask_LHBN}))
+@pytest.mark.parametrize("name", taps.MASKS)
+def test_a_mask_per_example_acts_on_its_example_only(name):
+    masks = {name: jnp.ones((*ONES[name].shape, 2, 2)).at[1, 0, 0, 1].set(0.0)}
+    plain, masked = (np.asarray(logits(tags, taps, batch=PACKED)) for taps in (None, masks))
     changed_BT = np.abs(masked - plain).max(axis=-1) > 0
     np.testing.assert_array_equal(changed_BT, (PACKED["examples_BT"] == 2) & [[True], [False]])
     for function, columns in ((masked_lm, [2, 3]), (classes, [1])):
-        plain, masked = (np.asarray(logits(function, t, batch=PACKED)) for t in (None, {"head_mask": mask_LHBN}))
+        plain, masked = (np.asarray(logits(function, t, batch=PACKED)) for t in (None, masks))
         changed = np.abs(masked - plain).max(axis=-1) > 0
         np.testing.assert_array_equal(np.flatnonzero(changed[0]), columns)
         assert not changed[1].any()
 
 
-def test_equal_masks_per_example_equal_one_mask_for_all():
-    mask_LH = jnp.linspace(0.2, 1.5, LAYERS * HEADS).reshape(LAYERS, HEADS)
-    mask_LHBN = jnp.broadcast_to(mask_LH[..., None, None], (LAYERS, HEADS, 2, 2))
-    one, per_example = (logits(masked_lm, {"head_mask": mask}, batch=PACKED) for mask in (mask_LH, mask_LHBN))
+@pytest.mark.parametrize("name", taps.MASKS)
+def test_equal_masks_per_example_equal_one_mask_for_all(name):
+    mask = jnp.linspace(0.2, 1.5, ONES[name].size).reshape(ONES[name].shape)
+    of_examples = jnp.broadcast_to(mask[..., None, None], (*mask.shape, 2, 2))
+    one, per_example = (logits(masked_lm, {name: masks}, batch=PACKED) for masks in (mask, of_examples))
     np.testing.assert_array_equal(one, per_example)
 
 
@@ -249,7 +251,10 @@ def test_a_generator_has_taps_of_its_own():
     [
         ({"taps": {"head_masks": jnp.ones((3, 2))}}, "^taps has no 'head_masks'; choose from head_mask, "),
         ({"taps": {"head_mask": jnp.ones((2, 3))}}, r"^head_mask has shape \(2, 3\); pass \[L, H\] or \[L, H, B, N\]"),
-        ({"taps": {"feedforward_mask": jnp.ones((3, 2))}}, r"^feedforward_mask has shape \(3, 2\); pass \[L, F\] with"),
+        (
+            {"taps": {"feedforward_mask": jnp.ones((3, 2))}},
+            r"^feedforward_mask has shape \(3, 2\); pass \[L, F\] or \[L, F, B, N\] with",
+        ),
         ({"captured": {"logits": None}}, "^captured has no logits; choose from hidden, attention"),
     ],
 )
