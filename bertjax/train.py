@@ -6,9 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,13 +39,11 @@ from bertjax.training.run.lease import Lease
 from bertjax.training.run.notify import Notifier
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
+from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
-
-# A second SIGTERM within this time of the first is the same request.
-_SAME_REQUEST_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,33 +244,6 @@ def _write_results(files: Workdir, model: export.Export, name: str, evaluation: 
     curves.draw(files.metrics, files.curves, name)
 
 
-def _stop_signal() -> Callable[[], bool]:
-    """Return a function that is True after SIGTERM or Ctrl-C.
-
-    A second Ctrl-C ends the process at once, and so does a SIGTERM that comes more than five seconds after the first
-    signal. An earlier one is taken for the same request: shells and process groups often deliver it twice.
-    """
-    first: list[float] = []
-    interrupts = 0
-
-    def request_stop(signum: int, frame: Any) -> None:
-        nonlocal interrupts
-        now = time.monotonic()
-        interrupts += signum == signal.SIGINT
-        if not first:
-            first.append(now)
-            # Not print: the signal may interrupt one.
-            os.write(2, b"\nstopping after this step; repeat the signal to leave without saving\n")
-            return
-        is_meant = interrupts > 1 if signum == signal.SIGINT else now - first[0] > _SAME_REQUEST_SECONDS
-        if is_meant:
-            raise KeyboardInterrupt
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, request_stop)
-    return lambda: bool(first)
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
@@ -334,7 +303,7 @@ def main(argv: list[str] | None = None) -> int:
     workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
     changed = [override for override in config_file.identifying(overrides) if not override.startswith("seed=")]
     name = "" if changed else config_file.short_name(args.config, [])
-    should_stop = processes.StopTogether() if args.distributed else _stop_signal()
+    should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))

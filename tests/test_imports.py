@@ -16,13 +16,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {
     "errors": "",
     "storage": "errors",
+    "locks": "errors storage",
     "untrusted": "errors storage",
     "registry": "errors",
     "renames": "",
     "typed": "errors",
     "cli": "errors storage",
     "mesh": "",
-    "data": "errors storage untrusted registry",  # knows no model
+    "data": "errors storage locks untrusted registry",  # knows no model
     "models": "errors",  # knows no data
     "hardware": "errors models",
     "hardware.check": "errors cli hardware",
@@ -39,7 +40,7 @@ ALLOWED = {
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
-    "training.run": "errors storage untrusted renames typed data hardware export config "
+    "training.run": "errors storage locks untrusted renames typed data hardware export config "
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",

@@ -10,6 +10,7 @@ import pytest
 
 from bertjax import train
 from bertjax.config import Config
+from bertjax.training.run import stop_signal
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from tests import runs
 
@@ -18,7 +19,7 @@ from tests import runs
 def stop():
     """The handler of a training, until the end of the test."""
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
-    yield train._stop_signal()
+    yield stop_signal.stop_signal()
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 
@@ -39,7 +40,7 @@ def test_one_sigterm_and_its_repetitions_are_one_request(stop):
 
 def test_a_later_sigterm_leaves_without_saving(stop, monkeypatch):
     send(signal.SIGTERM)
-    monkeypatch.setattr(train, "_SAME_REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(stop_signal, "_SAME_REQUEST_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGTERM)
 

@@ -20,7 +20,7 @@ import tenacity
 from etils import epath
 from gcsfs import retry
 
-from bertjax import cli, storage
+from bertjax import cli, locks, storage
 from bertjax.errors import Busy, FailedAgain, RunFailed, Unavailable, UserError
 from bertjax.storage import StorageError
 from tests.data.test_remote import Bucket
@@ -97,9 +97,9 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from bertjax import storage
+from bertjax import locks
 
-with storage.lock_or_wait(Path(sys.argv[1])):
+with locks.lock_or_wait(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -119,25 +119,25 @@ def holder(tmp_path):
 def test_a_lock_that_another_process_holds(holder):
     path, process = holder
     with pytest.raises(Busy, match="^in use$"):
-        with storage.lock_or_fail(path, "in use"):
+        with locks.lock_or_fail(path, "in use"):
             pass
     process.kill()
     process.wait()
-    with storage.lock_or_fail(path, "in use"):
+    with locks.lock_or_fail(path, "in use"):
         pass
 
 
 def test_waiting_for_a_lock(holder, monkeypatch, capsys):
     path, process = holder
-    wait = storage.fcntl.flock
+    wait = locks.fcntl.flock
 
     def flock(lock, operation):
-        if not operation & storage.fcntl.LOCK_NB:
+        if not operation & locks.fcntl.LOCK_NB:
             process.kill()
         wait(lock, operation)
 
-    monkeypatch.setattr(storage.fcntl, "flock", flock)
-    with storage.lock_or_wait(path, "waiting"):
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    with locks.lock_or_wait(path, "waiting"):
         assert process.wait() == -signal.SIGKILL
     assert capsys.readouterr().err == "waiting\n"
 
@@ -156,9 +156,9 @@ def test_only_a_lock_that_is_held_is_busy(tmp_path, monkeypatch, number, kind, m
     def flock(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(storage.fcntl, "flock", flock)
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
     with pytest.raises(kind, match=message):
-        with storage.lock_or_fail(tmp_path / "lock", "in use"):
+        with locks.lock_or_fail(tmp_path / "lock", "in use"):
             pass
 
 
@@ -168,7 +168,7 @@ def test_errors_of_a_disk(tmp_path):
         with pytest.raises(StorageError, match=rf"^{below}: No.*directory$"):
             storage.write_text(below, "")
     with pytest.raises(StorageError, match="Not a directory|File exists"):
-        with storage.lock_or_wait(tmp_path / "file" / "lock"):
+        with locks.lock_or_wait(tmp_path / "file" / "lock"):
             pass
     with pytest.raises(KeyError):
         with storage.storage_errors(tmp_path):

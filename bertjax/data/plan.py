@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
-from bertjax import storage
+from bertjax import locks, storage
 from bertjax.data import remote
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, TextFormat
@@ -155,7 +155,7 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
 
 def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Counts:
     """Make a plan, or wait for the process that makes it."""
-    with storage.lock_or_wait(path.with_name(f".{path.name}.lock")):
+    with locks.lock_or_wait(path.with_name(f".{path.name}.lock")):
         if (counts := _read(path, identity)) is not None:
             return counts
         if path.exists():

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bertjax import storage
+from bertjax import locks, storage
 from bertjax.errors import UserError
 from bertjax.storage import is_remote
 
@@ -61,7 +61,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
         if not storage.retry((folder / SEAL).exists, folder):
             raise UserError(f"{folder} holds no token store; make one with python -m bertjax.prepare")
         seal = storage.retry((folder / SEAL).read_bytes, folder)
-        with storage.lock_or_wait(copy.with_name(copy.name + ".lock")):
+        with locks.lock_or_wait(copy.with_name(copy.name + ".lock")):
             if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal and _is_whole(copy, check):
                 return copy
             print(f"copying {folder} to {copy}", file=sys.stderr, flush=True)

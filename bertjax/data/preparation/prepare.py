@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import storage
+from bertjax import locks, storage
 from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.inspect import lengths
@@ -80,7 +80,7 @@ def _build(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
     """Build a store that is not there yet beside its place, and rename it once all of it is on disk."""
     notice = f"another process prepares {path}; waiting for it"
     try:
-        with storage.storage_errors(path), storage.lock_or_wait(path.with_name(path.name + ".lock"), notice):
+        with storage.storage_errors(path), locks.lock_or_wait(path.with_name(path.name + ".lock"), notice):
             if not path.exists():
                 _take_over(config, spec, path)
                 storage.publish(_built(config, spec, _partial(path)), path)
@@ -103,7 +103,7 @@ def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
     stopped = path.with_name(path_of(config, before).name)
     if before == spec or _partial(path).exists() or not _partial(stopped).exists():
         return
-    with contextlib.suppress(Busy), storage.lock_or_fail(stopped.with_name(stopped.name + ".lock"), ""):
+    with contextlib.suppress(Busy), locks.lock_or_fail(stopped.with_name(stopped.name + ".lock"), ""):
         record = _partial(stopped) / "reading.json"
         if (read := reading.load(record, before)) is not None:
             reading.save(read, spec, record)

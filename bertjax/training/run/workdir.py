@@ -15,7 +15,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import storage, untrusted
+from bertjax import locks, storage, untrusted
 from bertjax.errors import UserError, reason
 from bertjax.storage import is_remote
 from bertjax.training.run.lease import Lease, lease
@@ -150,7 +150,7 @@ class Workdir:
         if is_remote(self.root):
             storage.retry(lambda: self.root.mkdir(parents=True, exist_ok=True), self.root)
             return lease(path)
-        kind, mount = storage.file_system_of(self.root)
+        kind, mount = locks.file_system_of(self.root)
         if kind == "fuse" or kind.startswith("fuse."):
             log.warning(
                 "workdir %s is on %s (%s): another machine would not see its lock, and files may be written late; on a "
@@ -158,7 +158,7 @@ class Workdir:
                 *(self.root, mount, kind),
             )
         busy = f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
-        return storage.lock_or_fail(Path(path), busy)
+        return locks.lock_or_fail(Path(path), busy)
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:

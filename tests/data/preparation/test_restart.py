@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from bertjax import cli, storage
+from bertjax import cli, locks
 from bertjax.data.preparation import local, shards
 from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation.prepare import prepare, store_path
@@ -186,7 +186,7 @@ def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(c
         raise UserError("the same again")
 
     def remove(path, **_):
-        with pytest.raises(Busy), storage.lock_or_fail(path.with_suffix(".lock"), "it holds the lock"):
+        with pytest.raises(Busy), locks.lock_or_fail(path.with_suffix(".lock"), "it holds the lock"):
             pass
         locked.append(path)
 

@@ -86,7 +86,7 @@ def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
 
 
 def test_a_file_system_of_user_space_is_warned_about(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("bertjax.storage.file_system_of", lambda path: ("fuse.gcsfuse", "/bucket"))
+    monkeypatch.setattr("bertjax.locks.file_system_of", lambda path: ("fuse.gcsfuse", "/bucket"))
     with Workdir.at(tmp_path).locked():
         pass
     assert "is on /bucket (fuse.gcsfuse): another machine would not see its lock" in caplog.text
