@@ -163,6 +163,7 @@ def test_the_best_is_the_lowest_floor_that_fits(forecast):
     assert search.best([large]) is None
 
 
+@pytest.mark.slow
 def test_search(capsys):
     """On one chip strategies are the same, and so small a model reads nothing back from memory."""
     assert compile.main([*FLAGS, "--topology=v5e:1x1", "--search"]) == 0
