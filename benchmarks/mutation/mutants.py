@@ -56,7 +56,7 @@ CORE = [
         'dense(f"{theirs}.{query}", f"{ours}/attention/key")',
         _NAMES,
     ),
-    Mutant("training/evaluation.py", "else -metrics[best]", "else metrics[best]", "training/test_evaluation.py"),
+    Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
     # The step and what it is made of.
     Mutant("training/step.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
     Mutant("training/step.py", "is_applied = finite & ~has_failed", "is_applied = finite", _STEP),
