@@ -52,6 +52,8 @@ ALLOWED = {
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",
     "comparison": "errors config training training.run",
+    "analysis": "errors storage registry typed data models hardware export objectives config opening training.config "
+    "training.run training.parallel training inference interop comparison analysis.page",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",
@@ -62,6 +64,7 @@ ALLOWED = {
     "extend": "errors cli data models hardware interop export opening",
     "compare": "errors cli comparison",
     "status": "errors storage cli training.run",
+    "analyze": "errors cli hardware inference analysis",
     "": "inference opening",  # bertjax/__init__.py
 }
 

@@ -1,0 +1,43 @@
+"""Look inside any BERT: what its heads attend to, what its layers know, and what is lost without them.
+
+    from bertjax import analysis
+    result = analysis.patterns("runs/tiny", ["The king is dead.", "Long live the king."])
+    result.numbers, result.arrays["shares"]
+
+A `Subject` is a model, a `Material` the texts that it is analyzed on, and a `Part` computes a `Result` of them. The
+function of each part has its name. `bertjax.analyze` writes all parts as one page.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertjax.analysis.part import Result
+
+
+def run(part: str, models, texts: Sequence[str] = (), *, corpus: str = "", labeled: Sequence[str] = (), **options):
+    """Return the result of a part.
+
+    Args:
+      part: its name.
+      models: a model, or several: names as in the command, exports in memory, or subjects.
+      texts: sentences to analyze it on.
+      corpus: a corpus to analyze it on.
+      labeled: labeled files to analyze it on, as in `--labeled`.
+      options: `examples`, the most of a corpus or a file; `trust_code` and `task`, see `bertjax.predictor`.
+
+    Raises:
+      UserError: the part is unknown, a model lacks what it needs, or a text cannot be read.
+    """
+    from bertjax.analysis import running
+
+    return running.run_part(part, models, texts, corpus=corpus, labeled=labeled, **options)
+
+
+def _function(part: str) -> "Callable[..., Result]":
+    def function(models, texts: Sequence[str] = (), **options):
+        return run(part, models, texts, **options)
+
+    function.__name__ = function.__qualname__ = part
+    function.__doc__ = f"Return the result of the part `{part}`; the arguments are those of `run` after the first."
+    return function

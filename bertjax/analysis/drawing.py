@@ -1,0 +1,211 @@
+"""Figures of one style: matrices over layers and heads, curves and bars, as vector graphics.
+
+Ink is drawn in one color, which the SVG of the page replaces by `currentColor` on a transparent background: it is
+readable on a light and on a dark page.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+# Okabe & Ito (2008): told apart by people with any color vision, on white and on black.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b09500")
+COLOR_MAP, DIVERGING = "viridis", "RdBu_r"
+# Larger matrices are drawn as one embedded picture in place of a path for each cell.
+MOST_CELLS = 4096
+_STYLE = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "axes.titlesize": 9,
+    "hatch.color": INK,
+}
+_COLUMNS = 4
+
+
+def style():
+    """Return a context in which all figures have the style of the page."""
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def panels(count: int, width: float = 2.6, height: float = 2.2, columns: int = _COLUMNS) -> "tuple[Figure, list]":
+    """Return a figure and the axes of `count` panels; sizes are those of a panel in inches."""
+    from matplotlib.figure import Figure
+
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.remove()
+    return figure, axes[:count]
+
+
+def matrices(
+    values: Mapping[str, np.ndarray],
+    unit: str,
+    low: float | None = None,
+    high: float | None = None,
+    rows: str = "layer",
+    columns: str = "head",
+    first_row: int = 1,
+    first_column: int = 1,
+    diverging: bool = False,
+) -> "Figure":
+    """Return matrices side by side with one scale of colors.
+
+    Args:
+      values: {title: matrix}, such as [L, H].
+      unit: what a cell measures, with its unit.
+      low, high: ends of the scale; the smallest and the largest value by default.
+      rows, columns: what the axes count.
+      first_row, first_column: the numbers of the first row and column.
+      diverging: whether the scale has a middle at 0.
+    """
+    with style():
+        shapes = np.array([matrix.shape for matrix in values.values()])
+        height = np.clip(0.22 * shapes[:, 0].max(), 1.4, 6.0) + 0.7
+        width = np.clip(0.22 * shapes[:, 1].max(), 1.4, 6.0) + 0.9
+        figure, axes = panels(len(values), width, height, columns=max(1, int(11 // width)))
+        finite = np.concatenate([matrix[np.isfinite(matrix)].ravel() for matrix in values.values()])
+        low = float(finite.min(initial=0.0)) if low is None else low
+        high = float(finite.max(initial=0.0)) if high is None else high
+        if diverging:
+            high = max(abs(low), abs(high))
+            low = -high
+        for panel, (title, matrix) in zip(axes, values.items()):
+            mesh = panel.pcolormesh(
+                np.ma.masked_invalid(matrix),
+                cmap=DIVERGING if diverging else COLOR_MAP,
+                vmin=low,
+                vmax=high,
+                rasterized=matrix.size > MOST_CELLS,
+            )
+            panel.invert_yaxis()
+            panel.set(title=title, xlabel=columns, ylabel=rows)
+            for axis, count, first in (
+                (panel.xaxis, matrix.shape[1], first_column),
+                (panel.yaxis, matrix.shape[0], first_row),
+            ):
+                step = max(1, -(-count // 12))
+                axis.set_ticks(np.arange(0, count, step) + 0.5, [str(first + i) for i in range(0, count, step)])
+                axis.set_tick_params(length=0)
+        bar = figure.colorbar(mesh, ax=axes, label=unit, shrink=0.9)
+        bar.outline.set_visible(False)
+        return figure
+
+
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    x: str,
+    y: str,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    log_x: bool = False,
+    markers: bool = True,
+) -> "Figure":
+    """Return curves in one panel.
+
+    Args:
+      lines: {name: (x values, y values)}.
+      x, y: labels of the axes, with units.
+      bands: {name: (lower, upper)}, intervals around the curve of the same name.
+      log_x: whether the x axis is logarithmic from 1 on, with 0 on it.
+      markers: whether points are marked.
+    """
+    with style():
+        figure, (panel,) = panels(1, 6.0, 3.4)
+        for index, (name, (xs, ys)) in enumerate(lines.items()):
+            color, shape = COLORS[index % len(COLORS)], "osD^vPX*"[index % 8] if markers else None
+            line_style = ("-", "--", ":")[index // len(COLORS) % 3]
+            panel.plot(xs, ys, color=color, marker=shape, markersize=4, linestyle=line_style, label=name)
+            if bands and name in bands:
+                panel.fill_between(xs, *bands[name], color=color, alpha=0.2, linewidth=0)
+        if log_x:
+            panel.set_xscale("symlog", linthresh=1)
+        panel.set(xlabel=x, ylabel=y)
+        panel.grid(alpha=0.25, color=INK)
+        if len(lines) > 1:
+            figure.legend(loc="outside right upper")
+        return figure
+
+
+def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str, x: str = "layer", first: int = 1) -> "Figure":
+    """Return stacked bars, one panel for each title.
+
+    Args:
+      values: {title: {part of a bar: its size in each bar}}.
+      y, x: labels of the axes.
+      first: number of the first bar.
+    """
+    with style():
+        figure, axes = panels(len(values), 2.8, 2.4)
+        for panel, (title, parts) in zip(axes, values.items()):
+            base = 0.0
+            for index, (name, sizes) in enumerate(parts.items()):
+                places = np.arange(first, first + len(sizes))
+                hatch = ("", "//", "..", "xx", "")[index % 5]
+                color = COLORS[index % len(COLORS)]
+                panel.bar(places, sizes, bottom=base, color=color, hatch=hatch, linewidth=0, label=name)
+                base = base + np.asarray(sizes)
+            panel.set(title=title, xlabel=x, ylabel=y)
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        return figure
+
+
+def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
+    """Return grouped bars: {series: {group: value}}."""
+    with style():
+        groups = list(dict.fromkeys(group for series in values.values() for group in series))
+        figure, (panel,) = panels(1, max(4.0, 0.5 * len(groups) * len(values)), 3.0)
+        width = 0.8 / len(values)
+        for index, (name, series) in enumerate(values.items()):
+            places = np.arange(len(groups)) + (index - (len(values) - 1) / 2) * width
+            heights = [series.get(group, np.nan) for group in groups]
+            panel.bar(places, heights, width, color=COLORS[index % len(COLORS)], label=name)
+        panel.set_xticks(np.arange(len(groups)), groups)
+        panel.set_ylabel(y)
+        if len(values) > 1:
+            figure.legend(loc="outside right upper")
+        return figure
+
+
+def svg_of(figure: "Figure") -> str:
+    """Return a figure as SVG without an XML header, its ink `currentColor`; the same figure gives the same text."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "bertjax"}):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :].replace(INK, "currentColor").strip()
+
+
+def pdf_of(figure: "Figure") -> bytes:
+    """Return a figure as PDF, black on white."""
+    with style():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="pdf", facecolor="white", metadata={"CreationDate": None, "Creator": None})
+    return buffer.getvalue()

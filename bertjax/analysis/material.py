@@ -1,0 +1,246 @@
+"""The texts that models are analyzed on: held-out documents of a corpus, a labeled file, or given sentences.
+
+A `Material` is independent of the models. `material.encoded(subject)` are its examples for one model.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.analysis import labeled_files
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.subject import Subject
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.examples import add_special_tokens
+from bertjax.data.formats.base import TextFormat
+from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.plan import Spec, open_or_make
+from bertjax.data.store import TokenStore
+from bertjax.errors import UserError, cut_text
+from bertjax.inference.records import records_of
+from bertjax.objectives.base import Objective
+from bertjax.training.resolve import open_store
+from bertjax.training.run.record import read_record
+from bertjax.training.run.workdir import Workdir
+
+# The longest example unless a part asks for longer ones, as Clark et al. (2019, section 2) and BERT's first stage.
+LENGTH = 128
+# The seed of the choice of examples.
+SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """Texts to analyze models on. A subclass defines `_encode`.
+
+    Attributes:
+      name: its name on the page, such as `corpus`, `glue:SST-2` or `texts`.
+      examples: the most examples.
+      length: the most tokens of an example; 0 for `LENGTH`. A model with fewer positions reads shorter examples.
+    """
+
+    name: str
+    examples: int = 500
+    length: int = 0
+
+    def encoded(self, subject: Subject) -> Encoded:
+        """Return the examples of a model, made once for the models of one tokenizer, length and task.
+
+        Raises:
+          UserError: the texts cannot be read, or a given text is longer than the model's.
+        """
+        objective = self.objective(subject)
+        key = subject.tokenizer.fingerprint, self.longest(subject), subject.encoder.segments > 1, self._key(objective)
+        if key not in self._made:
+            self._made[key] = self._encode(subject, objective)
+        return dataclasses.replace(self._made[key], objective=objective)
+
+    def longest(self, subject: Subject) -> int:
+        """Return the most tokens of an example for a model."""
+        return min(self.length or LENGTH, subject.encoder.max_positions)
+
+    def objective(self, subject: Subject) -> Objective | None:
+        """Return the objective of a model that can be scored on these texts; None if there is none."""
+        return subject.pretraining
+
+    def _key(self, objective: Objective | None) -> Any:
+        return None
+
+    @functools.cached_property
+    def _made(self) -> dict[tuple, Encoded]:
+        return {}
+
+    def _encode(self, subject: Subject, objective: Objective | None) -> Encoded:
+        raise TypeError(f"{type(self).__name__} has no _encode()")
+
+    def _chosen(self, count: int, group: int = 1) -> np.ndarray:
+        """Return the indices of at most `examples` of `count` examples, drawn at random, ascending; int64."""
+        groups = np.random.default_rng(SEED).permutation(count // group)[: max(1, self.examples // group)]
+        return (np.sort(groups)[:, None] * group + np.arange(group)).ravel()
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus(Material):
+    """Held-out documents of a corpus: pairs of adjacent segments `[CLS] A [SEP] B [SEP]`, as Clark et al. (2019) read.
+
+    A model without segments reads `[CLS] text [SEP]`. The token store is that of the run, or is made.
+
+    Attributes:
+      corpus: a corpus as in `data.corpus`; empty for that of the run.
+    """
+
+    corpus: str = ""
+
+    def _encode(self, subject, objective):
+        longest = self.longest(subject)
+        examples = open_or_make(self._store(subject), Spec("heldout", _text_format(subject), longest, SEED)).examples
+        chosen = self._chosen(len(examples))
+        ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
+        return Encoded(ragged, [], np.arange(len(chosen)), objective, subject.vocabulary, longest)
+
+    def _store(self, subject: Subject) -> TokenStore:
+        """Return the store of the corpus in the tokens of the model: that of the run itself, or one that is made."""
+        saved = subject.saved
+        if saved is None:
+            raise UserError(f"{subject.label} is in memory, and a corpus needs a model in a folder; give texts instead")
+        data = saved.config.data
+        if not self.corpus and not saved.is_export and not subject.finetuned:
+            return open_store(data, read_record(Workdir.at(saved.folder)))
+        if self.corpus:
+            data = dataclasses.replace(data, corpus=self.corpus, sources={}, heldout="", share=1.0)
+        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
+        return open_store(dataclasses.replace(data, tokenizer=tokenizer), None)
+
+
+def _text_format(subject: Subject) -> TextFormat:
+    if subject.encoder.segments < 2:
+        return FullSentences()
+    return SegmentPairs(random_next=0.0, short_seq_prob=0.0, fewest=2, trim="outer_ends")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labeled(Material):
+    """The records of a labeled file. Texts that are too long are cut.
+
+    Attributes:
+      format: how the file is read, with the file as its `heldout`; None for the format of each fine-tuned model.
+      path: the file; empty for the development set of each fine-tuned model.
+    """
+
+    format: LabeledFormat | None = None
+    path: str = ""
+
+    def format_of(self, subject: Subject) -> LabeledFormat:
+        """Return how the file is read for a model.
+
+        Raises:
+          UserError: nothing shows which columns the file has.
+        """
+        if self.format:
+            return self.format
+        if subject.finetuned:
+            own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
+            return dataclasses.replace(own, heldout=self.path or own.heldout)
+        return labeled_files.format_of(self.path)
+
+    def records(self, subject: Subject) -> list[Record]:
+        """Return all records of the file.
+
+        Raises:
+          UserError: the file cannot be read, or is of another kind.
+        """
+        format = self.format_of(subject)
+        key = repr(format)  # formats hold dicts, which have no hash
+        if key not in self._read:
+            self._read[key] = format.read(format.heldout)
+        return self._read[key]
+
+    @functools.cached_property
+    def _read(self) -> dict[str, list[Record]]:
+        return {}
+
+    def objective(self, subject):
+        """Return the fine-tuned objective of a model if it was trained on the same columns and classes."""
+        if not subject.finetuned:
+            return None
+        objective, format = subject.finetuned.objective, self.format_of(subject)
+        if type(format) is not type(subject.finetuned.examples) or format.inputs != subject.finetuned.examples.inputs:
+            return None
+        return objective if set(self.classes(subject)) <= set(objective.classes) or not objective.classes else None
+
+    def classes(self, subject: Subject) -> tuple[str, ...]:
+        """Return the names of the labels of the file, sorted; empty if labels are numbers."""
+        return labeled_files.classes_of(self.format_of(subject), self.records(subject))
+
+    def _key(self, objective):
+        return objective and objective.classes
+
+    def _encode(self, subject, objective):
+        format, records = self.format_of(subject), self.records(subject)
+        classes = objective.classes if objective else self.classes(subject)
+        examples = format.encode(records, subject.tokenizer, self.longest(subject), classes)
+        chosen = self._chosen(len(examples), examples.group)
+        ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
+        return Encoded(
+            ragged,
+            records,
+            examples.record_of[chosen],
+            objective,
+            subject.vocabulary,
+            self.longest(subject),
+            examples.notes,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts(Material):
+    """Given sentences, one example `[CLS] text [SEP]` each.
+
+    Attributes:
+      texts: the sentences.
+    """
+
+    texts: tuple[str, ...] = ()
+
+    def longest(self, subject):
+        return min(self.length or subject.encoder.max_positions, subject.encoder.max_positions)
+
+    def _encode(self, subject, objective):
+        records = records_of(self.texts[: self.examples])
+        encoded = subject.tokenizer.encode([record["text"] for record in records])
+        longest = self.longest(subject)
+        for record, ids in zip(records, encoded, strict=True):
+            if len(ids) + 2 > longest:
+                raise UserError(
+                    f"the text {cut_text(record['text'], 40)!r} has {len(ids) + 2} tokens and {subject.label} reads "
+                    f"{longest}; shorten it"
+                )
+        ragged = add_special_tokens(encoded, None, subject.vocabulary, labels={})
+        return Encoded(ragged, records, np.arange(len(records)), objective, subject.vocabulary, longest)
+
+
+def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:
+    """Return given sentences as a material.
+
+    Raises:
+      UserError: a text is blank or not a string, or there is none.
+    """
+    if not len(texts):
+        raise UserError("there is no text to analyze; give at least one sentence")
+    records_of(texts)
+    return Texts(name, examples=len(texts), texts=tuple(texts))
+
+
+def labeled(spec: str, examples: int) -> Labeled:
+    """Return the material of a value of `--labeled`, see `bertjax.analysis.labeled_files`.
+
+    Raises:
+      UserError: the task is unknown, or the file does not exist.
+    """
+    name, path, format = labeled_files.find(spec)
+    return Labeled(name, examples, format=format, path=path)

@@ -1,0 +1,79 @@
+"""The contract of a part of the analysis: what it needs, what it computes, and what it shows."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bertjax.analysis.material import Material
+from bertjax.analysis.page.page import Maps, Table, TokenRow
+from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure of the page; the files `figures/<part>-<name>.svg` and `.pdf`.
+
+    Attributes:
+      name: lower-case letters, digits and hyphens, unique in its part.
+      caption: one paragraph: what is drawn, how to read it, the paper, the number that matters.
+      alternative: what the figure shows, for people who do not see it.
+      draw: makes the drawing, with the helpers of `bertjax.analysis.drawing`.
+    """
+
+    name: str
+    caption: str
+    alternative: str
+    draw: "Callable[[], Drawing]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a part has computed.
+
+    Attributes:
+      numbers: plain JSON values, for `analysis.json`; {model: {material: ...}} where both matter.
+      arrays: arrays by name, for `analysis.npz`; axes are named in the guide.
+      figures: the figures, in the order of the page.
+      text: one paragraph or more, divided by blank lines: what was measured, and the main result.
+      tables: tables and rows of data that follow the figures (`bertjax.analysis.page.page`).
+      maps: maps for the viewer of the page.
+      files: {name: content} of further files in the folder of the report.
+    """
+
+    numbers: dict[str, Any]
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    figures: Sequence[Figure] = ()
+    text: str = ""
+    tables: Sequence[Table | TokenRow] = ()
+    maps: Sequence[Maps] = ()
+    files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+class Part:
+    """One part of the analysis. It does nothing but compute: it neither prints nor writes.
+
+    Attributes:
+      name: its name in `--parts`.
+      title: its heading on the page.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        """Return what a model or the materials lack, as the end of `patterns: ...`; empty if nothing is missing."""
+        return ""
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        """Return the result for models that lack nothing.
+
+        Raises:
+          UserError: a text does not suit a model.
+        """
+        raise TypeError(f"{type(self).__name__} has no run()")

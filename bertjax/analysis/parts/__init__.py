@@ -1,0 +1,32 @@
+"""The parts of the analysis, one file each, in the order of the page."""
+
+import importlib
+from collections.abc import Sequence
+
+from bertjax.analysis.part import Part
+from bertjax.errors import UserError
+
+PARTS: dict[str, str] = {}
+
+
+def part_of(name: str) -> Part:
+    """Return a part by its name; only its module is imported.
+
+    Raises:
+      UserError: there is no such part.
+    """
+    if name not in PARTS:
+        raise UserError(f"part {name!r} is unknown; choose among {', '.join(PARTS)}")
+    module, _, attribute = PARTS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)()
+
+
+def parts_of(names: Sequence[str]) -> list[Part]:
+    """Return parts in the order of the page, each once; all of them if no name is given.
+
+    Raises:
+      UserError: there is no such part.
+    """
+    for name in names:
+        part_of(name)
+    return [part_of(name) for name in PARTS if name in names or not names]

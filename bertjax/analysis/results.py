@@ -1,0 +1,116 @@
+"""The folder of an analysis: `analysis.json`, `analysis.npz`, `figures/`, `report.html`. It is never half written."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax import storage
+from bertjax.analysis import drawing
+from bertjax.analysis.material import Material
+from bertjax.analysis.page.page import Drawing, Section, page
+from bertjax.analysis.running import Outcome
+from bertjax.analysis.subject import Subject, described
+from bertjax.errors import UserError
+
+NUMBERS, ARRAYS, PAGE, FIGURES = "analysis.json", "analysis.npz", "report.html", "figures"
+FORMAT_VERSION = 1
+
+
+def check_folder(out: Path) -> None:
+    """Raise UserError if a folder holds something other than an analysis, or cannot be replaced."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NUMBERS).exists())):
+        raise UserError(f"--out={out} exists and is not the folder of an analysis; name another folder")
+
+
+def write(
+    out: Path,
+    outcomes: Sequence[Outcome],
+    subjects: Sequence[Subject],
+    materials: Sequence[Material],
+    before: Sequence[Section] = (),
+) -> None:
+    """Write the folder of an analysis; it replaces an older one when all of it is written.
+
+    Args:
+      out: the folder.
+      outcomes: what became of the parts, in the order of the page.
+      subjects: the models.
+      materials: the texts.
+      before: sections of the page before the parts, such as those of a training.
+
+    Raises:
+      StorageError: the folder cannot be written; an older one is unchanged.
+    """
+    draft = out.with_name(f".{out.name}.{os.getpid()}.new")
+    with storage.storage_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        with storage.whole_folder(draft) as folder:
+            _fill(folder, outcomes, subjects, materials, before)
+        older = out.with_name(f".{out.name}.{os.getpid()}.old")
+        if out.exists():
+            os.rename(out, older)
+        os.rename(draft, out)
+        shutil.rmtree(older, ignore_errors=True)
+
+
+def _fill(folder, outcomes, subjects, materials, before) -> None:
+    numbers: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "models": [described(subject) for subject in subjects],
+        "materials": [{"name": material.name, "most_examples": material.examples} for material in materials],
+        "parts": {outcome.part.name: outcome.result.numbers for outcome in outcomes if outcome.result},
+        "skipped": {outcome.part.name: outcome.missing for outcome in outcomes if outcome.missing},
+    }
+    arrays, sections = {}, list(before)
+    (folder / FIGURES).mkdir()
+    for outcome in outcomes:
+        name, result = outcome.part.name, outcome.result
+        if result is None:
+            sections.append(Section(name, outcome.part.title, skipped=" ".join(_left_out(outcome))))
+            continue
+        arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
+        drawn = []
+        for figure in result.figures:
+            unique = f"{name}-{figure.name}"
+            drawing_ = figure.draw()
+            svg = drawing.svg_of(drawing_)
+            (folder / FIGURES / f"{unique}.svg").write_text(svg.replace("currentColor", "#000000"), encoding="utf-8")
+            (folder / FIGURES / f"{unique}.pdf").write_bytes(drawing.pdf_of(drawing_))
+            drawn.append(Drawing(unique, svg, figure.caption, figure.alternative))
+        paragraphs = (*filter(None, result.text.split("\n\n")), *_left_out(outcome))
+        blocks = (*drawn, *result.tables)
+        sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
+        for file, content in result.files.items():
+            (folder / file).write_bytes(content)
+    (folder / NUMBERS).write_text(json.dumps(plain(numbers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    np.savez_compressed(folder / ARRAYS, **arrays)
+    models = ", ".join(subject.label for subject in subjects)
+    title = f"Analysis of {models}" if len(subjects) <= 3 else f"Analysis of {len(subjects)} models"
+    lead = f"Models: {models}. Texts: {', '.join(material.name for material in materials)}."
+    (folder / PAGE).write_text(page(title, sections, lead), encoding="utf-8")
+
+
+def _left_out(outcome: Outcome) -> list[str]:
+    """Return a sentence for each model that a part could not serve."""
+    return [f"{label} is left out: it {reason}." for label, reason in outcome.missing.items()]
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON: numpy numbers as Python's, arrays as lists, numbers that are not finite as None."""
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,138 @@
+"""Run parts of the analysis on models and materials, and collect why others were skipped."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+
+from bertjax.analysis.material import Corpus, Labeled, Material, labeled, texts_material
+from bertjax.analysis.part import Part, Result
+from bertjax.analysis.parts import part_of
+from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.subject import Subject, open_subjects
+from bertjax.errors import UserError
+from bertjax.export import Export
+
+EXAMPLES = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+      part: the part.
+      result: its result; None if it was skipped.
+      missing: {model: why it was left out}.
+    """
+
+    part: Part
+    result: Result | None
+    missing: dict[str, str]
+
+
+def run_parts(
+    parts: Sequence[Part],
+    subjects: Sequence[Subject],
+    materials: Sequence[Material],
+    progress: Progress = hide,
+    on_part: Callable[[Part], object] = lambda part: None,
+) -> list[Outcome]:
+    """Return the outcome of each part. A model that lacks what a part needs is left out of this part.
+
+    Args:
+      parts: the parts, in the order of the page.
+      subjects: the models.
+      materials: the texts.
+      progress: makes progress bars.
+      on_part: called before each part that is run.
+
+    Raises:
+      UserError: a text does not suit a model.
+    """
+    outcomes = []
+    for part in parts:
+        missing = {subject.label: part.missing(subject, materials) for subject in subjects}
+        served = [subject for subject in subjects if not missing[subject.label]]
+        if served:
+            on_part(part)
+        result = part.run(served, materials, progress) if served else None
+        outcomes.append(Outcome(part, result, {label: reason for label, reason in missing.items() if reason}))
+    return outcomes
+
+
+def check_served(parts: Sequence[Part], subjects: Sequence[Subject], materials: Sequence[Material]) -> None:
+    """Raise UserError if a part can serve none of the models."""
+    for part in parts:
+        reasons = [part.missing(subject, materials) for subject in subjects]
+        if all(reasons):
+            raise UserError(f"--parts={part.name}: {subjects[0].label} {reasons[0]}")
+
+
+def materials_of(
+    subjects: Sequence[Subject],
+    *,
+    corpus: str = "",
+    labels: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    examples: int = 0,
+) -> list[Material]:
+    """Return the materials that a user names; by default the corpus of the first model, or its development set.
+
+    Raises:
+      UserError: a labeled file does not exist, or a text is blank.
+    """
+    examples = examples or EXAMPLES
+    materials: list[Material] = (
+        [Corpus("corpus" if len(corpus) > 40 else corpus, examples, corpus=corpus)] if corpus else []
+    )
+    materials += [labeled(spec, examples) for spec in labels]
+    if len(texts):
+        materials.append(texts_material(texts))
+    if not materials:
+        first = subjects[0]
+        own = Labeled(f"{next(iter(first.export.settings['tasks']))} dev", examples) if first.finetuned else None
+        materials.append(own or Corpus("corpus", examples))
+    names = [material.name for material in materials]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two materials are called {repeated[0]}; name each file once")
+    return materials
+
+
+def run_part(
+    name: str,
+    models: str | os.PathLike | Export | Subject | Sequence,
+    texts: Sequence[str] = (),
+    *,
+    corpus: str = "",
+    labeled: Sequence[str] = (),
+    examples: int = 0,
+    trust_code: bool = False,
+    task: str = "",
+) -> Result:
+    """Return the result of a part; see `bertjax.analysis.run`."""
+    part = part_of(name)
+    subjects = _subjects(models, trust_code, task)
+    if isinstance(texts, str):
+        raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
+    materials = materials_of(subjects, corpus=corpus, labels=labeled, texts=texts, examples=examples)
+    for subject in subjects:
+        if reason := part.missing(subject, materials):
+            raise UserError(f"{name}: {subject.label} {reason}")
+    return part.run(subjects, materials)
+
+
+def _subjects(models, trust_code: bool, task: str) -> list[Subject]:
+    if isinstance(models, (str, os.PathLike, Subject, Export)):
+        models = [models]
+    subjects: list[Subject] = []
+    for number, model in enumerate(models, 1):
+        if isinstance(model, Subject):
+            subjects.append(model)
+        elif isinstance(model, Export):
+            subjects.append(Subject(f"model {number}" if len(models) > 1 else "model", model))
+        else:
+            subjects += open_subjects([model], trust_code, task)
+    labels = [subject.label for subject in subjects]
+    if repeated := [label for label in labels if labels.count(label) > 1]:
+        raise UserError(f"two models are called {repeated[0]}; give subjects with labels of their own")
+    return subjects

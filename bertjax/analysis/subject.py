@@ -1,0 +1,183 @@
+"""The models that are analyzed, side by side."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.config import Task, from_dict
+from bertjax.data.examples import Vocabulary
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.export import Export
+from bertjax.inference.finetuned import has_predictions
+from bertjax.inference.likelihood import is_causal
+from bertjax.inference.masked import masked_lm
+from bertjax.models import taps
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.opening import SavedModel, split_name
+
+ALL_CHECKPOINTS = "*"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """A model that is analyzed: float32, plain attention, no dropout.
+
+    Attributes:
+      label: the name of the model on the page; no two subjects of an analysis share one.
+      export: all that is stored of the model.
+      saved: the folder that it is from; None for a model in memory.
+      step: the step of the checkpoint; None if the model is not one of several checkpoints of a run.
+    """
+
+    label: str
+    export: Export
+    saved: SavedModel | None = None
+    step: int | None = None
+
+    @functools.cached_property
+    def encoder(self) -> EncoderConfig:
+        """The architecture, executed by the plain attention in float32."""
+        return dataclasses.replace(self.export.encoder, execution=Execution())
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.export.tokenizer
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary.of(self.tokenizer)
+
+    @functools.cached_property
+    def params(self) -> dict:
+        """The parameters, a copy on each local device."""
+        replicated = jax.sharding.NamedSharding(local_mesh(), jax.sharding.PartitionSpec())
+        return jax.device_put(self.export.params, replicated)
+
+    @functools.cached_property
+    def finetuned(self) -> Task | None:
+        """The task that the model was fine-tuned on, with its labeled format; None for a pretrained model."""
+        if not has_predictions(self.export):
+            return None
+        return from_dict(self.export.settings).task
+
+    @functools.cached_property
+    def pretraining(self) -> Objective | None:
+        """The masked-LM objective, or the causal one, if the model has such a head."""
+        if self.finetuned:
+            return None
+        return masked_lm(self.export) or (CausalLM() if is_causal(self.export) else None)
+
+    @property
+    def objective(self) -> Objective | None:
+        """The fine-tuned objective, else the masked-LM or causal one; None for a model without heads."""
+        return self.finetuned.objective if self.finetuned else self.pretraining
+
+    def captured(self, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
+        """Device: return the values of all layers by name, see `captured`."""
+        return captured(self.encoder, params, batch, names)
+
+
+def captured(encoder: EncoderConfig, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
+    """Device: return what the layers of an encoder compute, {name: [L, ...]}; the names are those of the taps.
+
+    Args:
+      encoder: the architecture.
+      params: parameters with the root `encoder`.
+      batch: the core batch.
+      names: names among `bertjax.models.taps.NAMES`.
+    """
+    inputs = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
+    variables = {"params": params["encoder"], taps.CAPTURED: dict.fromkeys(names)}
+    _, state = Encoder(encoder).apply(variables, *(batch[name] for name in inputs), mutable=[taps.CAPTURED])
+    return state[taps.CAPTURED]
+
+
+@functools.cache
+def local_mesh() -> jax.sharding.Mesh:
+    """Return the mesh of all local devices, whose only axis shards the rows of a batch."""
+    return jax.sharding.Mesh(np.array(jax.local_devices()), ("rows",))
+
+
+def open_subjects(names: Sequence[str], trust_code: bool = False, task: str = "") -> list[Subject]:
+    """Open models: export folders, `RUN`, `RUN@STEP`, or `RUN@*` for all kept checkpoints of a run.
+
+    Args:
+      names: the models as the user names them.
+      trust_code: whether modules that a model names as `module:Class` are imported, which runs their code.
+      task: the task to analyze, for models that were fine-tuned on several.
+
+    Raises:
+      UserError: a model does not exist, is damaged, or has several tasks and none is named.
+    """
+    names = [name for pattern in names for name in expand(pattern)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"{repeated[0]} is named twice; name each model once")
+    subjects = []
+    for name, label in zip(names, labels_of(names), strict=True):
+        saved = SavedModel(name, trust_code, task)
+        step = int(saved.step) if saved.step else None
+        subject = Subject(label, saved.export, saved, step)
+        if isinstance(subject.finetuned, Task) and len(tasks := saved.settings["tasks"]) > 1:
+            raise UserError(f"{name} was fine-tuned on {', '.join(tasks)}; choose one of them with --task")
+        subjects.append(subject)
+    return subjects
+
+
+def expand(name: str) -> list[str]:
+    """Return the names of all kept checkpoints for `RUN@*`, else the name.
+
+    Raises:
+      UserError: the run does not exist or has no checkpoints.
+    """
+    path, step = split_name(name)
+    if step != ALL_CHECKPOINTS:
+        return [os.fspath(name)]
+    from bertjax.training.run.checkpoint import Checkpoints
+    from bertjax.training.run.workdir import Workdir
+
+    if not Path(path).is_dir():
+        raise UserError(f"{path!r} does not exist; name the workdir of a run")
+    workdir = Workdir.at(path)
+    steps = Checkpoints(workdir.checkpoints).refreshed_steps() if workdir.checkpoints.exists() else []
+    if not steps:
+        raise UserError(f"{name}: {path} has no checkpoints; name a run that has saved some, or an export")
+    return [f"{path}@{step}" for step in steps]
+
+
+def labels_of(names: Sequence[str]) -> list[str]:
+    """Return short names that differ: the last parts of the paths, or the names if those are equal.
+
+    The export folder of a run has the name of the run.
+    """
+    short = []
+    for name in names:
+        path, step = split_name(name)
+        parts = Path(path).absolute().parts
+        stem = parts[-2] if parts[-1] == "export" and len(parts) > 2 else parts[-1]
+        short.append(f"{stem}@{step}" if step else stem)
+    return short if len(set(short)) == len(short) else list(map(str, names))
+
+
+def described(subject: Subject) -> Mapping[str, Any]:
+    """Return what the page and `analysis.json` report of a model, as plain values."""
+    encoder = subject.encoder
+    return {
+        "label": subject.label,
+        "step": subject.step,
+        "layers": encoder.layers,
+        "heads": encoder.heads,
+        "width": encoder.width,
+        "max_positions": encoder.max_positions,
+        "vocabulary": subject.tokenizer.vocab_size,
+        "objective": type(subject.objective).__name__ if subject.objective else None,
+    }

@@ -1,0 +1,151 @@
+"""python -m bertjax.analyze: look inside models, and write what is found as one page."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertjax import cli
+from bertjax.analysis import results, running
+from bertjax.analysis.parts import PARTS, parts_of
+from bertjax.analysis.reduce import show
+from bertjax.analysis.running import Outcome
+from bertjax.analysis.subject import open_subjects
+from bertjax.errors import UserError
+from bertjax.hardware import platform
+from bertjax.inference.records import read_file
+
+
+def run(
+    models: Sequence[str],
+    *,
+    corpus: str = "",
+    labeled: Sequence[str] = (),
+    texts: Sequence[str] = (),
+    parts: Sequence[str] = (),
+    examples: int = 0,
+    out: Path = Path("report"),
+    trust_code: bool = False,
+    task: str = "",
+) -> list[Outcome]:
+    """Analyze models and write the folder `out`, which is replaced when all of it is written.
+
+    Args:
+      models: export folders, `RUN`, `RUN@STEP`, or `RUN@*` for all kept checkpoints.
+      corpus: a corpus as in `data.corpus`; by default that of the first model.
+      labeled: labeled files, see `bertjax.analysis.labeled_files`.
+      texts: sentences.
+      parts: names of parts; all that the models can serve if empty.
+      examples: the most examples of the corpus and of each labeled file; 0 for 500.
+      out: the folder.
+      trust_code: whether modules that a model names as `module:Class` are imported.
+      task: the task to analyze, for models that were fine-tuned on several.
+
+    Returns:
+      What became of each part.
+
+    Raises:
+      UserError: bad input, or a named part that none of the models can serve. Nothing is written then.
+    """
+    chosen = parts_of(parts)
+    results.check_folder(out)
+    subjects = open_subjects(models, trust_code, task)
+    materials = running.materials_of(subjects, corpus=corpus, labels=labeled, texts=texts, examples=examples)
+    if parts:
+        running.check_served(chosen, subjects, materials)
+
+    def on_part(part):
+        print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)})", file=sys.stderr, flush=True)
+
+    outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
+    results.write(out, outcomes, subjects, materials)
+    return outcomes
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.analyze",
+        description="Look inside models: what heads attend to, what layers know, what is lost without a head.\n"
+        "Several models stand beside each other on one page.",
+        epilog="examples:\n"
+        "  a run, on its own held-out text:   python -m bertjax.analyze runs/tiny\n"
+        "  before and after fine-tuning:      python -m bertjax.analyze my/bert runs/sst2 --labeled=glue:SST-2\n"
+        "  all checkpoints of a run:          python -m bertjax.analyze 'runs/tiny@*' --parts=patterns\n"
+        '  a sentence of your own:            python -m bertjax.analyze runs/tiny --texts="Where is the king?"\n',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="an export folder, a workdir, WORKDIR@STEP, or 'WORKDIR@*'"
+    )
+    parser.add_argument("--corpus", default="", help="corpus to analyze on (default: that of the first model)")
+    parser.add_argument(
+        "--labeled",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a labeled file, or glue:TASK for glue/TASK/dev.tsv (glue:FOLDER/TASK elsewhere). May be repeated",
+    )
+    parser.add_argument(
+        "--texts",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a sentence, or a file with one in each line. May be repeated",
+    )
+    parser.add_argument("--parts", default="", metavar="A,B", help=f"parts among {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "--examples", type=int, default=0, metavar="N", help="most examples of a corpus or a file (default: 500)"
+    )
+    parser.add_argument("--out", default="report", metavar="DIR", help="folder to write (default: report)")
+    parser.add_argument("--task", default="", metavar="NAME", help="the task of models that were fine-tuned on several")
+    cli.add_trust_flag(parser)
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    if args.examples < 0:
+        raise UserError(f"--examples={args.examples} must be at least 1")
+    platform.configure_logging()
+    platform.configure(args.platform)
+    out = Path(args.out).expanduser()
+    parts = [name.strip() for name in args.parts.split(",") if name.strip()]
+    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines
+        outcomes = run(
+            args.models,
+            corpus=args.corpus,
+            labeled=args.labeled,
+            texts=_texts(args.texts),
+            parts=parts,
+            examples=args.examples,
+            out=out,
+            trust_code=args.trust_code,
+            task=args.task,
+        )
+    for outcome in outcomes:
+        for label, reason in outcome.missing.items():
+            print(f"{outcome.part.name} without {label}: it {reason}")
+    print(f"page:    {out / results.PAGE}")
+    print(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
+    print(f"figures: {out / results.FIGURES}{'/'}")
+    print(f"open it: {_opener()} {out / results.PAGE}")
+    return 0
+
+
+def _texts(values: Sequence[str]) -> list[str]:
+    """Return the sentences of all values; a value that names a file stands for its lines."""
+    texts = []
+    for value in values:
+        if value and len(value) < 4096 and Path(value).expanduser().is_file():
+            texts += [record["text"] for record in read_file(value, ("text",))]
+        else:
+            texts.append(value)
+    return texts
+
+
+def _opener() -> str:
+    return "open" if sys.platform == "darwin" else "xdg-open"
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))

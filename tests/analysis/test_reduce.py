@@ -1,0 +1,44 @@
+"""Sums over all examples: those of a loop over single examples, in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.analysis.reduce import reduce
+from bertjax.analysis.subject import captured, expand, labels_of
+from bertjax.errors import UserError
+
+
+def test_a_mean_over_examples_of_any_length(pretrained, texts):
+    def function(params, batch):
+        real_BT = batch["examples_BT"] > 0
+        hidden = captured(pretrained.encoder, params, batch, ["hidden"])["hidden"][-1]
+        total = jnp.sum(jnp.where(real_BT[..., None], hidden, 0.0), axis=(0, 1))
+        return {"mean": (total, real_BT.sum()), "none": (jnp.zeros(2), jnp.zeros(2))}
+
+    result = reduce(pretrained, texts, function)
+    encoded, total, count = texts.encoded(pretrained), np.zeros(32), 0
+    for index in range(len(encoded)):
+        batch = encoded.batch(np.array([[index]]), int(encoded.ragged.lengths[index]))
+        hidden = captured(pretrained.encoder, pretrained.params, batch, ["hidden"])["hidden"][-1, 0]
+        total += np.asarray(hidden, np.float64).sum(axis=0)
+        count += len(hidden)
+    np.testing.assert_allclose(result["mean"], total / count, atol=1e-5)
+    assert np.isnan(result["none"]).all() and result["mean"].dtype == np.float64
+
+
+def test_labels_of_models_differ():
+    assert labels_of(["runs/tiny/export", "runs/other@30"]) == ["tiny", "other@30"]
+    assert labels_of(["a/x", "b/x"]) == ["a/x", "b/x"]
+
+
+def test_all_checkpoints_of_a_run(undisturbed, tmp_path):
+    names = expand(f"{undisturbed}@*")
+    steps = [int(name.rpartition("@")[2]) for name in names]
+    assert len(steps) > 1 and steps == sorted(steps) and all(name.startswith(f"{undisturbed}@") for name in names)
+    assert expand(str(undisturbed)) == [str(undisturbed)]
+    with pytest.raises(UserError, match="has no checkpoints"):
+        (tmp_path / "config.json").write_text("{}")
+        expand(f"{tmp_path}@*")
+    with pytest.raises(UserError, match="does not exist"):
+        expand(f"{tmp_path}/none@*")
