@@ -37,7 +37,7 @@ def test_tables_a_picture_and_what_to_do_next(here, capsys):
     assert rows["optimizer.learning_rate"] == ["0.0001", "0.001", "0.0001"]
     assert rows["seed"] == ["0", "0", "0, 1, 2"]
     assert not [name for name in rows if name.startswith(("model.", "stages.", "runtime.", "optimizer.w"))]
-    assert rows["held out: mlm_loss"] == ["4.2500", "5.5000", "4.0000 ± 1.0000"]
+    assert rows["held out: mlm_loss"] == ["4.2500", "5.5000", "4.0000 ± 1.0000 [3.0000, 5.0000]"]
     assert rows["baseline: unigram_loss"] == ["6.5000", "-", "6.5000"], "the same for all seeds"
     assert rows["finished"] == ["yes", "no, of 20 steps", "3 of 3 seeds"]
     assert rows["steps"] == ["20", "10", "20"] and rows["seconds"] == ["50.0", "20.0", "50.0"]
@@ -67,6 +67,7 @@ def test_json_has_all_differences_and_numbers(here, capsys):
         "values": [3.0, 4.0, 5.0],
         "mean": 4.0,
         "deviation": 1.0,
+        "interval": [3.0, 5.0],
     }
     assert printed["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
     assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()

@@ -24,6 +24,7 @@ ALLOWED = {
     "typed": "errors",
     "cli": "errors storage",
     "mesh": "",
+    "resampling": "",
     "data": "errors storage locks untrusted registry",  # knows no model
     "models": "errors",  # knows no data
     "hardware": "errors models",
@@ -51,9 +52,9 @@ ALLOWED = {
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",
-    "comparison": "errors config training training.run",
-    "analysis": "errors storage registry typed data models hardware export objectives config opening training.config "
-    "training.run training.parallel training inference interop comparison analysis.page",
+    "comparison": "errors resampling config training training.run",
+    "analysis": "errors storage resampling registry typed data models hardware export objectives config opening "
+    "training.config training.run training.parallel training inference interop comparison analysis.page",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",

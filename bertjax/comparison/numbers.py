@@ -3,6 +3,9 @@
 import dataclasses
 import statistics
 
+import numpy as np
+
+from bertjax import resampling
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.seeds import deviation
@@ -26,6 +29,17 @@ class Spread:
     def deviation(self) -> float:
         """Standard deviation of a sample; 0 for a single value."""
         return deviation(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95% interval of the mean by resampling the seeds; None for a single value.
+
+        Runs do not store the scores of their held-out examples, so it does not cover the choice of examples.
+        """
+        if len(self.values) < 2:
+            return None
+        _, low, high = resampling.estimate(np.array(self.values)[:, None])
+        return float(low), float(high)
 
 
 @dataclasses.dataclass(frozen=True)

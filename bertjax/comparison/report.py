@@ -29,9 +29,9 @@ def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequenc
 
     Returns:
       {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value}}},
-      `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`}}}}}. A value is None if the entry lacks the
-      setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of `Differences` and
-      `Numbers`.
+      `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`, `interval`}}}}}. A value is None if the entry
+      lacks the setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of
+      `Differences` and `Numbers`.
     """
     names = [entry.name for entry in entries]
     return {
@@ -83,7 +83,8 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _spread_dict(spread: Spread) -> dict[str, Any]:
-    return {"values": list(spread.values), "mean": spread.mean, "deviation": spread.deviation}
+    parts = {"values": list(spread.values), "mean": spread.mean, "deviation": spread.deviation}
+    return parts | {"interval": list(spread.interval or ()) or None}
 
 
 def _table(title: str, entries: Sequence[Entry]) -> Table:
@@ -103,7 +104,7 @@ def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int
 
 
 def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Table:
-    table = _table("numbers; over seeds mean ± deviation", entries)
+    table = _table("numbers; over seeds mean ± deviation [95% interval of the mean]", entries)
 
     def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
         cells = [_cell(find(values), pattern, len(entry.runs)) for values, entry in zip(numbers, entries)]
@@ -125,6 +126,8 @@ def _cell(spread: Spread | None, pattern: str, runs: int) -> str:
     text = pattern.format(spread.mean)
     if len(set(spread.values)) > 1:
         text += f" ± {pattern.format(spread.deviation)}"
+        if pattern == _METRIC:
+            text += " [{}, {}]".format(*map(pattern.format, spread.interval))
     return text if len(spread.values) == runs else f"{text} ({len(spread.values)} of {runs})"
 
 

@@ -26,7 +26,9 @@ def test_numbers_over_seeds(entries):
     loss = numbers.heldout["mlm_loss"]
     assert loss.values == (3.0, 5.0, 5.5), "of the seed that is under way its last evaluation"
     assert loss.mean == pytest.approx(4.5) and loss.deviation == pytest.approx(1.75**0.5)
+    assert loss.interval == pytest.approx((3.0, 5.5)), "1 of 27 resamples draws the lowest seed only"
     assert numbers.baselines["unigram_loss"].values == (7.0, 7.0)
+    assert numbers.baselines["unigram_loss"].interval == (7.0, 7.0)
     assert numbers.spent["evaluated_at"].values == (20, 20, 10)
     assert numbers.spent["steps"].values == (20, 20, 12)
     assert numbers.spent["tokens"].values == (2000.0, 2000.0, 1200.0)
@@ -45,7 +47,7 @@ def test_a_run_that_was_never_evaluated(entries):
         "seconds": (8.0,),
         "tokens_per_second": (50.0,),
     }
-    assert numbers.spent["steps"].deviation == 0.0
+    assert numbers.spent["steps"].deviation == 0.0 and numbers.spent["steps"].interval is None
 
 
 def test_finished_runs(entries):
