@@ -14,6 +14,7 @@ DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT = ("bidirectional", "left_to_right")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
+FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
 
 # Name for checkpoint policies of the weights that `Execution.gather_layer` gathered.
 GATHERED = "gathered"
@@ -61,6 +62,8 @@ class EncoderConfig:
       layers: L, the depth; layers that share parameters count separately.
       width: D.
       heads: H; the width of a head is D / H.
+      fixed_heads: patterns of `bertjax.models.fixed` for the first heads of every layer, which then have no queries and
+        keys (Raganato et al., 2020, arXiv 2002.10260); the other heads are learned.
       feedforward: F, width of the hidden layer of the feed-forward part.
       activation: nonlinearity of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh
         (Hendrycks & Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv
@@ -106,6 +109,7 @@ class EncoderConfig:
     layers: int = 12
     width: int = 768
     heads: int = 12
+    fixed_heads: tuple[str, ...] = ()
     feedforward: int = 3072
     activation: str = "gelu"
     norm: str = "post"
@@ -159,6 +163,8 @@ class EncoderConfig:
         if self.width % self.heads:
             raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
         self._check_positions()
+        if self.fixed_heads:
+            self._check_fixed_heads()
         if self.layers % self.sharing_groups:
             raise UserError(
                 f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
@@ -208,11 +214,31 @@ class EncoderConfig:
                 "layers need a window above 0 and a global_every above 1"
             )
 
+    def _check_fixed_heads(self) -> None:
+        if unknown := [pattern for pattern in self.fixed_heads if pattern not in FIXED_PATTERNS]:
+            raise UserError(f"model.fixed_heads has {unknown[0]!r}; choose from {', '.join(FIXED_PATTERNS)}")
+        if len(self.fixed_heads) >= self.heads:
+            raise UserError(
+                f"model.fixed_heads has {len(self.fixed_heads)} patterns, and model.heads={self.heads} leaves no "
+                f"learned head; set model.heads={len(self.fixed_heads) + 1} or more, or name fewer patterns"
+            )
+        for field, needed in (("positions", ("learned", "rotary")), ("direction", (BIDIRECTIONAL,)), ("window", (0,))):
+            if (value := getattr(self, field)) not in needed:
+                raise UserError(
+                    f"model.fixed_heads attend to all tokens of their example by place, which model.{field}={value} "
+                    f"contradicts; set model.{field}={needed[0]}, or model.fixed_heads=[]"
+                )
+
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name, without `execution`."""
         return {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "execution"
         }
+
+    @property
+    def learned_heads(self) -> int:
+        """Number of heads with queries and keys."""
+        return self.heads - len(self.fixed_heads)
 
     @property
     def has_position_table(self) -> bool:
@@ -269,6 +295,7 @@ def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderCon
     )  # fmt: skip
 
 
+# fixed_tiny: seven fixed heads and a learned one, as Raganato et al. (2020); ours has the size of tiny.
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
 # electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
@@ -276,6 +303,7 @@ def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderCon
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
+    "fixed_tiny": _bert(3, 256, 8, fixed_heads=FIXED_PATTERNS),
     "google_tiny": _bert(2, 128, 2),
     "mini": _bert(4, 256, 4),
     "small": _bert(4, 512, 8),

@@ -16,7 +16,7 @@ between the caller and the layer passes them on, so every objective has them.
 - `hidden` [L + 1, B, T, D]: outputs of the layers, after the embeddings.
 - `attention` [L, B, H, T, T]: probabilities before dropout; they need `attention="plain"`.
 - `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as they are multiplied, after rotary
-  positions; context after `head_mask`, as the output projection reads it.
+  positions; context after `head_mask`, as the output projection reads it. Fixed heads have no queries and keys.
 - `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`.
 
 An encoder that reads only some positions computes no others in its last layer: L is one less then, and `last` holds the

@@ -91,7 +91,8 @@ class Program:
         encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
         runtime, dtype = self.config.runtime, encoder.execution.dtype
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
-        tensor, seen = runtime.mesh.tensor, (encoder.window, encoder.positions, encoder.direction)
+        tensor = runtime.mesh.tensor
+        seen = (encoder.window, encoder.positions, encoder.direction, encoder.fixed_heads)
         attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, *seen)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 

@@ -38,6 +38,7 @@ def test_presets_are_the_published_sizes():
     Warner et al. (2024); ours."""
     assert {name: (p.layers, p.width, p.heads, p.feedforward) for name, p in PRESETS.items()} == {
         "tiny": (3, 256, 4, 1024),
+        "fixed_tiny": (3, 256, 8, 1024),
         "google_tiny": (2, 128, 2, 512),
         "mini": (4, 256, 4, 1024),
         "small": (4, 512, 8, 2048),

@@ -20,6 +20,7 @@ def choose_attention(
     window: int = 0,
     positions: str = "learned",
     direction: str = BIDIRECTIONAL,
+    fixed_heads: tuple[str, ...] = (),
 ) -> str:
     """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
@@ -33,7 +34,8 @@ def choose_attention(
 
     Splash runs on TPU v4 and later. It does not run with an axis `tensor`, which the compiler shards: the compiler
     cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to separate
-    packed examples, and whether it is faster has not been measured. Only `plain` has relative positions.
+    packed examples, and whether it is faster has not been measured. Only `plain` has relative positions and
+    fixed heads.
 
     Raises:
       UserError: the requested implementation cannot compute this encoder here.
@@ -41,7 +43,7 @@ def choose_attention(
     has_splash = backend == "tpu" and not _WITHOUT_SPLASH.match(device_kind)
     if requested == "auto":
         can_splash = dropout == 0.0 and tensor == 1 and not window
-        can_splash &= positions != "relative" and direction == BIDIRECTIONAL
+        can_splash &= positions != "relative" and direction == BIDIRECTIONAL and not fixed_heads
         return SPLASH if has_splash and can_splash else PLAIN
     reasons = []
     if requested == SPLASH and not has_splash:
@@ -58,6 +60,8 @@ def choose_attention(
         reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
     if requested != PLAIN and positions == "relative":
         reasons.append("has no terms of distances, which model.positions=relative adds")
+    if requested != PLAIN and fixed_heads:
+        reasons.append(f"computes its own maps, and model.fixed_heads={list(fixed_heads)} are given ones")
     if reasons:
         raise UserError(f"runtime.attention={requested} {' and '.join(reasons)}; use runtime.attention=auto")
     return requested

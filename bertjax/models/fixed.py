@@ -1,0 +1,68 @@
+"""Attention maps that are fixed (Raganato et al., 2020, arXiv 2002.10260).
+
+A fixed head attends by position only: it has values and its part of the output projection, but no queries and keys.
+In the maps below, i is the place of the token that attends, and j < n the place of a token in an example of n tokens.
+A map is divided by its sum over j. A token that would see nothing, such as the first one by `previous`, sees itself.
+
+| pattern | weight of token j |
+|---|---|
+| `current`, `previous`, `next` | 1 for j = i, i - 1, i + 1 |
+| `left` | (j + 1)^3 for j <= i - 2 |
+| `right` | (n - j)^3 for j >= i + 2 |
+| `start` | (n - j)^3 |
+| `end` | (j + 1)^3 |
+
+All tokens of an example count, [CLS] and [SEP] included. Dropout of attention leaves fixed maps as they are.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.models.visibility import Visibility
+
+
+def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.Array | None = None) -> jax.Array:
+    """Return the float32 maps [B, P, Q, T] of patterns; tokens never attend to another example.
+
+    Args:
+      patterns: names of `bertjax.models.config.FIXED_PATTERNS`.
+      visibility: without window and ranks.
+      columns_BQ: int, columns of the queries; all tokens by default.
+    """
+    examples_BT = visibility.examples_BT
+    columns_T = jnp.arange(examples_BT.shape[1])
+    same_BTT = visibility.mask_BQT()
+    places_BT = jnp.sum(same_BTT & (columns_T < columns_T[:, None]), axis=-1)
+    rising_B1T = ((places_BT + 1).astype(jnp.float32) ** 3)[:, None]
+    falling_B1T = ((same_BTT.sum(axis=-1) - places_BT).astype(jnp.float32) ** 3)[:, None]
+    if columns_BQ is None:
+        columns_BQ = jnp.broadcast_to(columns_T, examples_BT.shape)
+    offsets_BQT = columns_T - columns_BQ[..., None]
+    weights = {
+        "current": offsets_BQT == 0,
+        "previous": offsets_BQT == -1,
+        "next": offsets_BQT == 1,
+        "left": (offsets_BQT <= -2) * rising_B1T,
+        "right": (offsets_BQT >= 2) * falling_B1T,
+        "start": falling_B1T,
+        "end": rising_B1T,
+    }
+    same_BQT = visibility.mask_BQT(columns_BQ)
+
+    def normalized(pattern: str) -> jax.Array:
+        weights_BQT = weights[pattern] * same_BQT.astype(jnp.float32)
+        sums_BQ1 = weights_BQT.sum(axis=-1, keepdims=True)
+        alone_BQT = weights["current"].astype(jnp.float32)
+        return jnp.where(sums_BQ1 > 0, weights_BQT / jnp.maximum(sums_BQ1, 1.0), alone_BQT)
+
+    return jnp.stack([normalized(pattern) for pattern in patterns], axis=1)
+
+
+def attend_fixed(
+    patterns: Sequence[str], value_BTPD: jax.Array, visibility: Visibility, columns_BQ: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return the context [B, Q, P, D / H] of fixed heads, and their maps [B, P, Q, T], both in the dtype of values."""
+    maps_BPQT = fixed_maps(patterns, visibility, columns_BQ).astype(value_BTPD.dtype)
+    return jnp.einsum("bpqt,btpd->bqpd", maps_BPQT, value_BTPD), maps_BPQT

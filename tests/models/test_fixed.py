@@ -1,0 +1,182 @@
+"""Fixed attention maps: against loops over places, within packed examples, and as a part of encoders and runs."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.interop.families import FAMILIES
+from bertjax.models.config import FIXED_PATTERNS, PRESETS, EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.fixed import fixed_maps
+from bertjax.models.flops import Counts, encoder_products
+from bertjax.models.visibility import Visibility
+from bertjax.training.parallel.attention import choose_attention
+from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
+from tests import batches
+
+HEADS = len(FIXED_PATTERNS) + 1
+CONFIG = dataclasses.replace(
+    batches.ENCODER, layers=2, width=2 * HEADS, heads=HEADS, fixed_heads=FIXED_PATTERNS, feedforward=24
+)
+# Three examples of 5, 1 and 4 tokens, and padding.
+EXAMPLES_BT = np.array([[1, 1, 1, 1, 1, 2, 3, 3, 3, 3, 0, 0]])
+TOKENS_BT = np.arange(10, 22)[None]
+POSITIONS_BT = np.array([[0, 1, 2, 3, 4, 0, 0, 1, 2, 3, 0, 0]])
+
+
+def map_of(pattern: str, length: int) -> np.ndarray:
+    """The map of one example, token by token."""
+    weights = np.zeros((length, length))
+    for i in range(length):
+        for j in range(length):
+            weights[i, j] = {
+                "current": j == i,
+                "previous": j == i - 1,
+                "next": j == i + 1,
+                "left": (j + 1) ** 3 if j <= i - 2 else 0,
+                "right": (length - j) ** 3 if j >= i + 2 else 0,
+                "start": (length - j) ** 3,
+                "end": (j + 1) ** 3,
+            }[pattern]
+        if not weights[i].any():
+            weights[i, i] = 1
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def row_of(pattern: str) -> np.ndarray:
+    """The map of the packed row: blocks of its examples; padding is one more."""
+    row = np.zeros(2 * [EXAMPLES_BT.shape[1]])
+    for example in (1, 2, 3, 0):
+        places = np.flatnonzero(EXAMPLES_BT[0] == example)
+        row[np.ix_(places, places)] = map_of(pattern, len(places))
+    return row
+
+
+@functools.cache
+def params_of(config: EncoderConfig) -> dict:
+    init = functools.partial(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(jax.eval_shape(init)["params"])
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def encode(config, params, tokens_BT, examples_BT, positions_BT, read_BK=None, key=None):
+    variables = {"params": params, "captured": dict.fromkeys(["attention", "values", "context"])}
+    arguments = tokens_BT, None, positions_BT, examples_BT
+    encoded, state = Encoder(config).apply(variables, *arguments, read_BK=read_BK, key=key, mutable=["captured"])
+    return encoded.hidden, state["captured"]
+
+
+def test_the_first_rows_of_a_map_in_numbers():
+    maps_PTT = fixed_maps(("left", "right", "previous", "end"), Visibility(jnp.ones((1, 4), jnp.int32)))[0]
+    expected = [
+        [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [1 / 9, 8 / 9, 0, 0]],
+        [[0, 0, 8 / 9, 1 / 9], [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]],
+        [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
+        [[0.01, 0.08, 0.27, 0.64]] * 4,
+    ]
+    np.testing.assert_allclose(maps_PTT, expected, rtol=1e-6)
+
+
+def test_captured_maps_are_those_of_loops_and_stay_within_their_examples():
+    hidden_BTD, captured = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT)
+    attention_LBHTT = np.asarray(captured["attention"])
+    assert attention_LBHTT.shape == (2, 1, HEADS, 12, 12)
+    for index, pattern in enumerate(FIXED_PATTERNS):
+        for layer in range(2):
+            np.testing.assert_allclose(attention_LBHTT[layer, 0, index], row_of(pattern), atol=1e-6, err_msg=pattern)
+    context_BTHD = np.einsum("bhqt,bthd->bqhd", attention_LBHTT[0], captured["values"][0])
+    np.testing.assert_allclose(captured["context"][0], context_BTHD, atol=1e-6)
+
+    for example in (1, 2, 3):
+        places = np.flatnonzero(EXAMPLES_BT[0] == example)
+        alone = TOKENS_BT[:, places], np.ones((1, len(places)), np.int32), POSITIONS_BT[:, places]
+        alone_BTD, _ = encode(CONFIG, params_of(CONFIG), *alone)
+        np.testing.assert_allclose(alone_BTD[0], hidden_BTD[0, places], atol=1e-5)
+
+
+def test_a_layer_that_computes_few_positions_has_their_rows():
+    read_BK = np.array([[9, 0, 7, 5]])
+    whole_BTD, _ = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT)
+    read_BKD, _ = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT, read_BK)
+    np.testing.assert_allclose(read_BKD[0], whole_BTD[0, read_BK[0]], atol=1e-5)
+
+
+def test_fixed_heads_have_values_and_no_queries_and_keys():
+    attention = params_of(CONFIG)["layers"]["attention"]
+    shapes = {name: attention[name]["kernel"].shape for name in attention}
+    width, learned = CONFIG.width, 2
+    assert shapes == {
+        "query": (2, width, learned),
+        "key": (2, width, learned),
+        "value": (2, width, width),
+        "output": (2, width, width),
+    }
+    for path in ("query/kernel", "key/bias"):
+        assert len(spec_of(f"encoder/layers/attention/{path}", attention["query"]["kernel"], ENCODER_RULES)) > 1
+
+
+def test_the_last_head_is_learned_and_the_fixed_ones_are_not():
+    """Queries change the last map only, whichever examples a row has; dropout spares the fixed maps."""
+    params = params_of(CONFIG)
+    other = jax.tree.map(lambda leaf: leaf, params)
+    other["layers"]["attention"]["query"]["kernel"] = -other["layers"]["attention"]["query"]["kernel"]
+    (_, before), (_, after) = (encode(CONFIG, p, TOKENS_BT, EXAMPLES_BT, POSITIONS_BT) for p in (params, other))
+    changed_LH = np.abs(before["attention"] - after["attention"]).max(axis=(1, 3, 4)) > 1e-3
+    assert changed_LH[:, -1].all() and not changed_LH[:, :-1].any()
+
+    dropping = dataclasses.replace(CONFIG, attention_dropout=0.5)
+    key = jax.random.key(1)
+    _, dropped = encode(dropping, params, TOKENS_BT, EXAMPLES_BT, POSITIONS_BT, key=key)
+    same_LBTH = np.isclose(dropped["context"], before["context"], atol=1e-6).all(axis=-1)
+    assert same_LBTH[0, ..., :-1].all() and not same_LBTH[0, ..., -1].all()
+
+
+def test_products_without_queries_and_keys_do_not_count():
+    learned = dataclasses.replace(CONFIG, fixed_heads=())
+    counts, width = Counts(tokens=12, token_pairs=42), CONFIG.width
+    saved = 7 * 2 * (2 * width * 12 + 42)  # 7 heads of width 2: queries and keys of each token, products of each pair
+    assert encoder_products(learned, counts) - encoder_products(CONFIG, counts) == CONFIG.layers * saved
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"fixed_heads": ("left", "up")}, "model.fixed_heads has 'up'; choose from current, previous, next, left"),
+        ({"heads": 4, "width": 16}, "has 7 patterns, and model.heads=4 leaves no learned head; set model.heads=8"),
+        (
+            {"positions": "relative"},
+            "model.positions=relative contradicts; set model.positions=learned, or model.fixed",
+        ),
+        ({"direction": "left_to_right"}, "set model.direction=bidirectional, or model.fixed_heads=\\[\\]"),
+        ({"window": 4, "global_every": 2}, "model.window=4 contradicts; set model.window=0"),
+    ],
+)
+def test_what_fixed_heads_cannot_be(fields, message):
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(CONFIG, **fields)
+
+
+def test_only_the_plain_implementation_has_them():
+    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, fixed_heads=("next",)) == "plain"
+    with pytest.raises(UserError, match="computes its own maps, and model.fixed_heads=..next.. are given ones; use"):
+        choose_attention("cudnn", "gpu", "H100", 0.0, "bfloat16", 1, fixed_heads=("next",))
+    config = dataclasses.replace(CONFIG, execution=Execution(attention="cudnn"))
+    with pytest.raises(ValueError, match="attention=cudnn cannot express fixed heads; use attention=plain"):
+        Encoder(config).apply({"params": params_of(CONFIG)}, TOKENS_BT)
+
+
+def test_no_family_of_transformers_holds_them():
+    for family in FAMILIES:
+        lines = [line for line in family.refusals(CONFIG, 0) if "fixed_heads" in line]
+        assert len(lines) == 1 and lines[0].startswith("the model has model.fixed_heads=('current', 'previous'"), lines
+
+
+def test_the_preset_has_seven_fixed_heads_and_a_learned_one():
+    preset = PRESETS["fixed_tiny"]
+    assert preset.fixed_heads == FIXED_PATTERNS and preset.learned_heads == 1
+    assert dataclasses.replace(preset, heads=4, fixed_heads=()) == PRESETS["tiny"]
