@@ -357,7 +357,7 @@ class Config:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """Return plain nested dicts and lists, as written to JSON and read by `from_dict`."""
-    return plain(config) | {"model": config.model.architecture()}  # `execution` follows from `runtime`
+    return plain(config) | {"model": plain(config.model.architecture())}  # `execution` follows from `runtime`
 
 
 def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:

@@ -153,3 +153,10 @@ def test_the_encoder_is_executed_as_backend_and_user_choose():
         UserError, match="model.vocab_size=99 does not match the 100 ids of the tokenizer; set model.vocab_size=0"
     ):
         fixed.encoder(100, "cpu")
+
+
+@pytest.mark.parametrize("model", [{}, {"preset": "fixed_tiny"}])
+def test_a_configuration_survives_json(model):
+    """A run compares its configuration with the one in `config.json`: a tuple would differ from a list."""
+    settings = to_dict(from_dict({"model": model}))
+    assert json.loads(json.dumps(settings)) == settings
