@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax import cli
-from bertjax.analysis import results, running
+from bertjax.analysis import results, run_report, running
 from bertjax.analysis.parts import PARTS, parts_of
 from bertjax.analysis.reduce import show
 from bertjax.analysis.running import Outcome
@@ -59,7 +59,7 @@ def run(
         print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)})", file=sys.stderr, flush=True)
 
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
-    results.write(out, outcomes, subjects, materials)
+    results.write(out, outcomes, subjects, materials, run_report.sections_before(subjects, trust_code))
     return outcomes
 
 

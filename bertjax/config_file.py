@@ -143,6 +143,12 @@ def short_name(config_path: str, overrides: list[str]) -> str:
     return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
 
 
+def reference_name(config_path: str, overrides: list[str]) -> str:
+    """Return the name of the reference curve that a run is compared with; empty if it trains with other settings."""
+    changed = [assignment for assignment in identifying(overrides) if not assignment.startswith("seed=")]
+    return "" if changed else short_name(config_path, [])
+
+
 def identifying(overrides: list[str]) -> list[str]:
     """Return the overrides that change what a run computes; those of `eval` and `runtime` do not."""
     return [assignment for assignment in overrides if not assignment.startswith(("eval.", "runtime."))]

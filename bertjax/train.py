@@ -301,8 +301,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
     workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
-    changed = [override for override in config_file.identifying(overrides) if not override.startswith("seed=")]
-    name = "" if changed else config_file.short_name(args.config, [])
+    name = config_file.reference_name(args.config, overrides)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
         if not processes.is_writer():

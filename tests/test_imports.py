@@ -27,7 +27,6 @@ ALLOWED = {
     "resampling": "",
     "data": "errors storage locks untrusted registry",  # knows no model
     "models": "errors",  # knows no data
-    "importance": "errors untrusted models",
     "hardware": "errors models",
     "hardware.check": "errors cli hardware",
     "private_paths": "data",
@@ -55,8 +54,7 @@ ALLOWED = {
     "interop": "errors storage untrusted private_paths data models export config training.config",
     "comparison": "errors resampling config training training.run",
     "analysis": "errors storage resampling registry typed data models hardware export objectives config opening "
-    "training.config training.run training.parallel training inference interop comparison analysis.page "
-    "importance",
+    "config_file training.config training.run training.parallel training inference interop comparison analysis.page",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",
@@ -68,6 +66,7 @@ ALLOWED = {
     "compare": "errors cli comparison",
     "status": "errors storage cli training.run",
     "analyze": "errors cli hardware inference analysis",
+    "report": "errors storage cli hardware analysis analysis.page",
     "": "inference opening",  # bertjax/__init__.py
 }
 

@@ -72,10 +72,13 @@ def open_entries(paths: Sequence[str], trust_code: bool = False) -> list[Entry]:
         raise UserError(f"{paths[0] if paths else 'nothing'} is the only run; name two runs or more")
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
-    return [Entry(name, str(path), _open(path, trust_code)) for name, path in zip(_names(paths), paths, strict=True)]
+    return [
+        Entry(name, str(path), open_runs(path, trust_code)) for name, path in zip(_names(paths), paths, strict=True)
+    ]
 
 
-def _open(path: str, trust_code: bool) -> tuple[Run, ...]:
+def open_runs(path: str, trust_code: bool = False) -> tuple[Run, ...]:
+    """Read a workdir, or each workdir `seed=N` of a folder; see `open_entries` for the errors."""
     workdir = Workdir.at(path)
     if not workdir.root.is_dir():
         raise UserError(f"{path!r} does not exist; name a workdir, or the folder of a run with --seeds")

@@ -23,7 +23,7 @@ def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
       count: number of rows.
     """
     batch = feed.batch(np.arange(count))
-    originals_BT, predicted_BT = _originals(batch)
+    originals_BT, predicted_BT = originals_of(batch)
     lines = [LEGEND]
     for row in range(count):
         examples_T = batch["examples_BT"][row]
@@ -47,7 +47,7 @@ def _labels(batch: dict[str, np.ndarray]) -> list[str]:
     return sorted(name for name in batch if name.endswith("_labels_BN"))
 
 
-def _originals(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens before masking (int32 [B, T]) and whether any term predicts them (bool [B, T])."""
     originals_BT, predicted_BT = batch["tokens_BT"].copy(), np.zeros(batch["tokens_BT"].shape, bool)
     for name in batch:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,18 +35,34 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
       target: the PNG file to write.
       config_name: name of the configuration whose reference is drawn in gray.
     """
+    records = read_jsonl(metrics)
+    save(figure_of(records, panels_of(records), config_name), target)
+
+
+def panels_of(records: Iterable[dict]) -> list[str]:
+    """Return the metrics that are drawn: masked-LM loss and accuracy, or else all losses."""
+    names = metrics_in(records)
+    return ["mlm_loss", "mlm_accuracy"] if "mlm_loss" in names else losses_among(names) or ["loss"]
+
+
+def figure_of(records: Sequence[dict], panels: Sequence[str], config_name: str, width: float = 5.0) -> "Figure":
+    """Return a panel for each metric; training as a thin line, held-out rows with points, the reference in gray.
+
+    Args:
+      records: the lines of `metrics.jsonl`.
+      panels: names of metrics.
+      config_name: name of the configuration whose reference is drawn.
+      width: inches of a panel.
+    """
     from matplotlib.figure import Figure
 
-    records = read_jsonl(metrics)
     reference = reference_of(config_name) or {}
-    names = metrics_in(records)
-    panels = ["mlm_loss", "mlm_accuracy"] if "mlm_loss" in names else losses_among(names) or ["loss"]
-    figure = Figure(figsize=(5 * len(panels), 4), layout="constrained")
+    figure = Figure(figsize=(width * len(panels), 0.8 * width), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if name in reference:
             band = reference[name]
             label = f"reference, {reference['seeds']} seeds"
-            axes.fill_between(band["step"], band["low"], band["high"], color="0.85")
+            axes.fill_between(band["step"], band["low"], band["high"], color="0.5", alpha=0.3, linewidth=0)
             axes.plot(band["step"], band["mean"], color="0.6", label=label)
         for prefix, style in ((TRAIN, {"alpha": 0.5, "linewidth": 0.8}), (HELDOUT, {"marker": "o"})):
             if points := points_of(records, "step", f"{prefix}{name}"):
@@ -55,7 +71,7 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
         if axes.lines:
             axes.legend()
         axes.grid(alpha=0.3)
-    save(figure, target)
+    return figure
 
 
 def metrics_in(records: Iterable[dict]) -> list[str]:

@@ -1,0 +1,280 @@
+"""The sections of a page about a training run: curves, guesses, rows of data, speed, settings, environment."""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax import config_file
+from bertjax.analysis import drawing, run_data
+from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.analysis.subject import Subject
+from bertjax.comparison.defaults import changes_of
+from bertjax.comparison.runs import Run, open_runs
+from bertjax.comparison.settings import text_of
+from bertjax.errors import UserError, printable
+from bertjax.training.results import curves
+from bertjax.training.run.record import read_record
+from bertjax.training.run.run_status import RunStatus, read_status
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+# Evaluations that a table of guesses has, the first and the last one among them.
+_MOST_EVALUATIONS = 7
+_SHOWN_GUESSES = 3
+_COLUMNS = 2
+_OPTIMIZER = ("learning_rate", "gradient_norm")
+_ACCOUNTS = {
+    "step": "steps",
+    "compile": "compilation",
+    "data_wait": "waiting for data",
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoints",
+}
+_FREE = ("eval", "runtime")
+
+
+def sections_of(path: str, trust_code: bool = False) -> list[Section]:
+    """Return the sections of a run.
+
+    Args:
+      path: its workdir.
+      trust_code: whether modules that the run names as `module:Class` are imported.
+
+    Raises:
+      UserError: it is not a run, a file of it is damaged, or it has logged nothing yet.
+    """
+    workdir = Workdir.at(path)
+    if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
+        raise UserError(f"{str(path)!r} is the folder of several runs; name one of them, such as {path}/seed=0")
+    [run] = open_runs(str(path), trust_code)
+    status, starts = read_status(workdir.root), read_jsonl(workdir.starts)
+    return [
+        _summary(run, status),
+        _curves(run, _config_name(starts)),
+        _guesses(read_jsonl(workdir.samples)),
+        run_data.section_of(workdir, read_record(workdir, trust_code)),
+        _speed(run, status),
+        _settings(run),
+        _environment(starts),
+    ]
+
+
+def sections_before(subjects: Sequence[Subject], trust_code: bool = False) -> list[Section]:
+    """Return the sections of the run that models are checkpoints of; none if they are of several runs or of none."""
+    folders = {str(each.saved.folder) for each in subjects if each.saved and not each.saved.is_export}
+    if len(folders) != 1:
+        return []
+    try:
+        return sections_of(*folders, trust_code)
+    except UserError as error:
+        return [Section("run", "The run", skipped=str(error))]
+
+
+def _config_name(starts: Sequence[dict]) -> str:
+    """Return the name of the reference curve, from the command of the last start; empty without one."""
+    command = shlex.split(str(starts[-1].get("command", ""))) if starts else []
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", default="")
+    args, rest = parser.parse_known_args(command)
+    overrides = [flag.removeprefix("--config.") for flag in rest if flag.startswith("--config.")]
+    return config_file.reference_name(args.config, overrides) if args.config else ""
+
+
+def _summary(run: Run, status: RunStatus) -> Section:
+    metrics, baselines = _last_evaluation(run), run.summary.get("baseline", {})
+    rows = [(name, _number(value)) for name, value in metrics.items()]
+    rows += [(f"baseline: {name}", _number(value)) for name, value in baselines.items()]
+    steps = f"{status.step:,}" + (f" of {status.steps:,}" if status.steps else "")
+    newest = run.records[-1]
+    text = f"The run is {status.state} at step {steps}."
+    if "tokens" in newest:
+        text += f" It has read {newest['tokens']:,.0f} tokens in {newest['seconds'] / 60:,.1f} minutes of training."
+    paragraphs = [text, *(f"Warning: {warning}." for warning in status.warnings)]
+    if not rows:
+        return Section("run", "The run", (*paragraphs, "It has not been evaluated yet."))
+    caption = "The last evaluation on held-out rows. A baseline predicts from the frequencies of training alone."
+    return Section("run", "The run", tuple(paragraphs), (Table(caption, ("metric", "value"), tuple(rows)),))
+
+
+def _last_evaluation(run: Run) -> dict[str, float | None]:
+    for record in reversed(run.records):
+        prefix = curves.HELDOUT
+        if metrics := {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}:
+            return metrics
+    return {}
+
+
+def _curves(run: Run, config_name: str) -> Section:
+    panels = curves.panels_of(run.records)
+    optimizer = [name for name in _OPTIMIZER if curves.points_of(run.records, "step", f"{curves.TRAIN}{name}")]
+    drawings = [_drawing("run-curves", run, panels, config_name, _caption_of_curves(run, panels[0], config_name))]
+    others = [name for name in curves.metrics_in(run.records) if _is_drawn_beside(name, panels)]
+    for first in range(0, len(others), _COLUMNS):
+        caption = "Further metrics, drawn in the same way."
+        drawings.append(_drawing(f"run-curves-{first}", run, others[first : first + _COLUMNS], "", caption))
+    if optimizer:
+        caption = (
+            "The learning rate and the norm of the gradient before clipping, at each logged step. A norm that jumps "
+            "while the loss does marks a spike; a norm that keeps rising precedes divergence."
+        )
+        drawings.append(_drawing("run-optimizer", run, optimizer, "", caption))
+    return Section("curves", "Curves", blocks=tuple(drawings))
+
+
+def _is_drawn_beside(name: str, panels: Sequence[str]) -> bool:
+    return name not in panels and name.endswith(("_loss", "accuracy", "f1", "matthews", "spearman"))
+
+
+def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, caption: str) -> Drawing:
+    with drawing.style():
+        svg = drawing.svg_of(curves.figure_of(run.records, panels, config_name, width=3.6))
+    ends = "; ".join(filter(None, (_in_words(run, panel) for panel in panels)))
+    return Drawing(name, svg, caption, f"Curves against the step. {ends}.")
+
+
+def _in_words(run: Run, metric: str) -> str:
+    """Return where a curve starts and ends."""
+    for prefix in (curves.HELDOUT, curves.TRAIN):
+        if points := curves.points_of(run.records, "step", f"{prefix}{metric}"):
+            (first, start), (last, end) = points[0], points[-1]
+            return f"{prefix}{metric}: {_number(start)} at step {first:,}, {_number(end)} at step {last:,}"
+    return ""
+
+
+def _caption_of_curves(run: Run, metric: str, config_name: str) -> str:
+    text = "Training (thin line, one batch a point) and held-out rows (points) against the step. "
+    if reference := curves.reference_of(config_name):
+        text += (
+            f"The gray line is the mean of {reference['seeds']} seeds of {config_name}, the band their range: a run "
+            "with the same settings stays near it. "
+        )
+    ends = _in_words(run, metric)
+    return text + (f"The number that matters is the last one: {ends}." if ends else "")
+
+
+def _guesses(records: Sequence[dict]) -> Section:
+    title = "Guesses over time"
+    evaluations = {record["step"]: record.get("samples", []) for record in records}
+    if not any(evaluations.values()):
+        return Section("guesses", title, skipped="samples.jsonl has no masked sentence; set eval.samples above 0.")
+    tables = []
+    for sample in evaluations[max(evaluations)]:
+        at = {
+            step: each["guesses"]
+            for step, samples in evaluations.items()
+            for each in samples
+            if each["text"] == sample["text"]
+        }
+        tables.append(_guess_table(sample, at))
+    paragraph = (
+        f"The same masked sentences at each evaluation, with the {_SHOWN_GUESSES} best guesses for each masked token, "
+        "best first. Bold: the first guess is right."
+    )
+    return Section("guesses", title, (paragraph,), tuple(tables))
+
+
+def _guess_table(sample: dict, at: dict[int, list]) -> Table:
+    steps = [sorted(at)[index] for index in _spread(len(at), _MOST_EVALUATIONS)]
+    rows, marked = [], set()
+    for index, answer in enumerate(sample["answers"]):
+        row = [printable(answer)]
+        for column, step in enumerate(steps, 1):
+            guesses = at[step][index] if index < len(at[step]) else []
+            row.append(" · ".join(map(printable, guesses[:_SHOWN_GUESSES])))
+            if guesses and guesses[0] == answer:
+                marked.add((index, column))
+        rows.append(tuple(row))
+    headings = ("token", *(f"step {step:,}" for step in steps))
+    return Table(printable(sample["text"]), headings, tuple(rows), frozenset(marked))
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return up to `most` of the indices 0 to count - 1, evenly spread, with both ends."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))})
+
+
+def _speed(run: Run, status: RunStatus) -> Section:
+    points = np.array(curves.points_of(run.records, "step", "tokens", "seconds"), float).reshape(-1, 3)
+    blocks: list[Drawing | Table] = []
+    if len(points) > 1:
+        steps, tokens, seconds = points.T
+        rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
+        svg = drawing.svg_of(drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False))
+        caption = (
+            "Tokens a second between logged steps, everything included. A dip is an evaluation, a checkpoint, a "
+            f"compilation or a wait for data. The number that matters is the median: {np.median(rates):,.0f} tokens/s."
+        )
+        words = f"Throughput between {rates.min():,.0f} and {rates.max():,.0f} tokens a second."
+        blocks.append(Drawing("run-throughput", svg, caption, words))
+    accounts = run.summary.get("accounts", {})
+    if wall := accounts.get("wall"):
+        blocks.append(_accounts_table(accounts, wall))
+    if status.goodput is None:
+        paragraph = "Goodput is not known before the first checkpoint."
+    else:
+        paragraph = (
+            f"Goodput is {status.goodput:.1%}: the share of the wall time of all starts ({status.starts}) that went "
+            "into steps that were kept."
+        )
+    return Section("speed", "Throughput and goodput", (paragraph,), tuple(blocks))
+
+
+def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
+    spent = {title: accounts[kind] for kind, title in _ACCOUNTS.items() if kind in accounts}
+    spent["start-up, and steps that were lost"] = max(wall - sum(spent.values()), 0.0)
+    rows = [(title, f"{seconds:,.1f}", f"{seconds / wall:.1%}") for title, seconds in spent.items()]
+    rows.append(("wall time", f"{wall:,.1f}", "100%"))
+    rows += [
+        (f"{name.replace('_', ' ')} of the steps", "", f"{accounts[name]:.1%}")
+        for name in ("mfu", "executed_mfu")
+        if name in accounts
+    ]
+    caption = "What the wall time went into. The first line is the goodput."
+    return Table(caption, ("", "seconds", "share"), tuple(rows))
+
+
+def _settings(run: Run) -> Section:
+    changes = changes_of(run.config)
+    blocks = []
+    for caption, is_identity in (
+        ("What is trained: a workdir is resumed only with the same of these.", True),
+        ("How the run is evaluated and executed.", False),
+    ):
+        rows = tuple(
+            (name, _setting(value), _setting(default))
+            for name, (value, default) in changes.items()
+            if is_identity != name.startswith(_FREE)
+        )
+        if rows:
+            blocks.append(Table(caption, ("setting", "value", "default"), rows))
+    paragraph = f"{len(changes)} settings differ from their defaults. The names are those of --config.NAME=value."
+    return Section("settings", "Settings that differ from the defaults", (paragraph,), tuple(blocks))
+
+
+def _setting(value: Any) -> str:
+    return printable(text_of((value,)))
+
+
+def _environment(starts: Sequence[dict]) -> Section:
+    title = "Environment"
+    if not starts:
+        return Section("environment", title, skipped="starts.jsonl is missing.")
+    last = starts[-1]
+    devices = last.get("devices", [])
+    kinds = ", ".join(f"{devices.count(kind)} x {kind}" for kind in dict.fromkeys(devices))
+    rows = [
+        ("starts", f"{len(starts):,}"),
+        ("last start", str(last.get("time", ""))),
+        ("command", printable(str(last.get("command", "")))),
+        ("devices", f"{kinds}; processes: {last.get('processes', 1)}"),
+        ("Python", str(last.get("python", ""))),
+        *((name, str(version)) for name, version in last.get("versions", {}).items()),
+    ]
+    caption = "The last start of the run; versions.json lists every installed package."
+    return Section("environment", title, blocks=(Table(caption, ("", "value"), tuple(rows)),))
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
