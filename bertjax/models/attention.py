@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
-from bertjax.models.fixed import attend_fixed
+from bertjax.models.fixed import with_fixed_heads
 from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, implementation_at
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.relative import RelativeBias, RelativePositions
@@ -67,13 +67,11 @@ class SelfAttention(nn.Module):
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (hidden_BTD, None, None, hidden_BTD.shape[1])
 
         def heads(name, x, count=config.learned_heads):
-            width = count * (config.width // config.heads)
-            projected = Dense(config, width, config.has_attention_biases, name=name)(x)
+            projected = Dense(config, count * config.head_width, config.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], count, -1)
 
         query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", hidden_BTD)
-        value_BTHD = heads("value", hidden_BTD, config.heads)
-        bias_BHQT = None
+        value_BTHD, bias_BHQT = heads("value", hidden_BTD, config.heads), None
         if config.positions == "rotary":
             query_BQHD, key_BTHD = apply_rotary(query_BQHD, positions.at(columns_BQ)), apply_rotary(key_BTHD, positions)
         elif config.positions == "relative":
@@ -84,18 +82,11 @@ class SelfAttention(nn.Module):
         implementation = implementation_at(config.execution.attention, hidden_BTD.shape[1])
         if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            fixed_BTPD, learned_BTHD = jnp.split(value_BTHD, [len(config.fixed_heads)], axis=2)
-            context_BQHD, probabilities_BHQT = attend(
-                query_BQHD, key_BTHD, learned_BTHD, mask_BQT, rate, key, bias_BHQT
-            )
-            if config.fixed_heads:
-                contexts, maps = attend_fixed(config.fixed_heads, fixed_BTPD, visibility, columns_BQ)
-                context_BQHD = jnp.concatenate([contexts, context_BQHD], axis=2)
-                probabilities_BHQT = jnp.concatenate([maps, probabilities_BHQT], axis=1)
+            apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
+            context_BQHD, probabilities_BHQT = apply(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT)
             taps.capture(self, "attention", probabilities_BHQT)
-        elif config.positions == "relative" or config.fixed_heads:
-            what = "fixed heads" if config.fixed_heads else "relative positions"
-            raise ValueError(f"attention={implementation} cannot express {what}; use attention={PLAIN}")
+        elif needs := config.needs_plain_attention:
+            raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
         else:
             kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
             if rate:

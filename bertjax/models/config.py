@@ -230,10 +230,15 @@ class EncoderConfig:
                 )
 
     def architecture(self) -> dict[str, Any]:
-        """Return the settings by name, without `execution`."""
-        return {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "execution"
-        }
+        """Return the settings by name as JSON holds them, without `execution`."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del settings["execution"]
+        return settings | {"fixed_heads": list(self.fixed_heads)}
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head, D / H."""
+        return self.width // self.heads
 
     @property
     def learned_heads(self) -> int:
@@ -254,6 +259,11 @@ class EncoderConfig:
     def has_attention_biases(self) -> bool:
         """Whether the dense layers of attention have biases."""
         return self.has_biases and self.positions != "relative"
+
+    @property
+    def needs_plain_attention(self) -> str:
+        """What only the plain implementation of attention computes; empty if the others do, too."""
+        return "fixed heads" if self.fixed_heads else "relative positions" if self.positions == "relative" else ""
 
     @property
     def local_layers(self) -> int:

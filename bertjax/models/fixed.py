@@ -15,12 +15,15 @@ A map is divided by its sum over j. A token that would see nothing, such as the 
 All tokens of an example count, [CLS] and [SEP] included. Dropout of attention leaves fixed maps as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.models.visibility import Visibility
+
+# Returns context and probabilities, as `bertjax.models.attention.attend`.
+Attend = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.Array | None = None) -> jax.Array:
@@ -60,9 +63,22 @@ def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.
     return jnp.stack([normalized(pattern) for pattern in patterns], axis=1)
 
 
-def attend_fixed(
-    patterns: Sequence[str], value_BTPD: jax.Array, visibility: Visibility, columns_BQ: jax.Array | None
-) -> tuple[jax.Array, jax.Array]:
-    """Return the context [B, Q, P, D / H] of fixed heads, and their maps [B, P, Q, T], both in the dtype of values."""
-    maps_BPQT = fixed_maps(patterns, visibility, columns_BQ).astype(value_BTPD.dtype)
-    return jnp.einsum("bpqt,btpd->bqpd", maps_BPQT, value_BTPD), maps_BPQT
+def with_fixed_heads(
+    attend: Attend, patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.Array | None
+) -> Attend:
+    """Return a function of queries, keys and values that attends by patterns in the first heads of the values.
+
+    Args:
+      attend: attends in the other heads, which have queries and keys; returned if there are no patterns.
+      patterns, visibility, columns_BQ: as in `fixed_maps`.
+    """
+
+    def attend_all(query_BQHD, key_BTHD, value_BTHD, *others):
+        fixed_BTPD, learned_BTHD = jnp.split(value_BTHD, [len(patterns)], axis=2)
+        maps_BPQT = fixed_maps(patterns, visibility, columns_BQ).astype(value_BTHD.dtype)
+        context_BQPD = jnp.einsum("bpqt,btpd->bqpd", maps_BPQT, fixed_BTPD)
+        context_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, learned_BTHD, *others)
+        context_BQHD = jnp.concatenate([context_BQPD, context_BQHD], axis=2)
+        return context_BQHD, jnp.concatenate([maps_BPQT, probabilities_BHQT], axis=1)
+
+    return attend_all if patterns else attend

@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bertjax
+from bertjax import cli, config_file, convert
+from bertjax.config import to_dict
 from bertjax.errors import UserError
 from bertjax.interop.families import FAMILIES
 from bertjax.models.config import FIXED_PATTERNS, PRESETS, EncoderConfig, Execution
@@ -17,7 +20,7 @@ from bertjax.models.flops import Counts, encoder_products
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
-from tests import batches
+from tests import batches, runs
 
 HEADS = len(FIXED_PATTERNS) + 1
 CONFIG = dataclasses.replace(
@@ -173,7 +176,35 @@ def test_only_the_plain_implementation_has_them():
 def test_no_family_of_transformers_holds_them():
     for family in FAMILIES:
         lines = [line for line in family.refusals(CONFIG, 0) if "fixed_heads" in line]
-        assert len(lines) == 1 and lines[0].startswith("the model has model.fixed_heads=('current', 'previous'"), lines
+        assert len(lines) == 1 and lines[0].startswith("the model has model.fixed_heads=['current', 'previous'"), lines
+
+
+def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
+    brief = [*flags, "--config.stages.0.steps=6", "--config.eval.every=6", f"--workdir={tmp_path}"]
+    fixed = ["--config.model.heads=4", "--config.model.fixed_heads=['previous','next','left']"]
+    assert runs.call(*brief, *fixed) == 0
+    assert "hf is not written: " in capsys.readouterr().out
+    weights = runs.weights(tmp_path)
+    (tmp_path / "export" / "bertjax.json").unlink()
+    assert runs.call(*brief, *fixed) == 0, "the same settings resume the run"
+    assert runs.weights(tmp_path) == weights
+    model = bertjax.load(tmp_path / "export")
+    assert model.module.config.fixed_heads == ("previous", "next", "left")
+    assert model.params["layers"]["attention"]["key"]["kernel"].shape == (2, 32, 8)
+    assert runs.call(*brief, "--config.model.heads=4") == 2
+    assert "model.fixed_heads" in capsys.readouterr().err
+    assert cli.exit_code_of(lambda: convert.main([f"--from={tmp_path / 'export'}", f"--to={tmp_path / 'hf'}"])) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "model.fixed_heads=['previous', 'next', 'left']" in error, error
+
+
+def test_the_recipe_differs_from_the_learned_one_in_its_heads_only():
+    fixed, learned, tiny = (
+        to_dict(config_file.load(f"configs/tiny.py{variant}", overrides))
+        for variant, overrides in ((":fixed", []), (":fixed", ["model.fixed_heads=[]"]), ("", ["model.heads=8"]))
+    )
+    assert fixed["model"]["fixed_heads"] == list(FIXED_PATTERNS)
+    assert fixed | {"model": fixed["model"] | {"fixed_heads": []}} == learned == tiny
 
 
 def test_the_preset_has_seven_fixed_heads_and_a_learned_one():
