@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from bertjax.analysis.part import Part
 from bertjax.errors import UserError
 
-PARTS: dict[str, str] = {}
+PARTS: dict[str, str] = {
+    "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
+    "sentences": "bertjax.analysis.parts.sentences:Sentences",
+}
 
 
 def part_of(name: str) -> Part:

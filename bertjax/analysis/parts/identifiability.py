@@ -1,0 +1,255 @@
+"""Part `identifiability`: how much of the attention of each head its output depends on (Brunner et al., 2020)."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.analysis import drawing, effective_attention
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import LENGTH, Corpus, Material
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.reduce import Progress, hide, reduce
+from bertjax.analysis.subject import Subject, captured
+from bertjax.data.examples import Ragged
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.losses import Sums
+
+# The most tokens of the examples of a corpus. Each length has the same number of tokens.
+LENGTHS = (64, 128, 256, 512)
+# Examples are counted together if their tokens are above one of these numbers and at most the next one.
+EDGES = (0, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# Kinds of tokens, as figure 2 of Clark et al. (2019) and figure 1 of Brunner et al. (2020) have them.
+KINDS = ("[CLS]", "[SEP]", "period or comma", "other")
+MAPS = ("raw", "effective", "constrained")
+# Maps of a layer that are in memory at once, beside those of all layers.
+_SHARE = 0.5
+
+
+class Identifiability(Part):
+    """Rank of T = E W^V H, effective attention, and its correlation with raw attention, by layer, head and length."""
+
+    name = "identifiability"
+    title = "How much of attention has an effect"
+
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        if subject.encoder.direction == LEFT_TO_RIGHT:
+            return "reads from left to right; effective attention is defined for tokens that see all of their sentence"
+        return ""
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        """Return the results; see the guide for the arrays."""
+        materials = [Lengths.of(material) for material in materials]
+        numbers: dict[str, Any] = {subject.label: {} for subject in subjects}
+        results = {}
+        for subject in subjects:
+            statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
+            for material in materials:
+                arrays = reduce(subject, material, statistics, progress, share=_SHARE)
+                results[f"{subject.label}, {material.name}"] = arrays
+                numbers[subject.label][material.name] = _numbers(arrays, subject.encoder)
+        arrays = {
+            f"{name.replace(', ', '/')}/{key}": values for name, of in results.items() for key, values in of.items()
+        }
+        return Result(numbers, arrays, _figures(results), _text(numbers))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths(Material):
+    """A corpus in examples of several lengths, with as many tokens in total as it has otherwise.
+
+    Attributes:
+      material: the corpus.
+    """
+
+    material: Material | None = None
+
+    @classmethod
+    def of(cls, material: Material) -> Material:
+        """Return a corpus in several lengths; given texts and labeled files as they are."""
+        if not isinstance(material, Corpus):
+            return material
+        return cls(material.name, material.examples, max(LENGTHS), material=material)
+
+    def _encode(self, subject, objective):
+        most = self.longest(subject)
+        lengths = [length for length in LENGTHS if length <= most] or [most]
+        parts = []
+        for length in lengths:
+            examples = max(1, self.examples * LENGTH // (len(lengths) * length))
+            material = dataclasses.replace(self.material, examples=examples, length=length)
+            parts.append(material.encoded(subject).ragged)
+        joined = Ragged.join(parts)
+        ragged = dataclasses.replace(joined, ids=np.arange(len(joined.ids)))
+        return Encoded(ragged, [], np.arange(len(ragged.ids)), None, subject.vocabulary, most)
+
+
+def kinds_of(tokenizer: Tokenizer) -> bytes:
+    """Return the kind of each id, its place in `KINDS`, as bytes."""
+    kinds = np.full(tokenizer.vocab_size, KINDS.index("other"), np.uint8)
+    for token in range(tokenizer.vocab_size):
+        if tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ") in (".", ","):
+            kinds[token] = KINDS.index("period or comma")
+    kinds[tokenizer.cls_id], kinds[tokenizer.sep_id] = KINDS.index("[CLS]"), KINDS.index("[SEP]")
+    return kinds.tobytes()
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """(params, batch) -> the sums over a batch of all statistics; see the guide for their axes.
+
+    Attributes:
+      encoder: the architecture.
+      kinds: result of `kinds_of`.
+    """
+
+    encoder: EncoderConfig
+    kinds: bytes = dataclasses.field(repr=False)
+
+    def __call__(self, params: dict, batch: Arrays) -> dict[str, Sums]:
+        values = captured(self.encoder, params, batch, ("values", "attention"))
+        member_BNT = effective_attention.members(batch["examples_BT"], batch["example_ids_BN"].shape[1])
+        tokens_BN = member_BNT.sum(axis=-1)
+        upper = jnp.array([*EDGES[1:], jnp.inf])
+        bins_BNK = ((tokens_BN[..., None] > jnp.array(EDGES)) & (tokens_BN[..., None] <= upper)).astype(jnp.float32)
+        kinds_BT = jnp.asarray(np.frombuffer(self.kinds, np.uint8))[batch["tokens_BT"]]
+        kind_BTK = jax.nn.one_hot(kinds_BT, len(KINDS), dtype=jnp.float32)
+        is_long_BN = (tokens_BN > self.encoder.width // self.encoder.heads).astype(jnp.float32)
+        queries_BT = jnp.einsum("bn,bnt->bt", is_long_BN, member_BNT)
+
+        def of_layer(inputs: Arrays) -> tuple[dict[str, Sums], jax.Array]:
+            space = effective_attention.space(inputs["values"], inputs["outputs"], member_BNT)
+            maps = inputs["attention"], *effective_attention.effective(inputs["attention"], space)
+            statistics = {
+                "correlation": effective_attention.correlations(maps[0], maps[1], member_BNT),
+                "constrained_correlation": effective_attention.correlations(maps[0], maps[2], member_BNT),
+                "rank": space.rank_BNH,
+                "null_dimension": tokens_BN[..., None] - space.rank_BNH,
+                "constrained_null_dimension": tokens_BN[..., None] - space.constrained_rank_BNH,
+            }
+            attention_MKH = [
+                jnp.einsum("bhqt,bq,btk->kh", each, queries_BT, kind_BTK, precision=jax.lax.Precision.HIGHEST)
+                for each in maps
+            ]
+            return {name: _by_length(each, bins_BNK) for name, each in statistics.items()}, jnp.stack(attention_MKH)
+
+        by_length, attention_LMKH = jax.lax.map(of_layer, values | {"outputs": self._outputs(params)})
+        return {
+            "tokens": (jnp.einsum("bn,bnk->k", tokens_BN, bins_BNK), bins_BNK.sum(axis=(0, 1))),
+            "attention": (jnp.moveaxis(attention_LMKH, 0, 2), queries_BT.sum()),
+        } | {name: jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sums) for name, sums in by_length.items()}
+
+    def _outputs(self, params: dict) -> jax.Array:
+        """Return the output projection's kernel of each layer and head, [L, H, R, D] with R = D / H."""
+        config = self.encoder
+        kernel = params["encoder"]["layers"]["attention"]["output"]["kernel"]
+        kernel_LDD = jnp.repeat(kernel, config.layers // len(kernel), axis=0)  # groups of layers may share it
+        return kernel_LDD.reshape(config.layers, config.heads, -1, config.width)
+
+
+def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:
+    """Return the sums and counts of the values that are finite, [lengths, H] each."""
+    is_finite_BNH = jnp.isfinite(values_BNH)
+    sums_KH = jnp.einsum("bnh,bnk->kh", jnp.where(is_finite_BNH, values_BNH, 0.0), bins_BNK)
+    return sums_KH, jnp.einsum("bnh,bnk->kh", is_finite_BNH.astype(jnp.float32), bins_BNK)
+
+
+def _numbers(results: dict[str, np.ndarray], encoder: EncoderConfig) -> dict[str, Any]:
+    used = np.isfinite(results["tokens"])
+    by_length = {name: values[used].mean(axis=(1, 2)) for name, values in results.items() if values.ndim == 3}
+    attention_MK = results["attention"].mean(axis=(2, 3))
+    return {
+        "head_width": encoder.width // encoder.heads,
+        "tokens": results["tokens"][used],
+        **by_length,
+        "attention": {name: dict(zip(KINDS, row, strict=True)) for name, row in zip(MAPS, attention_MK, strict=True)},
+    }
+
+
+def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
+    """Return figure 1a of the paper, the same by layer and head, and figures 1b and 1c for each model and material."""
+    lines, bands, longest = {}, {}, {}
+    for name, arrays in results.items():
+        used = np.isfinite(arrays["tokens"])
+        correlation_KLH, tokens_K = arrays["correlation"][used], arrays["tokens"][used]
+        lines[name] = tokens_K, correlation_KLH.mean(axis=(1, 2))
+        bands[name] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
+        longest[f"{name} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
+    ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
+    figures = [
+        Figure(
+            "length",
+            "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure "
+            "1a). A point is the mean over sentences, layers and heads; the band has 80% of the heads. At 1, all "
+            "attention has an effect; the lower, the more of it could be different without changing the output. "
+            f"Pearson's r over the cells of a map is {ends}.",
+            f"Curves of the correlation over the number of tokens. It is {ends}.",
+            lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
+        ),
+        Figure(
+            "heads",
+            "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
+            "differs most from what their output depends on.",
+            "Matrices of the correlation of effective with raw attention by layer and head.",
+            lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
+        ),
+    ]
+    for number, (name, arrays) in enumerate(results.items(), 1):
+        if not np.isfinite(arrays["attention"]).all():
+            continue  # no sentence has more tokens than a head is wide
+        raw, effective = (dict(zip(KINDS, arrays["attention"][m].mean(axis=(1, 2)), strict=True)) for m in (0, 1))
+        separators = f"{raw['[SEP]']:.2f} raw and {effective['[SEP]']:.2f} effective"
+        figures.append(
+            Figure(
+                f"kinds-{number}",
+                f"{name}: attention to kinds of tokens, raw, effective, and effective under the probability constraint "
+                "(figures 1b and 1c). A point is the mean of a head over the tokens of sentences with more tokens than "
+                "the head is wide, a line the mean over the heads of a layer. Attention that is lower in the second "
+                f"panel had no effect of its own on the output. Attention to [SEP] is {separators} on average.",
+                f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
+                functools.partial(_draw_kinds, arrays["attention"]),
+            )
+        )
+    return figures
+
+
+def _draw_kinds(attention_MKLH: np.ndarray):
+    with drawing.style():
+        figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
+        layers = np.arange(1, attention_MKLH.shape[2] + 1)
+        for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
+            for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
+                panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
+                x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
+                panel.scatter(x_LH, attention_LH, s=4, color=color, alpha=0.5, linewidths=0)
+            panel.set(title=name, xlabel="layer", ylabel="attention")
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
+        return figure
+
+
+def _text(numbers: dict[str, dict[str, Any]]) -> str:
+    paragraphs = [
+        "A head adds A T to the states, with T = E W^V H. If a sentence has more tokens than the head is wide, other "
+        "weights A have the same output: those that differ by vectors of the left null space of T. Effective attention "
+        "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
+        "(Brunner et al., 2020, section 3)."
+    ]
+    for label, materials in numbers.items():
+        for name, entry in materials.items():
+            tokens, null = entry["tokens"], entry["null_dimension"]
+            sentence = (
+                f"{label} on {name}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} tokens, "
+                f"the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate with "
+                f"{entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
+            )
+            if np.max(null) < 0.5:
+                sentence += " All sentences are too short for a difference: effective attention is raw attention."
+            paragraphs.append(sentence)
+    return "\n\n".join(paragraphs)

@@ -1,0 +1,172 @@
+"""The part `identifiability` against its definition, sentence by sentence and in float64."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from scipy import linalg
+
+from bertjax.analysis import drawing, effective_attention
+from bertjax.analysis.material import Corpus, texts_material
+from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Lengths, Statistics, kinds_of
+from bertjax.analysis.reduce import reduce
+from bertjax.analysis.subject import Subject, captured
+from bertjax.export import Export
+from tests.analysis.conftest import packed_rows
+
+NAMES = ("correlation", "constrained_correlation", "rank", "null_dimension", "constrained_null_dimension")
+
+
+@pytest.fixture(scope="module")
+def material(sentences):
+    """50 texts of one to three sentences, up to 64 tokens. The heads of the models are 8 wide."""
+    return texts_material([" ".join(sentences[i : i + 1 + i % 3])[:120] for i in range(50)])
+
+
+@pytest.fixture(scope="module")
+def statistics(pretrained):
+    return Statistics(pretrained.encoder, kinds_of(pretrained.tokenizer))
+
+
+@pytest.fixture(scope="module")
+def results(pretrained, material, statistics):
+    return reduce(pretrained, material, statistics)
+
+
+def null_projection(matrix: np.ndarray) -> np.ndarray:
+    null_TK = linalg.null_space(matrix.T)
+    return null_TK @ null_TK.T
+
+
+def of_sentence(subject, tokens_T, captured_values) -> dict[str, np.ndarray]:
+    """The statistics of one sentence by the formulas of the paper, with H as it is and scipy's null spaces."""
+    values = {"values": captured_values["values"][:, :, : len(tokens_T)]}
+    values["attention"] = captured_values["attention"][..., : len(tokens_T), : len(tokens_T)]
+    layers = subject.export.params["encoder"]["layers"]
+    output_LDD = np.asarray(layers["attention"]["output"]["kernel"], np.float64)
+    L, _, T, H, width = values["values"].shape
+    results = {name: np.zeros((L, H)) for name in NAMES}
+    attention = np.zeros((3, len(KINDS), L, H))
+    pieces = [subject.tokenizer.piece(int(token)) for token in tokens_T]
+    kinds = ["period or comma" if p in (".", ",") else p if p in ("[CLS]", "[SEP]") else "other" for p in pieces]
+    for layer in range(L):
+        for head in range(H):
+            rows = slice(head * width, (head + 1) * width)
+            raw_TT = np.asarray(values["attention"][layer, 0, head], np.float64)
+            transform_TD = np.asarray(values["values"][layer, 0, :, head], np.float64) @ output_LDD[layer, rows]
+            with_ones = np.concatenate([transform_TD, np.ones((T, 1))], axis=1)
+            maps = [raw_TT] + [raw_TT - raw_TT @ null_projection(matrix) for matrix in (transform_TD, with_ones)]
+            results["rank"][layer, head] = np.linalg.matrix_rank(transform_TD, rtol=1e-6)
+            results["null_dimension"][layer, head] = T - results["rank"][layer, head]
+            results["constrained_null_dimension"][layer, head] = T - np.linalg.matrix_rank(with_ones, rtol=1e-6)
+            for name, each in zip(NAMES[:2], maps[1:], strict=True):
+                results[name][layer, head] = np.corrcoef(raw_TT.ravel(), each.ravel())[0, 1]
+            for number, each in enumerate(maps):
+                for token, kind in enumerate(kinds):
+                    attention[number, KINDS.index(kind), layer, head] += each[:, token].sum()
+    return results | {"attention": attention}
+
+
+def test_every_statistic_is_that_of_a_loop_over_sentences_and_heads(pretrained, material, results):
+    encoded = material.encoded(pretrained)
+    assert len(encoded) == 50
+    sums = {name: np.zeros_like(results[name]) for name in NAMES}
+    counts, tokens = np.zeros(len(EDGES)), np.zeros(len(EDGES))
+    attention, queries = 0.0, 0
+    capture = jax.jit(lambda batch: captured(pretrained.encoder, pretrained.params, batch, ("values", "attention")))
+    for index, length in enumerate(encoded.ragged.lengths):
+        batch = encoded.batch(np.array([[index]]), 64)
+        single = of_sentence(pretrained, batch["tokens_BT"][0, :length], jax.device_get(capture(batch)))
+        place = max(number for number, edge in enumerate(EDGES) if length > edge)
+        counts[place] += 1
+        tokens[place] += length
+        for name in NAMES:
+            sums[name][place] += single[name]
+        if length > 8:
+            attention, queries = attention + single["attention"], queries + length
+    assert (counts > 0).sum() >= 3
+    with np.errstate(invalid="ignore"):
+        for name in NAMES:
+            np.testing.assert_allclose(results[name], sums[name] / counts[:, None, None], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(results["tokens"], tokens / counts)
+    np.testing.assert_allclose(results["attention"], attention / queries, atol=1e-5)
+    raw, effective, constrained = results["attention"]
+    np.testing.assert_allclose(raw.sum(axis=0), 1.0, atol=1e-5)
+    np.testing.assert_allclose(constrained.sum(axis=0), 1.0, atol=1e-5)
+    assert np.abs(effective.sum(axis=0) - 1.0).max() > 0.01
+
+
+def test_packed_rows_have_the_same_sums(pretrained, material, results, statistics):
+    encoded = material.encoded(pretrained)
+    rows_BN = packed_rows(encoded.ragged.lengths, seq_len=64)
+    assert (rows_BN >= 0).sum(axis=1).max() > 1
+    sums = statistics(pretrained.params, encoded.batch(rows_BN, 64))
+    for name in (*NAMES, "tokens", "attention"):
+        total, weight = (np.asarray(each, np.float64) for each in sums[name])
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(total / weight, results[name], atol=1e-5, err_msg=name)
+
+
+def test_the_result_has_numbers_arrays_and_figures_of_every_model(subjects, material):
+    result = Identifiability().run(subjects, [material])
+    for subject in subjects:
+        entry = result.numbers[subject.label]["texts"]
+        assert entry["head_width"] == 8 and (np.diff(entry["tokens"]) > 0).all()
+        assert (entry["null_dimension"] - entry["constrained_null_dimension"] <= 1.0).all()
+        assert result.arrays[f"{subject.label}/texts/attention"].shape == (3, 4, 3, 4)
+        assert subject.label in result.text
+    assert [figure.name for figure in result.figures] == ["length", "heads", "kinds-1", "kinds-2"]
+    for figure in result.figures:
+        assert "<svg" in drawing.svg_of(figure.draw()) and figure.caption and figure.alternative
+
+
+def test_short_sentences_have_no_attention_without_an_effect(pretrained):
+    result = Identifiability().run([pretrained], [texts_material(["the king .", "a day ."])])
+    entry = result.numbers[pretrained.label]["texts"]
+    np.testing.assert_allclose(entry["correlation"], 1.0, atol=1e-5)
+    assert "effective attention is raw attention" in result.text
+    assert np.isnan(result.arrays[f"{pretrained.label}/texts/attention"]).all()
+    assert [figure.name for figure in result.figures] == ["length", "heads"]
+
+
+def _with(subject: Subject, **settings) -> Export:
+    return subject.export._replace(encoder=dataclasses.replace(subject.export.encoder, **settings))
+
+
+def test_a_corpus_is_read_in_several_lengths(pretrained, material):
+    asked = []
+
+    class Examples(Corpus):
+        def _encode(self, subject, objective):
+            asked.append((self.length, self.examples))
+            return dataclasses.replace(material, examples=self.examples).encoded(subject)
+
+    lengths = Lengths.of(Examples("corpus", examples=6))
+    encoded = lengths.encoded(pretrained)
+    assert asked == [(64, 12)]  # the model has 64 positions
+    assert len(encoded) == 12 and lengths.name == "corpus"
+    longer = Subject("longer", _with(pretrained, max_positions=256))
+    joined = Lengths.of(Examples("corpus", examples=6)).encoded(longer)
+    assert asked[1:] == [(64, 4), (128, 2), (256, 1)] and len(joined) == 7
+    for index, text in ((4, 0), (5, 1), (6, 0)):  # the first of the second and third lengths
+        expected = material.encoded(pretrained).ragged.token_lists()[text]
+        np.testing.assert_array_equal(joined.ragged.token_lists()[index], expected)
+    assert joined.ragged.ids.tolist() == [*range(7)]
+    assert Lengths.of(material) is material
+
+
+def test_a_causal_model_is_left_out(pretrained):
+    causal = Subject("causal", _with(pretrained, direction="left_to_right"))
+    assert not Identifiability().missing(pretrained, [])
+    assert "left to right" in Identifiability().missing(causal, [])
+
+
+def test_groups_of_layers_that_share_their_attention(pretrained):
+    encoder = dataclasses.replace(pretrained.encoder, layers=4, sharing="attention", sharing_groups=2)
+    kernel = np.arange(2 * 32 * 32).reshape(2, 32, 32)
+    params = {"encoder": {"layers": {"attention": {"output": {"kernel": kernel}}}}}
+    outputs_LHRD = Statistics(encoder, b"")._outputs(params)
+    assert outputs_LHRD.shape == (4, 4, 8, 32)
+    np.testing.assert_array_equal(np.asarray(outputs_LHRD).reshape(4, 32, 32), kernel[[0, 0, 1, 1]])
+    assert effective_attention.members(np.array([[1, 2, 2, 0]]), 2).tolist() == [[[1, 0, 0, 0], [0, 1, 1, 0]]]
