@@ -1,0 +1,131 @@
+"""What a model answers for one sentence: a class, a number, or the token at a [MASK]."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.analysis import attribution
+from bertjax.analysis.attribution import Attribution
+from bertjax.analysis.subject import Subject
+from bertjax.models.model import Model
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.finetuning.reading import MIX
+from bertjax.objectives.finetuning.regression import Regression
+from bertjax.objectives.pretraining.mlm import MaskedLM
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answers:
+    """The answers of a model for rows of one example each.
+
+    Attributes:
+      subject: the model; `missing` is empty for it.
+    """
+
+    subject: Subject
+
+    @staticmethod
+    def missing(subject: Subject) -> str:
+        """Return why a model has no answers for single sentences, as the end of a sentence; empty if it has."""
+        objective = subject.objective
+        if isinstance(objective, ExampleObjective):
+            return "has a head that reads all layers" if objective.reads == MIX else ""
+        if not isinstance(objective, MaskedLM):
+            return "has no head for masked tokens, classes of sentences or numbers"
+        if "generator" in subject.export.params or subject.encoder.positions == "relative":
+            return "predicts masked tokens by a second encoder or stream"
+        return ""
+
+    @property
+    def is_masked_lm(self) -> bool:
+        """Whether the answer is the token at a [MASK]."""
+        return isinstance(self.subject.objective, MaskedLM)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the answer is a number."""
+        return isinstance(self.subject.objective, Regression)
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        return self.subject.objective.model(self.subject.encoder)
+
+    def name_of(self, answer: int) -> str:
+        """Return the text of an answer: a piece, or the name of a class."""
+        if self.is_masked_lm:
+            return self.subject.tokenizer.piece(answer)
+        return str(self.subject.objective.classes[answer])
+
+    def features(self, columns_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the head reads in addition to the core batch.
+
+        Args:
+          columns_B: int, the column of the [MASK] of each row; not used by other models.
+        """
+        if not self.is_masked_lm:
+            return {}
+        return {f"{self.subject.objective.term}_positions_BK": columns_B.astype(np.int32)[:, None]}
+
+    def logits(self, params: dict, batch: Arrays) -> jax.Array:
+        """Device: return the logits of each row, float32 [B, answers]."""
+        objective = self.subject.objective
+        method = objective.mlm_logits if self.is_masked_lm else None
+        return objective.apply(self._model, params, batch, method=method)[:, 0]
+
+    @functools.cached_property
+    def predict(self) -> attribution.Predict:
+        """(embeddings, params, batch, answers [B]) -> log-probability of the answer, or the number; [B, 1]."""
+
+        def predict(inputs_BTE: jax.Array, params: dict, batch: Arrays, answer_B: jax.Array) -> jax.Array:
+            with attribution.with_embeddings(inputs_BTE):
+                logits = self.logits(params, batch)
+            if self.is_number:
+                return logits
+            return jnp.take_along_axis(jax.nn.log_softmax(logits), answer_B[:, None], axis=1)
+
+        return predict
+
+    @functools.cached_property
+    def by_layer(self) -> Any:
+        """(params, batch) -> logits of heads that read the embeddings or one of the layers, [L + 1, B, answers].
+
+        The heads were trained on the last layer ("logit lens"): a bad answer of an earlier layer does not show that the
+        layer does not know it.
+        """
+
+        @jax.jit
+        def by_layer(params: dict, batch: Arrays) -> jax.Array:
+            hidden_LBTD = self.subject.captured(params, batch, ("hidden",))["hidden"]
+
+            def at(hidden_BTD: jax.Array) -> jax.Array:
+                with attribution.with_hidden(hidden_BTD):
+                    return self.logits(params, batch)
+
+            return jax.lax.map(at, hidden_LBTD)
+
+        return by_layer
+
+    @functools.cached_property
+    def _embedded(self) -> Any:
+        return jax.jit(functools.partial(attribution.embedded, self.subject.encoder))
+
+    def attribute(self, batch: dict[str, np.ndarray], answer_B: np.ndarray) -> Attribution:
+        """Return the integrated gradients of the answers; see `bertjax.analysis.attribution` for the baseline.
+
+        Args:
+          batch: the core batch with `features`.
+          answer_B: int, the answers whose log-probability is attributed; not used for numbers.
+        """
+        params, vocabulary = self.subject.params, self.subject.vocabulary
+        is_kept_BT = vocabulary.is_special[batch["tokens_BT"]]
+        baseline = batch | {"tokens_BT": np.where(is_kept_BT, batch["tokens_BT"], vocabulary.mask_id).astype(np.int32)}
+        inputs_BTE, baseline_BTE = (self._embedded(params, each) for each in (batch, baseline))
+        arguments = params, batch, answer_B.astype(np.int32)
+        return attribution.integrated_gradients(
+            self.predict, inputs_BTE, baseline_BTE, batch["examples_BT"], 1, *arguments
+        )

@@ -1,0 +1,218 @@
+"""Part `sentences`: a few sentences with the map of every head, rollout, attributions and predictions by layer."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.analysis import attribution, drawing
+from bertjax.analysis.answers import Answers
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import Material, Texts
+from bertjax.analysis.page.page import Maps, Table
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.subject import Subject
+from bertjax.data.examples import add_special_tokens
+
+# Given sentences, and those that are taken from a corpus or a labeled file.
+MOST, TAKEN = 20, 6
+# Most tokens of a sentence that is taken; of a given one, whose maps would fill the page: a map has their square.
+LENGTH, LONGEST = 64, 128
+
+
+class Sentences(Part):
+    """Up to 20 sentences, each with the map of every head for the viewer of the page.
+
+    Each has attention rollout (Abnar & Zuidema, 2020). If the model has a head for single sentences, it also has the
+    integrated gradients of the answer (Sundararajan et al., 2017) and what the head predicts from each layer.
+    """
+
+    name = "sentences"
+    title = "Sentences"
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        """Return the results; see the guide for `numbers`."""
+        given = [material for material in materials if isinstance(material, Texts)]
+        material = (given or list(materials))[0]
+        numbers: dict[str, Any] = {}
+        maps, tables, figures, notes = [], [], [], []
+        for number, subject in enumerate(subjects):
+            encoded, left_out = _sentences(subject, material)
+            notes += [f"{left_out} sentences with more than {LONGEST} tokens are left out."] if left_out else []
+            reason = Answers.missing(subject)
+            answers = None if reason else Answers(subject)
+            notes += [f"{subject.label} {reason}: it has maps and rollout only."] if reason else []
+            results = []
+            with progress(f"{subject.label}, {self.name}", encoded.tokens) as bar:
+                for sentence in _analyzed(subject, encoded, answers):
+                    results.append(sentence)
+                    bar.update(len(sentence.tokens))
+            numbers[subject.label] = [sentence.numbers for sentence in results]
+            for sentence in results:
+                maps += sentence.maps
+                tables.append(_table(sentence, subject.label))
+            if answers:
+                figures.append(_by_layer(results, subject, number, answers))
+        answered = [entry for entries in numbers.values() for entry in entries if "gap" in entry]
+        return Result(numbers, {}, figures, _text(answered, notes), tables, maps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """The results of one sentence and one model.
+
+    Attributes:
+      tokens: its pieces.
+      numbers: what `analysis.json` holds of it.
+      maps: the attention of all heads, and the rollout.
+    """
+
+    tokens: list[str]
+    numbers: dict[str, Any]
+    maps: list[Maps]
+
+
+def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
+    """Return the sentences of a material for a model, and how many given ones are too long for the page."""
+    if not isinstance(material, Texts):
+        return dataclasses.replace(material, examples=TAKEN, length=LENGTH).encoded(subject), 0
+    encoded = dataclasses.replace(material, examples=MOST).encoded(subject)  # checks the texts
+    texts = [record["text"] for record in encoded.records]
+    ids = subject.tokenizer.encode_masked(texts)
+    kept = [number for number, tokens in enumerate(ids) if len(tokens) + 2 <= min(LONGEST, encoded.longest)]
+    ragged = add_special_tokens([ids[number] for number in kept], None, subject.vocabulary, labels={})
+    records = [encoded.records[number] for number in kept]
+    return dataclasses.replace(encoded, ragged=ragged, records=records, record_of=np.arange(len(kept))), len(
+        texts
+    ) - len(kept)
+
+
+def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
+    """Yield the results of the sentences, which all have rows of one length: each program is compiled once."""
+    lengths = encoded.ragged.lengths
+    seq_len = 1 << int(max(32, lengths.max()) - 1).bit_length()
+    capture = jax.jit(lambda params, batch: subject.captured(params, batch, ("attention",))["attention"])
+    for index, length in enumerate(lengths):
+        batch = encoded.batch(np.array([[index]]), seq_len)
+        tokens_T = batch["tokens_BT"][0, :length]
+        tokens = [subject.tokenizer.piece(int(token)) for token in tokens_T]
+        attention_LHTT = np.asarray(capture(subject.params, batch))[:, 0, :, :length, :length]
+        rollout_LTT = attribution.rollout(attention_LHTT)
+        text = subject.tokenizer.decode([int(t) for t in tokens_T if not subject.vocabulary.is_special[t]])
+        if encoded.records and "text" in encoded.records[encoded.record_of[index]]:
+            text = encoded.records[encoded.record_of[index]]["text"]
+        numbers: dict[str, Any] = {"text": text, "tokens": tokens}
+        column = int(batch["summary_positions_BN"][0, 0])
+        if answers:
+            answered, column = _answered(answers, batch, length)
+            numbers |= answered
+        numbers["rollout"] = rollout_LTT[-1, column].tolist()
+        numbers["rollout_of"] = column
+        entry = {"model": subject.label, "sentence": text, "tokens": tuple(tokens)}
+        maps = [
+            Maps(weights_LHTT=attention_LHTT.astype(np.float16), **entry),
+            Maps(weights_LHTT=rollout_LTT[:, None].astype(np.float16), kind="rollout", **entry),
+        ]
+        yield Sentence(tokens, numbers, maps)
+
+
+def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
+    """Return the answer for a row with one example, its attributions and the answers by layer; and the column read.
+
+    Without a [MASK], the token in the middle of the sentence is masked for a masked LM, and is the answer.
+    """
+    subject, column = answers.subject, int(batch["summary_positions_BN"][0, 0])
+    answer = -1
+    if answers.is_masked_lm:
+        tokens_T = batch["tokens_BT"][0, :length]
+        masks = np.flatnonzero(tokens_T == subject.vocabulary.mask_id)
+        if len(masks):
+            column = int(masks[0])
+        else:
+            ordinary = np.flatnonzero(~subject.vocabulary.is_special[tokens_T])
+            column = int(ordinary[len(ordinary) // 2])
+            answer = int(tokens_T[column])
+            batch = batch | {"tokens_BT": batch["tokens_BT"].copy()}
+            batch["tokens_BT"][0, column] = subject.vocabulary.mask_id
+    batch = batch | answers.features(np.array([column]))
+    logits_LC = np.asarray(answers.by_layer(subject.params, batch))[:, 0].astype(np.float64)
+    answer = int(logits_LC[-1].argmax()) if answer < 0 else answer
+    result = answers.attribute(batch, np.array([answer]))
+    numbers = {
+        "prediction": float(result.prediction_BN[0, 0]),
+        "baseline": float(result.baseline_BN[0, 0]),
+        "gap": float(result.gap_BN[0, 0]),
+        "tolerance": float(result.tolerance_BN[0, 0]),
+        "attributions": result.tokens_BT[0, :length].tolist(),
+    }
+    if answers.is_number:
+        return numbers | {"layers": [{"number": float(logits[0])} for logits in logits_LC]}, column
+    log_LC = logits_LC - logits_LC.max(axis=1, keepdims=True)
+    probability_LC = np.exp(log_LC) / np.exp(log_LC).sum(axis=1, keepdims=True)
+    layers = [
+        {"guess": answers.name_of(int(row.argmax())), "probability": float(row[answer])} for row in probability_LC
+    ]
+    if answers.is_masked_lm:
+        numbers["masked"] = column
+    return numbers | {"answer": answers.name_of(answer), "layers": layers}, column
+
+
+def _table(sentence: Sentence, label: str) -> Table:
+    """Return the numbers of a sentence, token by token."""
+    numbers = sentence.numbers
+    has_answer = "attributions" in numbers
+    caption = f"{label}: {numbers['text']}"
+    if has_answer:
+        what = f"log-probability of {numbers['answer']!r} in nats" if "answer" in numbers else "predicted number"
+        caption += (
+            f" Integrated gradients of the {what}: {numbers['prediction']:.3f} for the sentence, "
+            f"{numbers['baseline']:.3f} if every word is [MASK]. The attributions add up to the difference but for "
+            f"{numbers['gap']:.4f}; {numbers['tolerance']:.4f} is allowed."
+        )
+    headings = ("token", *(("attribution",) if has_answer else ()), "rollout")
+    rows = []
+    for index, token in enumerate(sentence.tokens):
+        shown = "[MASK]" if numbers.get("masked") == index else token
+        cells = [f"{index} {shown}"]
+        cells += [f"{numbers['attributions'][index]:+.3f}"] if has_answer else []
+        rows.append((*cells, f"{numbers['rollout'][index]:.3f}"))
+    return Table(caption, headings, tuple(rows))
+
+
+def _by_layer(sentences: Sequence[Sentence], subject: Subject, number: int, answers: Answers) -> Figure:
+    """Return the figure of the predictions of one model by layer."""
+    key = "number" if answers.is_number else "probability"
+    lines = {}
+    for index, sentence in enumerate(sentences, 1):
+        values = [layer[key] for layer in sentence.numbers["layers"]]
+        name = f"{index}: {sentence.numbers['answer']}" if "answer" in sentence.numbers else str(index)
+        lines[name] = range(len(values)), values
+    unit = "predicted number" if answers.is_number else "probability of the answer"
+    return Figure(
+        f"layers-{number + 1}",
+        f"What the head of {subject.label} predicts if it reads an earlier layer; 0 is the embeddings. Each sentence "
+        "has a curve. The head was trained on the last layer: an earlier one may know more than it shows (logit lens).",
+        f"Curves of the {unit} over the layers of {subject.label}, one for each of {len(sentences)} sentences.",
+        lambda: drawing.curves(lines, "layer", unit),
+    )
+
+
+def _text(answered: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
+    paragraphs = [
+        "The viewer shows the attention of every head and the rollout of every layer. Rollout averages the heads of "
+        "each layer, adds the residual connection as the identity, and multiplies the layers (Abnar & Zuidema, 2020). "
+        "The tables have its row for the state that the head of the model reads, or [CLS]."
+    ]
+    if answered:
+        complete = sum(entry["gap"] <= entry["tolerance"] for entry in answered)
+        largest = max(entry["gap"] for entry in answered)
+        paragraphs.append(
+            "Integrated gradients on the embeddings (Sundararajan et al., 2017) attribute the answer to the tokens. "
+            f"The baseline has [MASK] in place of every word. For {complete} of {len(answered)} sentences, the "
+            "attributions add up to the difference between sentence and baseline within the tolerance, "
+            f"{attribution.TOLERANCE:.0%} of their absolute values. The largest gap is {largest:.4f}."
+        )
+    return "\n\n".join(paragraphs + [" ".join(dict.fromkeys(notes))] * bool(notes))
