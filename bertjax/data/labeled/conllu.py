@@ -1,11 +1,12 @@
 """Files of CoNLL-U, the format of Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
@@ -38,10 +39,33 @@ def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
     Raises:
       UserError: the file cannot be read, no sentence is left, or no word has the feature.
     """
+    records = _records(path, on_bad, lambda lines: _tagged(lines, path, field))
+    if all(tag == ABSENT for record in records for tag in record["tags"]):
+        raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
+    return records
+
+
+def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
+    """Return the sentences as {`words`, `tags`, `heads`} and the place of their first line.
+
+    The words are those of `read`, and the tags are of `upos`. The head of a word is the number of another, counted from
+    1, or 0 for the root, of which there is one.
+
+    Args:
+      path: a .conllu file, plain, .gz, .zst or .xz.
+      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+
+    Raises:
+      UserError: the file cannot be read, no sentence is left, or a sentence is bad: its heads are no tree.
+    """
+    return _records(path, on_bad, lambda lines: _tree(lines, path))
+
+
+def _records(path: str, on_bad: OnBad, make: Callable[[list[tuple[int, bytes]]], Record]) -> list[Record]:
     records = []
     for lines in _sentences(path):
         try:
-            record = _record(lines, path, field)
+            record = make(lines)
         except UserError as error:
             on_bad(error)
         else:
@@ -49,20 +73,49 @@ def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
                 records.append(record)
     if not records:
         raise UserError(f"{path} has no sentences that can be used; give a file in the format of CoNLL-U")
-    if all(tag == ABSENT for record in records for tag in record["tags"]):
-        raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
     return records
 
 
-def _record(lines: list[tuple[int, bytes]], path: str, field: str) -> Record:
+def _tagged(lines: list[tuple[int, bytes]], path: str, field: str) -> Record:
     """Return a sentence; its `words` are empty if it has comments only."""
-    pairs = [pair for number, line in lines if (pair := _word(line, f"{path}:{number}", field))]
+    pairs = [(values["form"], _tag(values, field)) for values in _words(lines, path)]
     words, tags = ([pair[i] for pair in pairs] for i in range(2))
     return {"words": words, "tags": tags, WHERE: f"{path}:{lines[0][0]}"}
 
 
-def _word(line: bytes, where: str, field: str) -> tuple[str, str] | None:
-    """Return the word and the tag of a line, None for a comment, a multiword token and an empty node."""
+def _tag(values: dict[str, Any], field: str) -> str:
+    tag = values["feats"].get(field.removeprefix(FEATURE)) if field.startswith(FEATURE) else values[field]
+    return tag or ABSENT
+
+
+def _tree(lines: list[tuple[int, bytes]], path: str) -> Record:
+    where, words = f"{path}:{lines[0][0]}", list(_words(lines, path))
+    heads = [int(values["head"]) if values["head"].isdecimal() else -1 for values in words]
+    if words and not _is_tree(heads):
+        raise UserError(f"{where} starts a sentence whose heads are no tree with one root; correct the column head")
+    columns = {name: [values[column] for values in words] for name, column in (("words", "form"), ("tags", "upos"))}
+    return columns | {"heads": heads, WHERE: where}
+
+
+def _is_tree(heads: list[int]) -> bool:
+    """Return whether each word leads to the one root."""
+    if heads.count(0) != 1 or not all(0 <= head <= len(heads) for head in heads):
+        return False
+    reached = {0}
+    while below := {word for word, head in enumerate(heads, 1) if head in reached} - reached:
+        reached |= below
+    return len(reached) == len(heads) + 1
+
+
+def _words(lines: list[tuple[int, bytes]], path: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each word, its features as {name: value}."""
+    for number, line in lines:
+        if values := _word(line, f"{path}:{number}"):
+            yield values
+
+
+def _word(line: bytes, where: str) -> dict[str, Any] | None:
+    """Return the columns of a line, None for a comment, a multiword token and an empty node."""
     from conllu import exceptions, parser
 
     try:
@@ -82,8 +135,7 @@ def _word(line: bytes, where: str, field: str) -> tuple[str, str] | None:
         raise UserError(f"{where} has no {'word' if number else 'number'}; correct the line")
     if not isinstance(number, int):
         return None
-    tag = feats.get(field.removeprefix(FEATURE)) if field.startswith(FEATURE) else values[field]
-    return values["form"], tag or ABSENT
+    return values | {"feats": feats}
 
 
 def _sentences(path: str) -> Iterator[list[tuple[int, bytes]]]:
