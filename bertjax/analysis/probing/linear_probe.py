@@ -1,0 +1,224 @@
+"""Linear probes of all layers at once: how well a softmax regression on frozen states predicts labels.
+
+Three answers come from the same probes. The accuracy on held-out words (Alain & Bengio, 2017, arXiv 1610.01644). The
+selectivity: what remains of it after the accuracy on a control task is subtracted, whose labels are random but the same
+for each occurrence of a word, so that only memorizing words helps (Hewitt & Liang, 2019, section 2, arXiv 1909.03368).
+The description length of the labels given the states, as an online code (Voita & Titov, 2020, section 2.2.2, arXiv
+2003.12298): labels are sent in portions, each with the code of the probe that was trained on the portions before.
+
+States are computed once and stored; the probes of all layers, tasks and penalties are one jitted step, which reads
+`_BATCH` words. The penalty of a layer is the one with the shortest code, which takes the training labels only.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+# L2 penalties that are tried, as factors of the squared norm of the kernel beside the mean cross-entropy in nats.
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+# Shares of the labels after which a new probe is trained (the authors' ones). The first portion is sent without one.
+FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
+_SMALLEST_PORTION = 16
+_BATCH, _EPOCHS, _FEWEST_STEPS, _LEARNING_RATE = 256, 8, 150, 0.01
+
+
+class Labels(NamedTuple):
+    """The labels of words for several tasks of the same classes.
+
+    Attributes:
+      states: float32 [n, L, D], such as a memory-mapped file; it is read in slices.
+      numbers: int32 [n, K], the class of each word in each of K tasks.
+    """
+
+    states: np.ndarray
+    numbers: np.ndarray
+
+
+class Probed(NamedTuple):
+    """What the probes of L layers found, for K tasks.
+
+    Attributes:
+      accuracy: float64 [L, K], share of held-out words that are classified correctly.
+      bits: float64 [L, K], length of the online code of all training labels.
+      uniform_bits: its length if every class were equally probable.
+      majority: float64 [K], accuracy of the most frequent class of the training labels.
+    """
+
+    accuracy: np.ndarray
+    bits: np.ndarray
+    uniform_bits: float
+    majority: np.ndarray
+
+    @property
+    def compression(self) -> np.ndarray:
+        """How many times shorter the code is than the uniform one; float64 [L, K]."""
+        return self.uniform_bits / self.bits
+
+
+class _Probes(NamedTuple):
+    """kernel [L, D, K * R * C] and bias [L, K * R * C] for R penalties, mean and scale [L, D] of the states."""
+
+    kernel: jax.Array
+    bias: jax.Array
+    mean: jax.Array
+    scale: jax.Array
+
+
+def control_labels(types: Sequence[str], labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return a random label for each word, the same for each occurrence of its type; int32 [n].
+
+    Args:
+      types: the n words, those of all files together.
+      labels: int, the training labels of the task; types have labels with these frequencies (as in the paper).
+    """
+    distinct, number = np.unique(np.asarray(types), return_inverse=True)
+    return np.random.default_rng(seed).choice(labels, len(distinct))[number].astype(np.int32)
+
+
+def probe(
+    train: Labels, heldout: Labels, classes: int, seed: int, on_words: Callable[[int], object] = lambda words: None
+) -> Probed:
+    """Train the probes and score them.
+
+    Args:
+      train: words in random order, or sentences in random order.
+      heldout: other words, with the same tasks.
+      classes: number of classes C.
+      seed: of the order of the batches.
+      on_words: called with the number of words that a step has read.
+    """
+    count, tasks = train.numbers.shape
+    fitter = _Fitter(train, classes, seed, on_words)
+    sizes = portions(count)
+    bits = np.full((train.states.shape[1], tasks, len(PENALTIES)), sizes[0] * math.log2(classes))
+    for size, following in zip(sizes, [*sizes[1:], None]):
+        probes = fitter.fit(size)
+        if following is not None:
+            bits += _scores(probes, train, slice(size, following), classes)[0]
+    best = np.argmin(bits, axis=-1)[..., None]
+    correct = _scores(probes, heldout, slice(0, len(heldout.numbers)), classes)[1]
+    constant = np.array([np.bincount(train.numbers[:, task], minlength=classes).argmax() for task in range(tasks)])
+    return Probed(
+        accuracy=np.take_along_axis(correct, best, axis=-1)[..., 0] / len(heldout.numbers),
+        bits=np.take_along_axis(bits, best, axis=-1)[..., 0] + math.log2(len(PENALTIES)),
+        uniform_bits=count * math.log2(classes),
+        majority=np.mean(heldout.numbers == constant, axis=0),
+    )
+
+
+def portions(count: int) -> list[int]:
+    """Return the numbers of words after which a probe is trained, ascending, the last one `count`."""
+    sizes = {math.ceil(fraction * count) for fraction in FRACTIONS}
+    return sorted(size for size in sizes if size >= min(count, _SMALLEST_PORTION))
+
+
+def work(count: int) -> int:
+    """Return the number of words that the steps of `probe` read, for a bar of its progress."""
+    return sum(_steps(size) for size in portions(count)) * _BATCH
+
+
+def _steps(count: int) -> int:
+    return max(_FEWEST_STEPS, _EPOCHS * math.ceil(count / _BATCH))
+
+
+class _Fitter:
+    """Trains probes on the first words of `train`, each time from zeros."""
+
+    def __init__(self, train: Labels, classes: int, seed: int, on_words: Callable[[int], object]):
+        self._train, self._classes, self._on_words = train, classes, on_words
+        self._random = np.random.default_rng(seed)
+        self._mean, self._scale = _moments(train.states)
+
+    def fit(self, size: int) -> _Probes:
+        _, layers, width = self._train.states.shape
+        outputs = self._train.numbers.shape[1] * len(PENALTIES) * self._classes
+        zeros = jnp.zeros((layers, width, outputs)), jnp.zeros((layers, outputs))
+        probes = _Probes(*zeros, self._mean, self._scale)
+        state = _OPTIMIZER.init(zeros)
+        steps, batches = _steps(size), self._order(size)
+        for step in range(steps):
+            rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+            batch = _batch(self._train, next(batches))
+            probes, state = _update(probes, state, *batch, rate, classes=self._classes)
+            self._on_words(_BATCH)
+        return probes
+
+    def _order(self, size: int) -> Iterator[slice]:
+        """Yield slices of the first words forever, in a new order in each epoch."""
+        starts = np.arange(0, size, _BATCH)
+        while True:
+            for start in self._random.permutation(starts):
+                yield slice(start, min(size, start + _BATCH))
+
+
+def _moments(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of each feature; float32 [L, D]."""
+    total = squares = 0.0
+    for start in range(0, len(states), 16 * _BATCH):
+        part = states[start : start + 16 * _BATCH].astype(np.float64)
+        total, squares = total + part.sum(axis=0), squares + np.square(part).sum(axis=0)
+    mean = total / len(states)
+    deviation = np.sqrt(np.maximum(squares / len(states) - mean**2, 0))
+    return mean.astype(np.float32), (deviation + 1e-6).astype(np.float32)
+
+
+def _batch(labels: Labels, words: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return states [B, L, D], labels [B, K] and weights [B]; empty places have the weight 0."""
+    states, numbers = labels.states[words], labels.numbers[words]
+    missing = _BATCH - len(states)
+    weights = np.repeat(np.float32([1, 0]), [len(states), missing])
+    return (
+        np.pad(states, ((0, missing), (0, 0), (0, 0))).astype(np.float32),
+        np.pad(numbers, ((0, missing), (0, 0))),
+        weights,
+    )
+
+
+def _log_probabilities(probes: _Probes, states_BLD: jax.Array, classes: int) -> jax.Array:
+    """Return log p in nats, float32 [L, B, K, R, C]."""
+    standard_BLD = (states_BLD - probes.mean) / probes.scale
+    logits = jnp.einsum("bld,ldo->lbo", standard_BLD, probes.kernel) + probes.bias[:, None]
+    return jax.nn.log_softmax(logits.reshape(*logits.shape[:2], -1, len(PENALTIES), classes))
+
+
+_OPTIMIZER = optax.scale_by_adam()
+
+
+@functools.partial(jax.jit, static_argnames="classes", donate_argnums=(0, 1))
+def _update(probes: _Probes, state, states_BLD, numbers_BK, weights_B, rate, classes: int):
+    def loss(trained):
+        log_p = _log_probabilities(_Probes(*trained, probes.mean, probes.scale), states_BLD, classes)
+        chosen = jnp.take_along_axis(log_p, numbers_BK[None, :, :, None, None], axis=-1)[..., 0]
+        fit = -jnp.einsum("lbkr,b->", chosen, weights_B) / weights_B.sum()
+        squares = jnp.square(trained[0]).reshape(*trained[0].shape[:2], -1, len(PENALTIES), classes)
+        return fit + jnp.einsum("ldkrc,r->", squares, jnp.asarray(PENALTIES))
+
+    trained = probes.kernel, probes.bias
+    updates, state = _OPTIMIZER.update(jax.grad(loss)(trained), state)
+    trained = jax.tree.map(lambda value, update: value - rate * update, trained, updates)
+    return _Probes(*trained, probes.mean, probes.scale), state
+
+
+def _scores(probes: _Probes, labels: Labels, words: slice, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bits of the labels of words, and how many are the most probable class; float64 [L, K, R]."""
+    bits = correct = np.zeros(())
+    for start in range(words.start, words.stop, _BATCH):
+        part = _batch(labels, slice(start, min(words.stop, start + _BATCH)))
+        sums = jax.device_get(_score(probes, *part, classes=classes))
+        bits, correct = bits + sums[0].astype(np.float64), correct + sums[1]
+    return bits, correct
+
+
+@functools.partial(jax.jit, static_argnames="classes")
+def _score(probes: _Probes, states_BLD, numbers_BK, weights_B, classes: int):
+    log_p = _log_probabilities(probes, states_BLD, classes)
+    chosen = jnp.take_along_axis(log_p, numbers_BK[None, :, :, None, None], axis=-1)[..., 0]
+    correct = jnp.argmax(log_p, axis=-1) == numbers_BK[None, :, :, None]
+    sums = (jnp.einsum("lbkr,b->lkr", values, weights_B) for values in (-chosen / math.log(2), correct * 1.0))
+    return tuple(sums)

@@ -1,0 +1,132 @@
+"""Word senses: whether the nearest occurrence of a word has the same sense.
+
+Each occurrence takes the sense of its nearest neighbor among the other occurrences of the word, by cosine (Wiedemann et
+al., 2019, arXiv 1909.10430; Reif et al., 2019, arXiv 1906.02715 use the nearest mean of a sense). The baseline is the
+most frequent sense among the others. Layer 0, the embeddings, knows the position of a word but not its sentence.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import numpy as np
+
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
+from bertjax.data.labeled import tables
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError, cut_text
+
+COLUMNS = ("word", "sense", "sentence")
+
+
+def read(path: str) -> list[Record]:
+    """Return the records {`word`, `sense`, `sentence`} of a table with these columns.
+
+    Raises:
+      UserError: the file is no such table, a field is blank, a sentence lacks its word, or no word has two senses.
+    """
+    records = tables.read(path, COLUMNS)
+    for record in records:
+        for column in COLUMNS:
+            if not isinstance(record[column], str) or not record[column].strip():
+                raise UserError(f"{record[WHERE]} has no {column}; fill it in or leave the row out")
+        _place(record)
+    senses: dict[str, set[str]] = {}
+    for record in records:
+        senses.setdefault(_key(record), set()).add(record["sense"])
+    if max(map(len, senses.values())) < 2:
+        raise UserError(f"{path} has no word with two senses; give sentences of a second sense")
+    return records
+
+
+def is_senses(path: str) -> bool:
+    """Return whether the header of a table, or its first object, has the three columns."""
+    if not {".tsv", ".csv", ".jsonl"} & set(PurePath(path).suffixes):
+        return False
+    try:
+        tables.read(path, COLUMNS, on_bad=lambda error: None)
+    except UserError:
+        return False
+    return True
+
+
+def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tuple[Ragged, np.ndarray]:
+    """Return an example of each sentence, and the index of the first piece of its word among all tokens; int64 [M].
+
+    The first occurrence counts if a sentence has several. A sentence that is too long keeps the text around its word.
+
+    Args:
+      records: what `read` returned.
+      tokenizer: the tokenizer of the model.
+      longest: the most tokens of an example.
+    """
+    places = [_place(record) for record in records]
+    texts = [record["sentence"] for record in records]
+    before, word, after = (
+        tokenizer.encode([text[part].strip() or " " for text, part in zip(texts, parts, strict=True)])
+        for parts in zip(*((slice(0, place.start), place, slice(place.stop, None)) for place in places))
+    )
+    encoded, firsts = [], []
+    for left, middle, right in zip(before, word, after, strict=True):
+        middle = middle or [tokenizer.unk_id]
+        room = max(longest - 2 - len(middle), 0)
+        kept_left = min(len(left), max(room // 2, room - len(right)))
+        left = left[len(left) - kept_left :]
+        encoded.append([*left, *middle, *right][: longest - 2])
+        firsts.append(1 + kept_left)
+    ragged = add_special_tokens(encoded, None, Vocabulary.of(tokenizer), {})
+    return ragged, ragged.offsets[:-1] + np.array(firsts)
+
+
+def score(states: np.ndarray, records: Sequence[Record]) -> tuple[np.ndarray, float]:
+    """Return the share of occurrences whose nearest neighbor has their sense, float64 [L], and the baseline.
+
+    Only words with two senses or more count, and of them only occurrences whose sense has another one.
+
+    Args:
+      states: float [M, L, D], the states of the words of the records.
+      records: their words and senses.
+    """
+    keys = np.array([_key(record) for record in records])
+    senses = np.array([record["sense"] for record in records])
+    correct, frequent, total = np.zeros(states.shape[1]), 0, 0
+    for key in np.unique(keys):
+        members = np.flatnonzero(keys == key)
+        names, of = np.unique(senses[members], return_inverse=True)
+        counts = np.bincount(of)
+        scored = counts[of] > 1
+        if len(names) < 2 or not scored.any():
+            continue
+        vectors = np.moveaxis(np.asarray(states[members], np.float64), 1, 0)
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+        cosines = vectors @ np.swapaxes(vectors, 1, 2)
+        cosines[:, np.arange(len(members)), np.arange(len(members))] = -np.inf
+        correct += np.sum((of[np.argmax(cosines, axis=-1)] == of)[:, scored], axis=1)
+        others = counts[None, :] - np.eye(len(names), dtype=int)[of]
+        frequent += int(np.sum((np.argmax(others, axis=1) == of)[scored]))
+        total += int(scored.sum())
+    if not total:
+        return np.full(states.shape[1], np.nan), float("nan")
+    return correct / total, frequent / total
+
+
+def _key(record: Record) -> str:
+    return record["word"].strip().casefold()
+
+
+def _place(record: Record) -> slice:
+    """Return the characters of the word in its sentence.
+
+    Raises:
+      UserError: the sentence does not have the word.
+    """
+    word = record["word"].strip()
+    # A word in a language that writes endings or particles directly after it is a part of the written word.
+    for pattern in (rf"(?<!\w){re.escape(word)}(?!\w)", re.escape(word)):
+        if match := re.search(pattern, record["sentence"], re.IGNORECASE):
+            return slice(*match.span())
+    raise UserError(
+        f"{record[WHERE]} has a sentence without its word: {cut_text(word, 40)!r} is not in "
+        f"{cut_text(record['sentence'], 60)!r}; correct either of them"
+    )

@@ -1,0 +1,65 @@
+"""Linear CKA between sets of states: how similar two representations of the same words are.
+
+Kornblith et al., 2019, arXiv 1905.00414: 1 for representations that differ by a rotation and a factor, whatever their
+widths. HSIC is estimated without bias (Song et al., 2012, equation 5), so that its mean over minibatches estimates that
+of all words (Nguyen et al., 2021, section 3.1, arXiv 2010.15327). The usual biased estimate is near 1 for any two
+representations with more dimensions than words.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+# Words of a minibatch.
+WORDS = 256
+
+
+def centered_grams(states: np.ndarray) -> np.ndarray:
+    """Return a centered Gram matrix of each layer; float32 [L, n, n].
+
+    The inner product of two of them, divided by n (n - 3), is the unbiased HSIC (Szekely & Rizzo, 2014, section 2.2,
+    whose U-centering this is, applied to the dot products of different words).
+
+    Args:
+      states: float [n, L, D], n words, at least 4.
+    """
+    count = len(states)
+    if count < 4:
+        raise ValueError(f"unbiased HSIC needs 4 words or more, not {count}")
+    states = np.moveaxis(states, 1, 0).astype(np.float64)
+    states = states - states.mean(axis=1, keepdims=True)  # changes nothing but the rounding
+    grams = states @ np.swapaxes(states, 1, 2)
+    off_diagonal = 1 - np.eye(count)
+    grams *= off_diagonal
+    sums = grams.sum(axis=2) / (count - 2)
+    totals = grams.sum(axis=(1, 2)) / ((count - 1) * (count - 2))
+    return ((grams - sums[:, :, None] - sums[:, None, :] + totals[:, None, None]) * off_diagonal).astype(np.float32)
+
+
+def grams_of(states: np.ndarray) -> list[np.ndarray]:
+    """Return the centered Gram matrices of minibatches of `WORDS` words; a last one with fewer than 4 is left out.
+
+    They are all that CKA needs of a model: D does not matter, and models need not be in memory together.
+
+    Args:
+      states: float [n, L, D], words in random order.
+    """
+    starts = range(0, len(states), WORDS)
+    return [centered_grams(states[start : start + WORDS]) for start in starts if len(states) - start >= 4]
+
+
+def cka(first: Iterable[np.ndarray], second: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the CKA of each layer of one model and each layer of another on the same words; float64 [L, L'].
+
+    Args:
+      first, second: their `grams_of`. The HSICs of the minibatches are averaged before they are divided.
+    """
+    cross = norms_first = norms_second = 0.0
+    for a, b in zip(first, second, strict=True):
+        count = a.shape[-1]
+        a, b = (grams.reshape(len(grams), -1).astype(np.float64) for grams in (a, b))
+        scale = 1 / (count * (count - 3))
+        cross = cross + a @ b.T * scale
+        norms_first = norms_first + np.sum(a * a, axis=1) * scale
+        norms_second = norms_second + np.sum(b * b, axis=1) * scale
+    return cross / np.sqrt(np.outer(norms_first, norms_second))

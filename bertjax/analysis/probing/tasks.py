@@ -1,0 +1,146 @@
+"""What probes predict: the labels of words or texts of a labeled file, and trees of CoNLL-U."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
+from bertjax.data.examples import Ragged
+from bertjax.data.labeled import conllu
+from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+
+# The tag of punctuation in Universal Dependencies.
+PUNCTUATION = "PUNCT"
+# Share of the records that are held out if there is no second file.
+_HELDOUT = 1 / 3
+
+
+class Units(NamedTuple):
+    """Words or texts whose states a probe reads.
+
+    Attributes:
+      ragged: their examples.
+      unit_of: int64 [n], the unit of each token, -1 for none: the first piece of a word, or all tokens of a text.
+      labels: int32 [units], their classes.
+      types: the words; empty for texts, which do not repeat.
+    """
+
+    ragged: Ragged
+    unit_of: np.ndarray
+    labels: np.ndarray
+    types: list[str]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabeledTask:
+    """A labeled file that is probed.
+
+    Attributes:
+      name: its name on the page.
+      format: how it is read.
+      classes: the labels, in the order of their numbers.
+      train: records in random order that train the probes.
+      heldout: records that score them; those with labels that the training records lack are left out.
+      has_trees: whether the records are sentences of CoNLL-U with their `heads`, and `upos`.
+      without_trees: why a file of CoNLL-U has no trees; empty if it has, and for other files.
+    """
+
+    name: str
+    format: LabeledFormat
+    classes: tuple[str, ...]
+    train: list[Record]
+    heldout: list[Record]
+    has_trees: bool = False
+    without_trees: str = ""
+
+
+def labeled_task(name: str, format: LabeledFormat, examples: int, seed: int, heldout: str = "") -> LabeledTask:
+    """Read a task.
+
+    Args:
+      name: its name.
+      format: how it is read, with the file as its `heldout`.
+      examples: the most records of a file, drawn at random; 0 for all.
+      seed: of that draw and of the order of the training records.
+      heldout: a second file that scores the probes; if empty, they are scored on a third of the first.
+
+    Raises:
+      UserError: a file cannot be read, or has fewer than two classes.
+    """
+
+    files = [format.read(path) for path in (format.heldout, heldout) if path]
+    without_trees, has_trees = "", all(map(is_conllu, filter(None, (format.heldout, heldout))))
+    if has_trees:
+        try:
+            files = [_with_heads(records, path) for records, path in zip(files, (format.heldout, heldout))]
+        except UserError as error:
+            without_trees, has_trees = str(error), False
+    train, *others = (_drawn(records, examples, seed) for records in files)
+    count = round(_HELDOUT * len(train))
+    scored, train = (others[0], train) if others else (train[:count], train[count:])
+    classes = tuple(sorted(format.class_counts(train)))
+    if len(classes) < 2:
+        raise UserError(f"{format.heldout} has {len(classes)} classes to probe; give a file with two or more")
+    known = [record for record in scored if set(format.class_counts([record])) <= set(classes)]
+    if not known:
+        raise UserError(f"{heldout or format.heldout} has no record to score probes on; give a longer file")
+    return LabeledTask(name, format, classes, train, known, has_trees, without_trees)
+
+
+def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, longest: int) -> Units:
+    """Return the words of tagged records, or the texts of others.
+
+    Args:
+      task: the task.
+      records: its `train` or `heldout`.
+      tokenizer: the tokenizer of the model.
+      longest: the most tokens of an example; longer sentences are read in windows, longer texts are cut.
+    """
+    examples = task.format.encode(records, tokenizer, longest, task.classes)
+    ragged = examples.ragged
+    if isinstance(task.format, Tagged):
+        is_unit = ragged.token_labels["word"] >= 0
+        unit_of = np.where(is_unit, np.cumsum(is_unit) - 1, -1)
+        types = list(itertools.chain.from_iterable(record["words"] for record in records))
+        return Units(ragged, unit_of, ragged.token_labels["tag"][is_unit], types)
+    return Units(ragged, ragged.token_examples, ragged.labels["label"].astype(np.int32), [])
+
+
+def sentences_of(records: Sequence[Record]) -> list[Sentence]:
+    """Return the trees of sentences, whose words are the units of `units_of`."""
+    lengths = [len(record["words"]) for record in records]
+    starts = np.cumsum([0, *lengths[:-1]])
+    return [
+        Sentence(
+            int(start),
+            tree_distances(record["heads"]),
+            np.array([tag != PUNCTUATION for tag in record["upos"]]),
+        )
+        for start, record in zip(starts, records, strict=True)
+    ]
+
+
+def is_conllu(path: str) -> bool:
+    """Return whether a file is CoNLL-U, by its name."""
+    return conllu.SUFFIX in PurePath(path).suffixes
+
+
+def _with_heads(records: list[Record], path: str) -> list[Record]:
+    """Return sentences of CoNLL-U with the trees of their file."""
+    trees = conllu.read_trees(path)
+    return [
+        record | {"heads": tree["heads"], "upos": tree["tags"]} for record, tree in zip(records, trees, strict=True)
+    ]
+
+
+def _drawn(records: list[Record], examples: int, seed: int) -> list[Record]:
+    """Return records in random order, at most `examples` of them; all if it is 0."""
+    order = np.random.default_rng(seed).permutation(len(records))
+    return [records[index] for index in order[: examples or None]]
