@@ -67,6 +67,7 @@ ALLOWED = {
     "status": "errors storage cli training.run",
     "analyze": "errors cli hardware inference analysis",
     "report": "errors storage cli hardware analysis analysis.page",
+    "probe": "errors cli data hardware analysis",
     "": "inference opening",  # bertjax/__init__.py
 }
 

@@ -8,6 +8,7 @@ from bertjax.errors import UserError
 
 PARTS: dict[str, str] = {
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
+    "layers": "bertjax.analysis.parts.layers:Layers",
     "sentences": "bertjax.analysis.parts.sentences:Sentences",
 }
 

@@ -1,0 +1,149 @@
+"""What layers know: logit lens, linear and structural probes, word senses, contextuality and CKA, by layer."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.analysis.material import Labeled, Material
+from bertjax.analysis.part import Part, Result
+from bertjax.analysis.probing import figures, findings, senses, similarity
+from bertjax.analysis.probing.figures import best
+from bertjax.analysis.probing.findings import Numbers, Texts
+from bertjax.analysis.probing.tasks import LabeledTask, labeled_task
+from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.subject import Subject
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.labeled.texts import LabeledText
+
+# Rows of B of the structural probe.
+RANK = 64
+# Models whose layers are compared with those of the first one.
+_MOST_COMPARED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers(Part):
+    """The part `layers`.
+
+    Attributes:
+      heldout: a labeled file that scores the probes, which are trained on the labeled file of the analysis; if empty,
+        a third of that file is held out.
+      rank: rows of B of the structural probe.
+    """
+
+    heldout: str = ""
+    rank: int = RANK
+    name: ClassVar[str] = "layers"
+    title: ClassVar[str] = "What layers know"
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        parts = [self._of_material(subjects, material, progress) for material in materials]
+        numbers: Numbers = {subject.label: {} for subject in subjects}
+        for material, part in zip(materials, parts, strict=True):
+            for label, found in part.numbers.items():
+                numbers[label][material.name] = found
+        return Result(
+            numbers=numbers,
+            arrays={name: array for part in parts for name, array in part.arrays.items()},
+            figures=[
+                dataclasses.replace(figure, name=f"{figure.name}-{index}" if index else figure.name)
+                for index, part in enumerate(parts)
+                for figure in part.figures
+            ],
+            text="\n\n".join(part.text for part in parts if part.text),
+        )
+
+    def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
+        if isinstance(material, Labeled) and senses.is_senses(material.path):
+            records = senses.read(material.path)
+            numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
+            return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
+        texts = {subject.label: findings.on_texts(subject, material, progress) for subject in subjects}
+        numbers = {label: dict(found.numbers) for label, found in texts.items()}
+        arrays = _similarities(texts)
+        drawn, notes = figures.of_texts(material.name, numbers, arrays), []
+        for subject in subjects:
+            if reason := findings.without_lens(subject, material.objective(subject)):
+                notes.append(f"There is no logit lens of {subject.label} on {material.name}: it {reason}.")
+        for label, found in numbers.items():
+            found["cka"] = arrays.get(f"cka/{label}")
+        arrays = {f"{material.name}/{name}": array for name, array in arrays.items()}
+        task = self._task(subjects[0], material)
+        if task is not None:
+            notes += self._probe(subjects, task, numbers, progress)
+            drawn += figures.of_probes(material.name, numbers)
+        return Result(numbers, arrays, drawn, " ".join(notes))
+
+    def _task(self, subject: Subject, material: Material) -> LabeledTask | None:
+        """Return the labels of a material that probes can learn: classes of words or of texts."""
+        if not isinstance(material, Labeled):
+            return None
+        format = material.format_of(subject)
+        if not isinstance(format, (Tagged, LabeledText)) or not material.classes(subject):
+            return None
+        return labeled_task(material.name, format, material.examples, findings.SEED, self.heldout)
+
+    def _probe(
+        self, subjects: Sequence[Subject], task: LabeledTask, numbers: dict[str, Numbers], progress: Progress
+    ) -> list[str]:
+        """Add the probes of a task to the numbers of each model; return sentences about them."""
+        baselines: dict[Any, Numbers] = {}
+        for subject in subjects:
+            key = subject.encoder, subject.tokenizer.fingerprint
+            if key not in baselines:  # the checkpoints of a run share one
+                baselines[key] = self._probed(findings.with_random_weights(subject), task, progress)
+            found, random = self._probed(subject, task, progress), baselines[key]
+            for name in found:
+                found[name] |= {f"random_{measure}": value for measure, value in _by_layer(random[name]).items()}
+            numbers[subject.label] |= found
+        notes = [_probe_text(label, found) for label, found in numbers.items()]
+        return notes + ([f"There is no structural probe: {task.without_trees}."] if task.without_trees else [])
+
+    def _probed(self, subject: Subject, task: LabeledTask, progress: Progress) -> dict[str, Numbers]:
+        found = {"probe": findings.on_labels(subject, task, progress)}
+        if task.has_trees:
+            found["trees"] = findings.on_trees(subject, task, self.rank, progress)
+        return found
+
+
+def _by_layer(numbers: Numbers) -> Numbers:
+    return {name: value for name, value in numbers.items() if np.ndim(value)}
+
+
+def _similarities(texts: Mapping[str, Texts]) -> dict[str, np.ndarray]:
+    """Return the CKA of the layers of each model, and of the first model with the others on the same tokens."""
+    similarities = {f"cka/{label}": similarity.cka(found.grams, found.grams) for label, found in texts.items()}
+    (first, own), *others = texts.items()
+    for label, found in others[:_MOST_COMPARED]:
+        if found.key == own.key:
+            similarities[f"cka/{first} and {label}"] = similarity.cka(own.grams, found.grams)
+    return {name: array for name, array in similarities.items() if np.ndim(array) == 2}
+
+
+def _probe_text(label: str, found: Numbers) -> str:
+    probe = found["probe"]
+    layer, accuracy = best(probe["accuracy"])
+    text = (
+        f"{label}: the linear probe is best on layer {layer}, with {accuracy:.1%} of the held-out labels; random "
+        f"weights have {best(probe['random_accuracy'])[1]:.1%} and the majority class {probe['majority']:.1%}. "
+        f"The shortest code of the labels is {best(probe['compression'])[1]:.2f} times shorter than the uniform one."
+    )
+    if "trees" in found:
+        trees = found["trees"]
+        layer, uuas = best(trees["uuas"])
+        text += (
+            f" The structural probe is best on layer {layer}, with UUAS {uuas:.3f}; random weights have "
+            f"{best(trees['random_uuas'])[1]:.3f} and a chain of words {trees['chain_uuas']:.3f}."
+        )
+    return text
+
+
+def _senses_text(numbers: dict[str, Numbers]) -> str:
+    return " ".join(
+        f"{label}: the nearest neighbor has the same sense for {best(found['senses']['accuracy'])[1]:.1%} of the "
+        f"occurrences on layer {best(found['senses']['accuracy'])[0]}; the most frequent sense for "
+        f"{found['senses']['most_frequent']:.1%}."
+        for label, found in numbers.items()
+    )

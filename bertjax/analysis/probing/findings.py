@@ -1,0 +1,195 @@
+"""What one model knows by layer: the measures and probes of this package on a `Subject`. Results are plain numbers."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import Material
+from bertjax.analysis.probing import contextuality, linear_probe, senses, structural_probe
+from bertjax.analysis.probing.lens import lens
+from bertjax.analysis.probing.linear_probe import Labels
+from bertjax.analysis.probing.similarity import grams_of
+from bertjax.analysis.probing.states import computed
+from bertjax.analysis.probing.tasks import LabeledTask, Units, sentences_of, units_of
+from bertjax.analysis.reduce import Function, Progress, put, reduce
+from bertjax.analysis.subject import Subject
+from bertjax.data.examples import Ragged
+from bertjax.data.labeled.base import Record
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
+from bertjax.objectives.base import Objective
+from bertjax.objectives.pretraining.mlm import MaskedLM
+
+# The seed of samples, control tasks, random weights and the order of batches.
+SEED = 0
+# Words that are compared by CKA.
+_COMPARED = 4096
+# Share of the usual rows of a batch: the states of all layers are copied to the host.
+_SHARE = 0.25
+
+Numbers = dict[str, Any]
+
+
+class Texts(NamedTuple):
+    """What was measured on texts.
+
+    Attributes:
+      grams: what `similarity.cka` compares.
+      key: models of equal keys were measured on the same tokens.
+      numbers: measures by layer, `contextuality` and `lens` if the model has a masked-LM head.
+    """
+
+    grams: list[np.ndarray]
+    key: tuple
+    numbers: Numbers
+
+
+def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
+    """Measure states of the texts of a material: contextuality, what CKA needs, and the logit lens.
+
+    Raises:
+      UserError: a text does not suit the model.
+    """
+    encoded = material.encoded(subject)
+    words = contextuality.sample(encoded.ragged, encoded.vocabulary, SEED)
+    starts = np.flatnonzero(contextuality.word_starts(encoded.ragged, encoded.vocabulary))
+    compared = np.random.default_rng(SEED).permutation(starts)[:_COMPARED]
+    tokens = np.union1d(words.tokens, compared)
+    unit_of = np.full(len(encoded.ragged.tokens), -1, np.int64)
+    unit_of[tokens] = np.arange(len(tokens))
+    with _states(subject, encoded, unit_of, f"{subject.label}, {material.name}", progress) as states:
+        grams = grams_of(states[unit_of[compared]])
+        sampled = unit_of[words.tokens]
+        layers = [contextuality.measure(states[sampled, layer], words) for layer in range(states.shape[1])]
+    measured = {name: [getattr(layer, name) for layer in layers] for name in contextuality.Contextuality._fields}
+    measured |= {f"adjusted_{name}": [layer.adjusted[name] for layer in layers] for name in layers[0].adjusted}
+    numbers: Numbers = {"contextuality": measured}
+    objective = material.objective(subject)
+    if not without_lens(subject, objective):
+        function = _lens_function(objective, subject.encoder)
+        numbers["lens"] = _lens_numbers(reduce(subject, material, function, progress, with_objective=True))
+    return Texts(grams, (subject.tokenizer.fingerprint, material.longest(subject)), numbers)
+
+
+def without_lens(subject: Subject, objective: Objective | None) -> str:
+    """Return why there is no logit lens, as the end of a sentence about the model; empty if there is one."""
+    if not isinstance(objective, MaskedLM):
+        return "has no masked-LM head"
+    head = objective.heads(subject.encoder).get("mlm")
+    if head is None or head.kind is not MaskedLMHead or head.on_generator:
+        return "has no masked-LM head that reads its encoder"
+    return ""
+
+
+@functools.lru_cache(maxsize=16)
+def _lens_function(objective: MaskedLM, encoder: EncoderConfig) -> Function:
+    """Return one function object for all models of an architecture, so that it is compiled once."""
+    return functools.partial(lens, objective, encoder)
+
+
+def _lens_numbers(means: dict[str, np.ndarray]) -> Numbers:
+    means = dict(means)
+    return means | {"geometric_mean_rank": np.exp(means.pop("log_rank"))}
+
+
+def on_labels(subject: Subject, task: LabeledTask, progress: Progress) -> Numbers:
+    """Probe the states of a model for the labels of a task, and for a control task if its units are words."""
+    train, heldout = (_units(subject, task, records) for records in (task.train, task.heldout))
+    labels = [units.labels[:, None] for units in (train, heldout)]
+    if train.types:
+        control = linear_probe.control_labels(train.types + heldout.types, train.labels, SEED)
+        parts = np.split(control[:, None], [len(train.labels)])
+        labels = [np.concatenate(pair, axis=1) for pair in zip(labels, parts, strict=True)]
+    title = f"{subject.label}, {task.name}"
+    with _states_of(subject, train, title, progress) as states, _states_of(subject, heldout, title, progress) as scored:
+        with progress(f"{title}, probes", linear_probe.work(len(states))) as bar:
+            pairs = Labels(states, labels[0]), Labels(scored, labels[1])
+            probed = linear_probe.probe(*pairs, len(task.classes), SEED, bar.update)
+    numbers: Numbers = {
+        "classes": len(task.classes),
+        "train": len(train.labels),
+        "heldout": len(heldout.labels),
+        "majority": probed.majority[0],
+        "accuracy": probed.accuracy[:, 0],
+        "bits": probed.bits[:, 0] / len(train.labels),
+        "uniform_bits": probed.uniform_bits / len(train.labels),
+        "compression": probed.compression[:, 0],
+    }
+    if train.types:
+        numbers |= {
+            "control_accuracy": probed.accuracy[:, 1],
+            "selectivity": probed.accuracy[:, 0] - probed.accuracy[:, 1],
+            "control_compression": probed.compression[:, 1],
+        }
+    return numbers
+
+
+def on_trees(subject: Subject, task: LabeledTask, rank: int, progress: Progress) -> Numbers:
+    """Fit and score structural probes of a rank."""
+    train, heldout = (_units(subject, task, records) for records in (task.train, task.heldout))
+    sentences, scored_sentences = sentences_of(task.train), sentences_of(task.heldout)
+    title = f"{subject.label}, {task.name} trees"
+    with _states_of(subject, train, title, progress) as states:
+        with progress(f"{title}, probes", structural_probe.work(sentences)) as bar:
+            projections = structural_probe.fit(states, sentences, rank, SEED, bar.update)
+    with _states_of(subject, heldout, title, progress) as states:
+        parsed = structural_probe.score(states, scored_sentences, projections)
+    chain = structural_probe.score_chain(scored_sentences)
+    return {
+        "rank": rank,
+        "train": len(sentences),
+        "heldout": len(scored_sentences),
+        "uuas": parsed.uuas,
+        "spearman": parsed.spearman,
+        "chain_uuas": chain.uuas[0],
+        "chain_spearman": chain.spearman[0],
+    }
+
+
+def on_senses(subject: Subject, name: str, records: list[Record], progress: Progress) -> Numbers:
+    """Tell the senses of words apart by nearest neighbors."""
+    ragged, places = senses.encode(records, subject.tokenizer, subject.encoder.max_positions)
+    unit_of = np.full(len(ragged.tokens), -1, np.int64)
+    unit_of[places] = np.arange(len(places))
+    with _states(subject, _encoded(subject, ragged), unit_of, f"{subject.label}, {name}", progress) as states:
+        accuracy, baseline = senses.score(states, records)
+    return {"occurrences": len(records), "accuracy": accuracy, "most_frequent": baseline}
+
+
+def with_random_weights(subject: Subject) -> Subject:
+    """Return the encoder of a model as it is initialized, before any training."""
+    tokens_BT = np.zeros((1, 8), np.int32)
+    params = jax.jit(Encoder(subject.encoder).init)(jax.random.key(SEED), tokens_BT)["params"]
+    export = subject.export._replace(params={"encoder": jax.device_get(params)})
+    return dataclasses.replace(subject, label=f"{subject.label}, random weights", export=export)
+
+
+def _units(subject: Subject, task: LabeledTask, records: list[Record]) -> Units:
+    return units_of(task, records, subject.tokenizer, subject.encoder.max_positions)
+
+
+def _encoded(subject: Subject, ragged: Ragged) -> Encoded:
+    longest = min(subject.encoder.max_positions, int(ragged.lengths.max()))
+    return Encoded(ragged, [], np.arange(len(ragged.ids)), None, subject.vocabulary, longest)
+
+
+def _states_of(subject: Subject, units: Units, title: str, progress: Progress):
+    return _states(subject, _encoded(subject, units.ragged), units.unit_of, title, progress)
+
+
+@contextlib.contextmanager
+def _states(
+    subject: Subject, encoded: Encoded, unit_of: np.ndarray, title: str, progress: Progress
+) -> Iterator[np.ndarray]:
+    """Open the states of units, see `bertjax.analysis.probing.states`."""
+    with progress(title, encoded.tokens) as bar:
+        batches = map(put, encoded.batches(subject.encoder, share=_SHARE))
+        with computed(subject.encoder, subject.params, batches, encoded.ragged, unit_of, bar.update) as states:
+            yield states

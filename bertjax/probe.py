@@ -1,0 +1,158 @@
+"""python -m bertjax.probe: what the layers of models know, as a table; the part `layers` of the analysis."""
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax import cli
+from bertjax.analysis import results, running
+from bertjax.analysis.labeled_files import format_of
+from bertjax.analysis.material import Labeled
+from bertjax.analysis.parts.layers import RANK, Layers
+from bertjax.analysis.probing.tasks import is_conllu
+from bertjax.analysis.reduce import show
+from bertjax.analysis.subject import Subject, open_subjects
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.errors import UserError
+from bertjax.hardware import platform
+
+# More records than any file has.
+_ALL = 10**9
+# Columns of the table: measure, heading, format. A group of measures is a dict of `analysis.json`.
+_COLUMNS = (
+    ("probe", "accuracy", "accuracy", "{:.4f}"),
+    ("probe", "random_accuracy", "random", "{:.4f}"),
+    ("probe", "control_accuracy", "control", "{:.4f}"),
+    ("probe", "compression", "code", "{:.2f}x"),
+    ("probe", "random_compression", "random", "{:.2f}x"),
+    ("trees", "uuas", "UUAS", "{:.4f}"),
+    ("trees", "random_uuas", "random", "{:.4f}"),
+    ("trees", "spearman", "Spearman", "{:.4f}"),
+    ("senses", "accuracy", "senses", "{:.4f}"),
+    ("lens", "accuracy", "lens", "{:.4f}"),
+    ("lens", "geometric_mean_rank", "rank", "{:.1f}"),
+    ("contextuality", "adjusted_self_similarity", "self-sim.", "{:.3f}"),
+)
+_CONSTANTS = (
+    ("probe", "majority", "majority class"),
+    ("trees", "chain_uuas", "UUAS of a chain of words"),
+    ("trees", "chain_spearman", "Spearman of a chain"),
+    ("senses", "most_frequent", "most frequent sense"),
+)
+
+
+def table(numbers: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the numbers of the part as text: for each model and material a line for each layer.
+
+    Args:
+      numbers: {model: {material: {group of measures: {measure: values by layer}}}}.
+    """
+    blocks = []
+    for label, materials in numbers.items():
+        for material, found in materials.items():
+            columns = [
+                (heading, form, found[group][measure])
+                for group, measure, heading, form in _COLUMNS
+                if measure in (found.get(group) or {})
+            ]
+            layers = range(max((len(values) for *_, values in columns), default=0))
+            rows = [["layer", *(heading for heading, *_ in columns)]]
+            rows += [[str(layer), *(form.format(values[layer]) for _, form, values in columns)] for layer in layers]
+            widths = [max(map(len, column)) for column in zip(*rows)]
+            lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+            constants = [
+                f"{title}: {found[group][name]:.4f}"
+                for group, name, title in _CONSTANTS
+                if name in found.get(group, {})
+            ]
+            blocks.append("\n".join([f"{label}, {material}", *lines, *filter(None, [", ".join(constants)])]))
+    return "\n\n".join(blocks)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.probe",
+        description="Print what the layers of models know: of the labels and trees of a file, or of its word senses.",
+        epilog="examples:\n"
+        "  parts of speech and syntax trees:  python -m bertjax.probe my/bert --labeled=ud/train.conllu "
+        "--heldout=ud/dev.conllu\n"
+        "  a feature of the words:            python -m bertjax.probe my/bert --labeled=ud/train.conllu "
+        "--tag=feats.Number\n"
+        "  over the checkpoints of a run:     python -m bertjax.probe 'runs/tiny@*' --labeled=ud/train.conllu\n"
+        "  word senses:                       python -m bertjax.probe my/bert --labeled=senses.tsv\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="an export folder, a workdir, WORKDIR@STEP, or 'WORKDIR@*'"
+    )
+    parser.add_argument(
+        "--labeled",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a file that trains the probes: .conllu, words and tags in columns, or a table with the columns sentence "
+        "and label; or a table with the columns word, sense and sentence. May be repeated",
+    )
+    parser.add_argument(
+        "--heldout", default="", metavar="FILE", help="a file that scores the probes (default: a third of --labeled)"
+    )
+    parser.add_argument(
+        "--tag", default="", metavar="NAME", help="of a .conllu file: upos, xpos or a feature such as feats.Case"
+    )
+    parser.add_argument(
+        "--rank", type=int, default=RANK, metavar="R", help=f"of the structural probe (default: {RANK})"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=0, metavar="N", help="most records of a file, drawn at random (default: all)"
+    )
+    parser.add_argument("--out", default="", metavar="DIR", help="folder for a page, figures and all numbers")
+    cli.add_trust_flag(parser)
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    for name in ("rank", "examples"):
+        if getattr(args, name) < (name == "rank"):
+            raise UserError(f"--{name}={getattr(args, name)} must be at least 1")
+    if args.heldout and len(args.labeled) > 1:
+        raise UserError(f"--heldout={args.heldout} scores the probes of one labeled file; name one with --labeled")
+    platform.configure_logging()
+    platform.configure(args.platform)
+    if args.out:
+        results.check_folder(Path(args.out).expanduser())
+
+    part = Layers(heldout=args.heldout, rank=args.rank)
+    with contextlib.redirect_stdout(sys.stderr):
+        subjects = open_subjects(args.models, args.trust_code)
+        materials = _materials(subjects, args.labeled, args.examples, args.tag)
+        result = part.run(subjects, materials, show)
+        if args.out:
+            out = Path(args.out).expanduser()
+            results.write(out, [running.Outcome(part, result, {})], subjects, materials)
+    print(table(result.numbers))
+    if args.out:
+        print(f"\npage: {out / results.PAGE}")
+    return 0
+
+
+def _materials(subjects: Sequence[Subject], files: Sequence[str], examples: int, tag: str) -> list[Labeled]:
+    """Return the files as materials; unlike in `analyze`, the columns are those of the file, not of the model."""
+    materials = running.materials_of(subjects, labels=files, examples=examples or _ALL)
+    for material in materials:
+        if tag and not is_conllu(material.path):
+            raise UserError(f"--tag={tag} has no effect on {material.path}, which is not a .conllu file; remove it")
+    return [
+        dataclasses.replace(
+            material,
+            format=Tagged(heldout=material.path, conllu=tag) if tag else material.format or format_of(material.path),
+        )
+        for material in materials
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))
