@@ -104,9 +104,19 @@ def difference(
         before = _metric_of(first, to_metric, examples_RM, first_RS)
         drawn.append(_metric_of(second, to_metric, examples_RM, second_RS) - before)
     drawn = np.concatenate(drawn)
+    return of_drawn(_measured(second, to_metric) - _measured(first, to_metric), drawn, share)
+
+
+def of_drawn(value: np.ndarray, drawn: np.ndarray, share: float = 0.95) -> Difference:
+    """Return a difference from that of each resample.
+
+    Args:
+      value: the difference on all examples.
+      drawn: [resamples, ...], the difference of each resample.
+      share: confidence level.
+    """
     rarer = np.minimum((drawn <= 0).sum(axis=0), (drawn >= 0).sum(axis=0))
-    p = np.minimum(2 * (rarer + 1) / (resamples + 1), 1.0)
-    return Difference(_measured(second, to_metric) - _measured(first, to_metric), *_bounds(drawn, share), p)
+    return Difference(value, *_bounds(drawn, share), np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0))
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ ALLOWED = {
     "resampling": "",
     "data": "errors storage locks untrusted registry",  # knows no model
     "models": "errors",  # knows no data
+    "importance": "errors untrusted models",
     "hardware": "errors models",
     "hardware.check": "errors cli hardware",
     "private_paths": "data",
@@ -54,7 +55,8 @@ ALLOWED = {
     "interop": "errors storage untrusted private_paths data models export config training.config",
     "comparison": "errors resampling config training training.run",
     "analysis": "errors storage resampling registry typed data models hardware export objectives config opening "
-    "config_file training.config training.run training.parallel training inference interop comparison analysis.page",
+    "config_file training.config training.run training.parallel training inference interop comparison analysis.page "
+    "importance",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",

@@ -8,6 +8,8 @@ from bertjax.errors import UserError
 
 PARTS: dict[str, str] = {
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
+    "disabling": "bertjax.analysis.parts.disabling:Disabling",
+    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
     "layers": "bertjax.analysis.parts.layers:Layers",
     "sentences": "bertjax.analysis.parts.sentences:Sentences",
 }

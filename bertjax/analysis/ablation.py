@@ -1,0 +1,358 @@
+"""A model on a material with heads or feed-forward channels off: its scores, and the importance of what is on.
+
+The masks are arguments of functions that are compiled once: all batches have one shape, and short examples share rows.
+"""
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import resampling
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import Material
+from bertjax.analysis.pruning import mask_without
+from bertjax.analysis.reduce import put
+from bertjax.analysis.subject import Subject
+from bertjax.data.labeled.base import Record
+from bertjax.data.packing import assign, pack
+from bertjax.inference.buckets import SHORTEST
+from bertjax.models import taps
+from bertjax.models.model import Model
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.outputs import Output, is_real
+from bertjax.resampling import Difference
+
+# {name among `taps.MASKS`: mask}
+Masks = Mapping[str, Any]
+# Called with the number of tokens of each batch when it is done.
+Update = Callable[[int], object]
+
+# Positions of a batch and examples of a row at most. Masks of each example take L x F x B x N numbers.
+POSITIONS, SLOTS = 1 << 12, 16
+# Resamples of a metric that is computed from the outputs of all examples, about 2 ms each.
+SCORE_RESAMPLES = 200
+
+
+def ignore(tokens: int) -> None:
+    """Show no progress."""
+
+
+def row_sums(
+    objective: Objective, model: Model, params: dict, frozen: dict | None, batch: Arrays, masks: Masks
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Device: return {`<term>_loss` or metric: (sum, weight)}, float32 [B] for the rows of a batch.
+
+    Args:
+      objective: the objective that scores the rows.
+      model: its model.
+      params: the parameters of the model.
+      frozen: those of `Objective.frozen_params`.
+      batch: the core batch and the features.
+      masks: [L, H] and [L, F].
+    """
+
+    def of_row(row: Arrays, number: jax.Array):
+        row = {name: values[None] for name, values in row.items()}
+        key = jax.random.fold_in(jax.random.key(0), number)
+        sums, metrics = objective.terms(model, params, frozen, row, key, False, {"encoder": dict(masks)})
+        weights = objective.weights(row)
+        return metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()}
+
+    return jax.vmap(of_row)(batch, jnp.arange(len(batch["tokens_BT"])))
+
+
+def mask_gradients(
+    objective: Objective,
+    model: Model,
+    params: dict,
+    frozen: dict | None,
+    batch: Arrays,
+    masks: Masks,
+    weights: Arrays,
+) -> Arrays:
+    """Device: return {name: the gradient of each example's share of the loss}, [L, H, B, N] and [L, F, B, N].
+
+    The share of an example is the sum over terms of coefficient * S / W, with S of the example and W of all examples.
+    An empty slot has a gradient of 0.
+
+    Args:
+      masks: [L, H] and [L, F], where the gradient is taken.
+      weights: {term: W} of all examples.
+    """
+    shape_BN = batch["example_ids_BN"].shape
+    of_examples = {name: jnp.broadcast_to(mask[..., None, None], mask.shape + shape_BN) for name, mask in masks.items()}
+
+    def loss(of_examples: Arrays) -> jax.Array:
+        key = jax.random.key(0)
+        sums, _ = objective.terms(model, params, frozen, batch, key, False, {"encoder": of_examples})
+        return sum(objective.coefficients.get(term, 1.0) * total / weights[term] for term, total in sums.items())
+
+    return jax.grad(loss)(of_examples)
+
+
+def sums_of_importance(gradients: Arrays, batch: Arrays) -> Arrays:
+    """Device: return {name: sum over examples of the absolute gradient}, [L, H] and [L, F]."""
+    is_example_BN = batch["example_ids_BN"] >= 0
+    return {name: jnp.sum(jnp.abs(values) * is_example_BN, axis=(2, 3)) for name, values in gradients.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """What a model scores with certain masks.
+
+    Attributes:
+      sums: {`<term>_loss` or metric: (sums, weights)}, float64 [U] for the units of the material.
+      outputs: {name: the outputs of each row}; empty if the metric of the objective is a sum.
+      loss: the loss, in nats.
+      metric: the metric of the objective; None if it has none but the loss.
+    """
+
+    sums: dict[str, tuple[np.ndarray, np.ndarray]]
+    outputs: dict[str, list[np.ndarray]]
+    loss: float
+    metric: float | None
+
+
+class Ablation:
+    """A model on a material, with masks.
+
+    A unit is what is resampled: a row of examples that share it, or a record if records have several examples.
+
+    Attributes:
+      objective: the objective that scores the examples.
+      metric: the name of its metric; empty if it has none but the loss.
+      terms: the names of the terms of its loss.
+      shapes: {name of a mask: [L, H] or [L, F]}.
+      examples, units: number of examples and of units.
+      tokens: number of tokens, which each set of masks computes again.
+
+    Args:
+      subject: the model.
+      encoded: examples that its objective can score.
+    """
+
+    def __init__(self, subject: Subject, encoded: Encoded):
+        encoder, self.objective = subject.encoder, encoded.objective
+        self.examples, self.tokens, self._encoded = len(encoded), encoded.tokens, encoded
+        best = self.objective.best_metric
+        self.metric = "" if best.endswith("_loss") else best
+        self.shapes = {
+            taps.HEAD_MASK: (encoder.layers, encoder.heads),
+            taps.FEEDFORWARD_MASK: (encoder.layers, encoder.feedforward),
+        }
+        self._rows_RN, seq_len = packed_rows(encoded)
+        of_rows = np.arange(len(self._rows_RN))
+        if _has_several(encoded):
+            of_rows = encoded.record_of[self._rows_RN[:, 0]]
+        _, self._unit_of = np.unique(of_rows, return_inverse=True)
+        self.units = int(self._unit_of.max()) + 1
+        self._host_batches = list(_batches(encoded, self._rows_RN, seq_len))
+        self._batches = [put(batch) for batch in self._host_batches]
+        self._without_each_head: list[Scores] | None = None
+        self._params, self._frozen = subject.params, self.objective.frozen_params(encoder)
+        model = self.objective.model(encoder)
+        self.terms = tuple(jax.eval_shape(self.objective.weights, self._batches[0]))
+        self._row_sums = jax.jit(functools.partial(row_sums, self.objective, model))
+        self._outputs = jax.jit(functools.partial(_outputs, self.objective, model))
+        self._importance = jax.jit(functools.partial(_importance, self.objective, model))
+
+    @functools.cached_property
+    def unmasked(self) -> Scores:
+        """The scores with everything on."""
+        return self.scores({})
+
+    def scores(self, masks: Mapping[str, np.ndarray], update: Update = ignore) -> Scores:
+        """Return the scores with masks {name: [L, H] or [L, F]}; what is not masked is on."""
+        masks = self._complete(masks)
+        sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        outputs: dict[str, list[np.ndarray]] = {}
+        first = 0
+        for batch, arrays in zip(self._host_batches, self._batches, strict=True):
+            count = int(np.count_nonzero(batch["example_ids_BN"][:, 0] >= 0))
+            units = self._unit_of[first : first + count]
+            parts = jax.device_get(self._row_sums(self._params, self._frozen, arrays, masks))
+            for name, sums_and_weights in parts.items():
+                totals = sums.setdefault(name, (np.zeros(self.units), np.zeros(self.units)))
+                for total_U, part_B in zip(totals, sums_and_weights, strict=True):
+                    np.add.at(total_U, units, part_B[:count].astype(np.float64))
+            if self.metric and self.metric not in parts:
+                for name, output in jax.device_get(self._outputs(self._params, arrays, masks)).items():
+                    outputs.setdefault(name, []).extend(_by_row(output, batch)[:count])
+            first += count
+            update(_tokens(batch))
+        means = {name: total_U.sum() / weight_U.sum() for name, (total_U, weight_U) in sums.items() if weight_U.any()}
+        loss = sum(self.objective.coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in self.terms)
+        metric = None
+        if self.metric:
+            metric = means[self.metric] if self.metric in sums else self._score(outputs, np.arange(self.units))
+        return Scores(sums, outputs, loss, metric)
+
+    def without_each_head(self, update: Update = ignore) -> list[Scores]:
+        """Return the scores with one head off, for each head in the order of [L, H]; computed once."""
+        if self._without_each_head is None:
+            shape = self.shapes[taps.HEAD_MASK]
+            masks = (mask_without(shape, [head]) for head in range(shape[0] * shape[1]))
+            self._without_each_head = [self.scores({taps.HEAD_MASK: mask}, update) for mask in masks]
+        return self._without_each_head
+
+    def importance(self, masks: Mapping[str, np.ndarray], update: Update = ignore) -> dict[str, np.ndarray]:
+        """Return {name: I}, float64 [L, H] and [L, F]: the sum over examples of |d share of the loss / d mask|.
+
+        If the loss is the mean over examples, this is I_h = E|d L(x) / d xi_h| (Michel et al., 2019, section 4.1). The
+        share of an example in a mean over predicted tokens is in proportion to their number.
+
+        Args:
+          masks: {name: [L, H] or [L, F]} at which the gradient is taken; what is not masked is on.
+        """
+        masks = self._complete(masks)
+        weights = {term: np.float32(self.unmasked.sums[f"{term}_loss"][1].sum()) for term in self.terms}
+        totals = {name: np.zeros(shape) for name, shape in self.shapes.items()}
+        for batch, arrays in zip(self._host_batches, self._batches, strict=True):
+            sums = self._importance(self._params, self._frozen, arrays, masks, weights)
+            for name, values in jax.device_get(sums).items():
+                totals[name] += values
+            update(_tokens(batch))
+        return totals
+
+    def changes(self, masked: Sequence[Scores]) -> dict[str, Difference]:
+        """Return {`loss`, and the metric by its name: changes from the unmasked model}, each array [masks].
+
+        The intervals and p-values are those of the paired bootstrap over units.
+        """
+        coefficients = [self.objective.coefficients.get(term, 1.0) for term in self.terms]
+
+        def loss(sums: np.ndarray) -> np.ndarray:
+            return sum(c * resampling.ratio(sums[..., 2 * i : 2 * i + 2]) for i, c in enumerate(coefficients))
+
+        def compare(names: list[str], metric: resampling.Metric) -> Difference:
+            of_unmasked, *of_masked = (
+                np.stack([array for name in names for array in scores.sums[name]], axis=-1)[None]
+                for scores in (self.unmasked, *masked)
+            )
+            return resampling.difference(of_unmasked, np.stack(of_masked), metric)
+
+        results = {"loss": compare([f"{term}_loss" for term in self.terms], loss)}
+        if self.metric in self.unmasked.sums:
+            results[self.metric] = compare([self.metric], resampling.ratio)
+        elif self.metric:
+            drawn_RX = np.stack([self._resampled_scores(scores) for scores in masked], axis=-1)
+            values = np.array([scores.metric - self.unmasked.metric for scores in masked])
+            results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None])
+        return results
+
+    def _complete(self, masks: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(masks.get(name, np.ones(shape)), np.float32) for name, shape in self.shapes.items()}
+
+    @functools.cached_property
+    def _unmasked_scores_R(self) -> np.ndarray:
+        return self._resampled_scores(self.unmasked)
+
+    def _resampled_scores(self, scores: Scores) -> np.ndarray:
+        draws_RU = np.random.default_rng(0).integers(0, self.units, (SCORE_RESAMPLES, self.units))
+        return np.array([self._score(scores.outputs, units) for units in draws_RU])
+
+    def _score(self, outputs: Mapping[str, list[np.ndarray]], units: np.ndarray) -> float:
+        """Return the metric over units; one that occurs twice counts as two."""
+        rows = [self._rows_of_units[unit] for unit in units]
+        examples = [self._rows_RN[own][self._rows_RN[own] >= 0] for own in rows]
+        records = [record for own in examples for record in self._copies(own)]
+        values = {name: np.concatenate([parts[row] for own in rows for row in own]) for name, parts in outputs.items()}
+        return self.objective.score(values, self._encoded.ragged.take(np.concatenate(examples)), records)[self.metric]
+
+    def _copies(self, examples: np.ndarray) -> list[Record]:
+        """Return copies of the records of the examples of a unit; examples of one record share it."""
+        copies: dict[int, Record] = {}
+        for number in self._encoded.record_of[examples].tolist() if self._encoded.records else ():
+            copies.setdefault(number, dict(self._encoded.records[number]))
+        return [copies[number] for number in self._encoded.record_of[examples].tolist()] if copies else []
+
+    @functools.cached_property
+    def _rows_of_units(self) -> list[np.ndarray]:
+        order = np.argsort(self._unit_of, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self._unit_of))[:-1])
+
+
+_LATEST: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def ablation_of(subject: Subject, material: Material) -> Ablation:
+    """Return the ablation of a model on a material; the latest one of each model is kept, for the next part."""
+    of_material, ablation = _LATEST.get(subject, (None, None))
+    if of_material is not material:
+        ablation = Ablation(subject, material.encoded(subject))
+        _LATEST[subject] = material, ablation
+    return ablation
+
+
+def lacks_objective(subject: Subject, materials: Sequence[Material]) -> str:
+    """Return why no material can be scored with masks; empty if one can, see `Part.missing`."""
+    objectives = [objective for material in materials if (objective := material.objective(subject))]
+    if not objectives:
+        return "has no head whose loss these texts have; name a fine-tuned model with its labeled file, or a masked LM"
+    if all(objective.needs_global_batch for objective in objectives):
+        return "compares the examples of a batch with each other, so that no example has a loss of its own"
+    return ""
+
+
+def scored(subject: Subject, materials: Sequence[Material]) -> list[Material]:
+    """Return the materials that a model can be scored on."""
+    return [material for material in materials if not lacks_objective(subject, [material])]
+
+
+def packed_rows(encoded: Encoded) -> tuple[np.ndarray, int]:
+    """Return the examples in each row, int64 [R, N] with -1 for an empty slot, and the length of the rows.
+
+    Examples share rows unless a row is a group of them or a record has several examples. The rows are as long as the
+    longest one needs, rounded up to a power of two.
+    """
+    lengths = encoded.ragged.lengths
+    group = encoded.group
+    longest = int(lengths.reshape(-1, group).sum(axis=1).max())
+    seq_len = max(SHORTEST, 1 << (longest - 1).bit_length())
+    if group > 1 or _has_several(encoded):
+        return np.arange(len(lengths)).reshape(-1, group), seq_len
+    patterns = pack(np.bincount(lengths, minlength=seq_len + 1), SLOTS)
+    rows_RN = assign(lengths, patterns, max(pattern.examples for pattern in patterns))
+    return rows_RN.astype(np.int64), seq_len
+
+
+def _has_several(encoded: Encoded) -> bool:
+    """Return whether a record has examples in several rows."""
+    of_rows = encoded.record_of[:: encoded.group]
+    return bool(encoded.records) and len(np.unique(of_rows)) < len(of_rows)
+
+
+def _batches(encoded: Encoded, rows_RN: np.ndarray, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
+    """Yield rows in batches of one shape; a few rows of the last batch may be empty."""
+    devices = jax.local_device_count()
+    batches = -(-len(rows_RN) // max(1, POSITIONS // seq_len))
+    rows = -(-len(rows_RN) // (batches * devices)) * devices
+    for first in range(0, len(rows_RN), rows):
+        rows_BN = np.full((rows, rows_RN.shape[1]), -1, np.int64)
+        rows_BN[: len(rows_RN) - first] = rows_RN[first : first + rows]
+        yield encoded.batch(rows_BN, seq_len, with_objective=True)
+
+
+def _tokens(batch: Mapping[str, np.ndarray]) -> int:
+    return int(np.count_nonzero(batch["examples_BT"]))
+
+
+def _outputs(objective: Objective, model: Model, params: dict, batch: Arrays, masks: Masks) -> dict[str, Output]:
+    return objective.outputs(model, params, batch, {"encoder": dict(masks)})
+
+
+def _importance(objective, model, params, frozen, batch, masks, weights) -> Arrays:
+    return sums_of_importance(mask_gradients(objective, model, params, frozen, batch, masks, weights), batch)
+
+
+def _by_row(output: Output, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the elements of an output that are not padding, for each row."""
+    is_element = is_real(output.per, batch)
+    per_row = is_element.reshape(len(is_element), -1).sum(axis=1)
+    return np.split(np.asarray(output.array)[is_element], np.cumsum(per_row)[:-1])

@@ -1,0 +1,201 @@
+"""How important heads and neurons are, and what is left when the least important are pruned.
+
+Michel et al. (2019, section 4, arXiv 1905.10650): the importance of a head is I_h = E|d L(x) / d xi_h| over examples x,
+where xi_h is a factor on its output. The importance of a feed-forward neuron is that of a factor on its activation.
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bertjax.analysis import drawing
+from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of, lacks_objective, scored
+from bertjax.analysis.material import Material
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.pruning import SHARES, by_importance, in_order, least_first
+from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.subject import Subject
+from bertjax.importance import FILE, Importance
+from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
+
+# A model is taken to keep its score up to this share of it.
+KEPT = 0.9
+# Tokens that a backward pass costs, in those of a forward pass.
+_BACKWARD = 3
+_PAPER = "Michel et al. (2019, arXiv 1905.10650)"
+_CURVES = {
+    "heads_by_importance": "heads, by importance",
+    "heads_by_difference": "heads, by single differences",
+    "neurons_by_importance": "neurons, by importance",
+}
+
+
+class ImportanceOfParts(Part):
+    """Importance of heads and neurons, and the scores of the model while they are pruned.
+
+    Arrays: `<model>/<material>/heads` [L, H] and `neurons` [L, F], and for each curve `<curve>_loss` and
+    `<curve>_<metric>` [11], at each tenth that is pruned. The file `importance.json` has the first two
+    (`bertjax.importance`); several models or materials have a file each, `importance-<model>-<material>.json`.
+    """
+
+    name = "importance"
+    title = "Importance and pruning of heads"
+
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        return lacks_objective(subject, materials)
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        numbers: dict[str, dict] = {}
+        arrays: dict[str, np.ndarray] = {}
+        importances: dict[tuple[str, str], Importance] = {}
+        for subject in subjects:
+            for material in scored(subject, materials):
+                ablation = ablation_of(subject, material)
+                with progress(f"{subject.label}, {material.name}", _passes(ablation) * ablation.tokens) as bar:
+                    importance = ablation.importance({}, _slow(bar.update))
+                    curves = _curves(ablation, importance, bar.update)
+                of_curves = {name: _numbers(ablation, scores) for name, scores in curves.items()}
+                about = {"examples": ablation.examples, "metric": ablation.metric or None, "shares": list(SHARES)}
+                numbers.setdefault(subject.label, {})[material.name] = about | of_curves
+                parts = {"heads": importance[HEAD_MASK], "neurons": importance[FEEDFORWARD_MASK]}
+                objective = type(ablation.objective).__name__
+                importances[subject.label, material.name] = Importance(
+                    **parts,
+                    model=subject.label,
+                    material=material.name,
+                    examples=ablation.examples,
+                    objective=objective,
+                )
+                for name, values in of_curves.items():
+                    parts |= {f"{name}_{key}": np.array(values[key]) for key in _scores_of(about)}
+                arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in parts.items()}
+        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers), files=_files(importances))
+
+
+def _passes(ablation: Ablation) -> int:
+    """Return the forward passes over all examples that a model takes, a backward pass counted as `_BACKWARD`."""
+    layers, heads = ablation.shapes[HEAD_MASK]
+    return layers * heads + len(_CURVES) * (len(SHARES) - 1) + _BACKWARD * (1 + 2 * (len(SHARES) - 2))
+
+
+def _slow(update: Update) -> Update:
+    return lambda tokens: update(_BACKWARD * tokens)
+
+
+def _curves(ablation: Ablation, importance: Mapping[str, np.ndarray], update: Update) -> dict[str, list[Scores]]:
+    """Return {curve: the scores at each of `SHARES`}."""
+
+    def importance_of(name: str, mask: np.ndarray) -> np.ndarray:
+        if mask.all():
+            return importance[name]
+        return ablation.importance({name: mask}, _slow(update))[name]
+
+    masks = {
+        curve: (name, by_importance(ablation.shapes[name], functools.partial(importance_of, name))[0])
+        for curve, name in (("heads_by_importance", HEAD_MASK), ("neurons_by_importance", FEEDFORWARD_MASK))
+    }
+    changes = [_harm(ablation, scores) for scores in ablation.without_each_head(update)]
+    order = least_first(*np.array(changes).T)
+    masks["heads_by_difference"] = HEAD_MASK, in_order(ablation.shapes[HEAD_MASK], order)
+    return {
+        curve: [ablation.unmasked, *(ablation.scores({name: mask}, update) for mask in masks_of_shares[1:])]
+        for curve, (name, masks_of_shares) in sorted(masks.items())
+    }
+
+
+def _harm(ablation: Ablation, scores: Scores) -> tuple[float, float]:
+    """Return by how much the metric falls and the loss rises; the loss twice without a metric."""
+    rise = scores.loss - ablation.unmasked.loss
+    return (ablation.unmasked.metric - scores.metric if ablation.metric else rise), rise
+
+
+def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
+    """Return the loss and the metric at each share, and the largest share up to which the model keeps its score."""
+    numbers = {"loss": [scores.loss for scores in curve]}
+    kept = np.array(numbers["loss"]) * KEPT <= curve[0].loss
+    if ablation.metric:
+        numbers[ablation.metric] = [scores.metric for scores in curve]
+        kept = np.array(numbers[ablation.metric]) >= KEPT * curve[0].metric
+    return numbers | {"kept_up_to": SHARES[int(np.argmin(np.append(kept, False))) - 1]}
+
+
+def _scores_of(about: Mapping) -> list[str]:
+    return ["loss", about["metric"]] if about["metric"] else ["loss"]
+
+
+def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes]:
+    if len(importances) == 1:
+        (importance,) = importances.values()
+        return {FILE: importance.to_json()}
+    files = {}
+    for key, importance in importances.items():
+        pair = re.sub(r"[^\w.@-]+", "-", "-".join(key))
+        files[FILE.replace(".", f"-{pair}.")] = importance.to_json()
+    return files
+
+
+def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
+    figures = []
+    for material in dict.fromkeys(material for part in numbers.values() for material in part):
+        models = {label: part[material] for label, part in numbers.items() if material in part}
+        number = len(figures) // 3 + 1
+        matrices = {label: arrays[f"{label}/{material}/heads"] for label in models}
+        highest = "; ".join(f"{label}: {_highest(matrix)}" for label, matrix in matrices.items())
+        figures.append(
+            Figure(
+                f"heads-{number}",
+                f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
+                f"with respect to a factor on the head, in nats. A row is a layer, a column a head. {_PAPER}, section "
+                f"4.1. Most important: {highest}.",
+                f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
+                functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
+            )
+        )
+        for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
+            score = next(iter(models.values()))["metric"] or "loss"
+            lines = {
+                f"{label}, {_CURVES[curve].partition(', ')[2]}": ([100 * s for s in SHARES], values[curve][score])
+                for label, values in models.items()
+                for curve in curves
+            }
+            kept = "; ".join(
+                f"{label}, {_CURVES[curve].partition(', ')[2]}: {values[curve]['kept_up_to']:.0%}"
+                for label, values in models.items()
+                for curve in curves
+            )
+            differences = " Single differences are those of the score with one head off, on the same examples."
+            differences = differences if of == "heads" else ""
+            figures.append(
+                Figure(
+                    f"pruned-{of}-{number}",
+                    f"{score} on {material} while {of} are pruned, the least important of all layers first. The order "
+                    f"by importance is computed again at each tenth.{differences} {_PAPER}, figure 3. Pruned while the "
+                    f"model keeps {KEPT:.0%} of its score: {kept}.",
+                    f"Curves of the {score} by the share of {of} pruned. Pruned while the model keeps {KEPT:.0%} of "
+                    f"its score: {kept}.",
+                    functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
+                )
+            )
+    return figures
+
+
+def _highest(matrix_LH: np.ndarray) -> str:
+    layer, head = np.unravel_index(matrix_LH.argmax(), matrix_LH.shape)
+    return f"layer {layer + 1}, head {head + 1} ({matrix_LH.max():.4f})"
+
+
+def _text(numbers: Mapping) -> str:
+    lines = []
+    for label, by_material in numbers.items():
+        for material, values in by_material.items():
+            shares = ", ".join(f"{_CURVES[curve]} {values[curve]['kept_up_to']:.0%}" for curve in _CURVES)
+            lines.append(f"{label} on {material} ({values['examples']:,} examples): {shares}.")
+    rule = (
+        "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
+        "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
+        "shares below are those that can be pruned, in steps of a tenth, while the model keeps at least "
+        f"{KEPT:.0%} of its score. Without a metric, the loss may grow by the same factor."
+    )
+    return f"{rule}\n\n{' '.join(lines)}"
