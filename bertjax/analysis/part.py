@@ -1,7 +1,8 @@
 """The contract of a part of the analysis: what it needs, what it computes, and what it shows."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -61,10 +62,12 @@ class Part:
     Attributes:
       name: its name in `--parts`.
       title: its heading on the page.
+      results: the results of the parts before it, by name; `run_parts` sets them.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    results: Mapping[str, Result] = MappingProxyType({})
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         """Return what a model or the materials lack, as the end of `patterns: ...`; empty if nothing is missing."""

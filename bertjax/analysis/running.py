@@ -55,6 +55,7 @@ def run_parts(
         served = [subject for subject in subjects if not missing[subject.label]]
         if served:
             on_part(part)
+        part.results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
         result = part.run(served, materials, progress) if served else None
         outcomes.append(Outcome(part, result, {label: reason for label, reason in missing.items() if reason}))
     return outcomes

@@ -10,8 +10,10 @@ PARTS: dict[str, str] = {
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
     "disabling": "bertjax.analysis.parts.disabling:Disabling",
     "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
+    "fixed": "bertjax.analysis.parts.fixed:Fixed",
     "layers": "bertjax.analysis.parts.layers:Layers",
     "sentences": "bertjax.analysis.parts.sentences:Sentences",
+    "training": "bertjax.analysis.parts.training:Training",
 }
 
 

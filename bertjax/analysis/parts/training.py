@@ -1,0 +1,214 @@
+"""Over training: the loss of the checkpoints of a run, and the numbers of all other parts at each of them."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import resampling
+from bertjax.analysis import drawing, running, series
+from bertjax.analysis.material import Material
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.parts import PARTS, part_of
+from bertjax.analysis.reduce import Progress, hide, put
+from bertjax.analysis.series import Curve, Name, Seeds
+from bertjax.analysis.subject import Subject
+from bertjax.models.model import Model
+from bertjax.objectives.base import Arrays, Objective
+
+# The most figures of one part, and the most curves of a figure. All numbers are in analysis.json.
+MOST_FIGURES, MOST_CURVES = 8, 8
+
+_BANDS = (
+    "Bands are 95% intervals of the mean over seeds, by drawing {what} with replacement (Sellam et al., 2022, "
+    "MultiBERTs, section 3)."
+)
+
+
+class Training(Part):
+    """The numbers of checkpoints over the steps of training, with an interval where a configuration has several seeds.
+
+    The numbers are those of the parts before this one; if there are none, of all parts that serve the models.
+    """
+
+    name = "training"
+    title = "Over training"
+
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        return "" if subject.step is not None else "is not a checkpoint of a run; name RUN@* for all that it kept"
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        """Return the loss and the numbers of other parts at each step; see the guide for the arrays."""
+        groups = series.seeds_of(subjects)
+        results = self.results or _run_others(subjects, materials, progress)
+        losses = {material.name: _losses(groups, material, progress) for material in materials}
+        losses = {material: curves for material, curves in losses.items() if curves}
+        found = {part: series.series_of(result, groups) for part, result in results.items()}
+        numbers = {
+            "runs": {group.name: {"seeds": len(group.subjects), "steps": list(group.steps)} for group in groups},
+            "loss": {material: _as_dicts(curves) for material, curves in losses.items()},
+            "parts": {
+                part: {
+                    "/".join(name): _as_dicts(_curves(of_groups))
+                    for name, of_groups in names.items()
+                    if next(iter(of_groups.values())).ndim == 2
+                }
+                for part, names in found.items()
+            },
+        }
+        arrays = {
+            "/".join((part, *name, group)): values
+            for part, names in found.items()
+            for name, of_groups in names.items()
+            for group, values in of_groups.items()
+        }
+        figures = [_loss_figure(material, curves, groups) for material, curves in losses.items()]
+        for part, names in found.items():
+            figures += _part_figures(part, names, groups)[:MOST_FIGURES]
+        return Result(numbers, arrays, figures, _text(groups, losses, found))
+
+
+def _run_others(subjects, materials, progress) -> dict[str, Result]:
+    others = [part_of(name) for name in PARTS if name != Training.name]
+    outcomes = running.run_parts(others, subjects, materials, progress)
+    return {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
+
+
+@functools.partial(jax.jit, static_argnames=("objective", "model"))
+def row_losses(objective: Objective, model: Model, params: dict, batch: Arrays) -> dict[str, tuple]:
+    """Device: return {term: (S, W)} of each row, float32 [B]."""
+
+    def of_row(row: Arrays):
+        row = {name: values[None] for name, values in row.items()}
+        sums, _ = objective.terms(model, params, None, row, jax.random.key(0), False)
+        return {term: (total, jnp.asarray(objective.weights(row)[term])) for term, total in sums.items()}
+
+    return jax.vmap(of_row)(batch)
+
+
+def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> dict[str, Curve]:
+    """Return the loss of the first term by the name of the seeds; empty if no objective can be scored."""
+    curves = {}
+    for group in groups:
+        sums = [[_sums(subject, material, progress) for subject in checkpoints] for checkpoints in group.subjects]
+        if any(part is None for row in sums for part in row):
+            continue
+        sums_TSMC = np.array(sums).swapaxes(0, 1)  # the same examples with the same masks for every checkpoint
+        curves[group.name] = Curve(*resampling.estimate(sums_TSMC, resampling.ratio))
+    return curves
+
+
+def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarray | None:
+    """Return sum and weight of the loss of each row, float64 [M, 2]."""
+    encoded = material.encoded(subject)
+    if encoded.objective is None or encoded.objective.frozen_params(subject.encoder) is not None:
+        return None
+    model, rows = encoded.objective.model(subject.encoder), []
+    with progress(f"{subject.label}, loss on {material.name}", encoded.tokens) as bar:
+        for batch in encoded.batches(subject.encoder, with_objective=True):
+            sums, weights = next(iter(row_losses(encoded.objective, model, subject.params, put(batch)).values()))
+            is_used_B = (batch["example_ids_BN"] >= 0).any(axis=1)
+            rows.append(np.stack([np.asarray(sums, np.float64), np.asarray(weights, np.float64)], axis=-1)[is_used_B])
+            bar.update(int((batch["examples_BT"] > 0).sum()))
+    return np.concatenate(rows)
+
+
+def _curves(of_groups: Mapping[str, np.ndarray]) -> dict[str, Curve]:
+    return {group: series.curve_of(values) for group, values in of_groups.items()}
+
+
+def _as_dicts(curves: Mapping[str, Curve]) -> dict[str, Any]:
+    return {group: curve.as_dict() for group, curve in curves.items()}
+
+
+def _drawn(curves: Mapping[str, Curve], steps: Mapping[str, Sequence[int]], y: str):
+    """Return the factory of a drawing; steps are by the name of the curve."""
+    lines = {name: (steps[name], curve.mean) for name, curve in curves.items()}
+    bands = {name: (curve.low, curve.high) for name, curve in curves.items()}
+    return functools.partial(drawing.curves, lines, "step", y, bands, log_x=True)
+
+
+def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds]) -> Figure:
+    steps = {group.name: group.steps for group in groups}
+    ends = "; ".join(
+        f"{name}: {curve.mean[0]:.3f} at step {steps[name][0]:,}, {curve.mean[-1]:.3f} "
+        f"[{curve.low[-1]:.3f}, {curve.high[-1]:.3f}] at step {steps[name][-1]:,}"
+        for name, curve in curves.items()
+    )
+    caption = (
+        f"The loss on {material} in nats, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. The "
+        f"examples and their masks are the same at every step. {_BANDS.format(what='seeds and examples together')} "
+        f"A run of one seed has the interval of its examples. {ends}."
+    )
+    name = f"loss-{_slug((material,))}"
+    return Figure(name, caption, f"Loss over steps. {ends}.", _drawn(curves, steps, "loss (nats)"))
+
+
+def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], groups: Sequence[Seeds]) -> list[Figure]:
+    """Return the figures of a part: scalars of one place together, and a figure for each number by layer."""
+    steps_of = {group.name: group.steps for group in groups}
+    places: dict[Name, dict[tuple[str, str], np.ndarray]] = {}
+    for name, of_groups in names.items():
+        for group, values in of_groups.items():
+            if values.ndim == 2:
+                places.setdefault(name[:-1], {})[name[-1] if name else "", group] = values
+            else:
+                by_layer = values.mean(axis=-1) if values.ndim == 4 else values
+                first = 0 if by_layer.shape[-1] > _layers(groups) else 1
+                for layer in range(by_layer.shape[-1]):
+                    places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
+    figures = []
+    for place, members in places.items():
+        keys = list(members)
+        for start in range(0, len(keys), MOST_CURVES):
+            chosen = keys[start : start + MOST_CURVES]
+            number = f"-{start // MOST_CURVES + 1}" if len(keys) > MOST_CURVES else ""
+            figures.append(_figure(part, place, number, {key: members[key] for key in chosen}, steps_of))
+    return figures
+
+
+def _layers(groups: Sequence[Seeds]) -> int:
+    return groups[0].subjects[0][0].encoder.layers
+
+
+def _figure(part: str, place: Name, number: str, members: Mapping[tuple[str, str], np.ndarray], steps_of) -> Figure:
+    several = len({group for _, group in members}) > 1
+    titles = {key: ", ".join(filter(None, key)) if several else key[0] or key[1] for key in members}
+    curves = {titles[key]: series.curve_of(values) for key, values in members.items()}
+    steps = {titles[key]: steps_of[key[1]] for key in members}
+    what = f"{part}: {', '.join(place)}" if place else part
+    moved = max(curves, key=lambda name: np.nan_to_num(abs(curves[name].mean[-1] - curves[name].mean[0])))
+    ends = f"{moved} changes most, from {curves[moved].mean[0]:.3f} to {curves[moved].mean[-1]:.3f}"
+    has_seeds = any(len(values) > 1 for values in members.values())
+    caption = (
+        f"The numbers of the part {what}, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. "
+        f"{_BANDS.format(what='seeds') + ' ' if has_seeds else ''}Numbers by layer and head are averaged over heads. "
+        f"{ends}."
+    )
+    name = f"{part}-{_slug(place)}{number}" if place else f"{part}{number}"
+    draw = _drawn(curves, steps, place[-1] if place else part)
+    return Figure(name, caption, f"Curves of {what} over steps: {ends}.", draw)
+
+
+def _slug(words: Sequence[str]) -> str:
+    """Return words in lower-case letters, digits and hyphens."""
+    text = "-".join(words).lower()
+    return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
+
+
+def _text(groups: Sequence[Seeds], losses, found) -> str:
+    parts = ", ".join(part for part, names in found.items() if names) or "none"
+    listed = "; ".join(
+        f"{group.name}: {len(group.steps)} checkpoints, from step {group.steps[0]:,} to {group.steps[-1]:,}"
+        for group in groups
+    )
+    text = f"{listed}. Other parts with numbers that change: {parts}."
+    if any(len(group.subjects) > 1 for group in groups):
+        text += (
+            "\n\nIntervals of the loss cover the choice of seeds and of examples. The other parts report totals over "
+            "all examples, so their intervals cover the choice of seeds only, and are too narrow for a few seeds."
+        )
+    return text

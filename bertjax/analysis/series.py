@@ -1,0 +1,145 @@
+"""Numbers of several checkpoints as series over steps, with the seeds of one configuration side by side."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax import resampling
+from bertjax.analysis.part import Result
+from bertjax.analysis.subject import Subject
+
+# Where a number is in the results of a part, such as ("corpus", "shares", "vertical").
+Name = tuple[str, ...]
+
+# Settings in which seeds of one configuration may differ.
+_OF_A_RUN = ("seed", "data", "eval", "runtime")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """Runs of one configuration that differ in the seed only; often a single run.
+
+    Attributes:
+      name: their name on the page.
+      steps: the steps of which all of them have a checkpoint, ascending.
+      subjects: [seed][step].
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    subjects: tuple[tuple[Subject, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The mean over seeds at each step, with its 95% interval; the interval is the mean itself for one seed."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def as_dict(self) -> dict[str, list[float]]:
+        return {name: np.asarray(values).tolist() for name, values in dataclasses.asdict(self).items()}
+
+
+def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:
+    """Return the checkpoints by configuration. Seeds without a common step stand alone."""
+    runs: dict[Path, dict[int, Subject]] = {}
+    for subject in subjects:
+        runs.setdefault(subject.saved.folder, {})[subject.step] = subject
+    alike: dict[str, list[Path]] = {}
+    for folder, checkpoints in runs.items():
+        settings = next(iter(checkpoints.values())).export.settings
+        identity = {key: value for key, value in settings.items() if key not in _OF_A_RUN}
+        alike.setdefault(json.dumps(identity, sort_keys=True), []).append(folder)
+    groups = []
+    for folders in alike.values():
+        common = set.intersection(*(set(runs[folder]) for folder in folders))
+        for members in [folders] if common else [[folder] for folder in folders]:
+            steps = tuple(sorted(common or runs[members[0]]))
+            checkpoints = tuple(tuple(runs[folder][step] for step in steps) for folder in members)
+            groups.append(Seeds(_name(members), steps, checkpoints))
+    return groups
+
+
+def _name(folders: Sequence[Path]) -> str:
+    names = [folder.absolute().name for folder in folders]
+    if len(names) > 1 and all(name.startswith("seed=") for name in names):
+        return f"{folders[0].absolute().parent.name} ({len(names)} seeds)"
+    return ", ".join(names)
+
+
+def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
+    """Return the numbers of a model that are scalars, or have the axes [L] or [L, H]; float64.
+
+    [L + 1] are layers with the embeddings. Numbers and arrays of one name are taken once.
+    """
+    layers, heads = subject.encoder.layers, subject.encoder.heads
+    shapes = ((), (layers,), (layers + 1,), (layers, heads))
+    found = dict(_leaves(_of_model(result.numbers, subject.label) or {}))
+    for key, array in result.arrays.items():
+        before, own, after = f"/{key}".partition(f"/{subject.label}/")
+        if own:
+            found.setdefault(tuple(part for part in f"{before}/{after}".split("/") if part), array)
+    return {
+        name: np.asarray(array, np.float64)
+        for name, array in found.items()
+        if np.shape(array) in shapes and np.asarray(array).dtype.kind in "iuf"
+    }
+
+
+def _of_model(numbers: Any, label: str) -> Any:
+    """Return what a part reports of a model: the value of its label, wherever it is."""
+    if not isinstance(numbers, Mapping):
+        return None
+    if label in numbers:
+        return numbers[label]
+    return next((value for inner in numbers.values() if (value := _of_model(inner, label)) is not None), None)
+
+
+def _leaves(numbers: Any, name: Name = ()) -> Iterator[tuple[Name, np.ndarray]]:
+    if isinstance(numbers, Mapping):
+        for key, value in numbers.items():
+            yield from _leaves(value, (*name, str(key)))
+    elif isinstance(numbers, (int, float, np.number, np.ndarray)) and not isinstance(numbers, bool):
+        yield name, np.asarray(numbers)
+    elif isinstance(numbers, (list, tuple)):
+        array = np.array(numbers, dtype=object)  # ragged lists are its elements
+        if array.ndim <= 2 and all(isinstance(value, (int, float, np.number, type(None))) for value in array.flat):
+            yield name, array.astype(np.float64)  # None is NaN
+
+
+def series_of(result: Result, groups: Sequence[Seeds]) -> dict[Name, dict[str, np.ndarray]]:
+    """Return {name: {name of the seeds: values [seeds, steps, ...]}} of all numbers that are not always the same."""
+    series: dict[Name, dict[str, np.ndarray]] = {}
+    for group in groups:
+        by_seed = [[values_of(result, subject) for subject in checkpoints] for checkpoints in group.subjects]
+        for name in by_seed[0][0] if by_seed[0] else ():
+            everywhere = [[values.get(name) for values in row] for row in by_seed]
+            shapes = {None if value is None else value.shape for row in everywhere for value in row}
+            if len(shapes) == 1 and None not in shapes:
+                series.setdefault(name, {})[group.name] = np.array(everywhere)
+    return {name: of_groups for name, of_groups in series.items() if _varies(of_groups)}
+
+
+def _varies(of_groups: Mapping[str, np.ndarray]) -> bool:
+    finite = [values[np.isfinite(values)] for values in of_groups.values()]
+    distinct = [np.unique(values.reshape(*values.shape[:2], -1), axis=1).shape[1] for values in of_groups.values()]
+    return any(count > 1 for count in distinct) and all(len(values) for values in finite)
+
+
+def curve_of(values: np.ndarray) -> Curve:
+    """Return the mean over seeds with its interval, by resampling the seeds.
+
+    Args:
+      values: [seeds, steps, ...]; a step at which a seed has no number is NaN.
+    """
+    values = np.asarray(values)
+    of_seeds = np.moveaxis(values, 0, -1)[..., None]
+    known = np.isfinite(of_seeds).all(axis=(-2, -1))
+    estimate = resampling.estimate(np.where(known[..., None, None], of_seeds, 0.0))
+    return Curve(*(np.where(known, part, np.nan) for part in estimate))

@@ -1,0 +1,201 @@
+"""Over training: the numbers of parts as series over steps, seeds side by side, and the loss with its interval."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import analyze
+from bertjax.analysis import drawing, running, series
+from bertjax.analysis.material import texts_material
+from bertjax.analysis.part import Part, Result
+from bertjax.analysis.parts.training import Training, row_losses
+from bertjax.analysis.subject import open_subjects
+from bertjax.cli import exit_code_of
+from bertjax.errors import UserError
+
+LAYERS, HEADS = 2, 3
+
+
+def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0) -> SimpleNamespace:
+    """What a series reads of a subject."""
+    return SimpleNamespace(
+        label=f"{run}@{step}",
+        step=step,
+        saved=SimpleNamespace(folder=Path("runs") / run),
+        export=SimpleNamespace(settings={"seed": seed, "eval": {"every": seed}, "optimizer": {"learning_rate": rate}}),
+        encoder=SimpleNamespace(layers=LAYERS, heads=HEADS),
+    )
+
+
+def test_seeds_of_one_configuration_share_steps_and_others_stand_alone():
+    many = [checkpoint(f"many/seed={seed}", step, seed=seed) for seed in (0, 1) for step in (100, 0, 10 + seed)]
+    other = [checkpoint("other", step, rate=2.0) for step in (0, 1)]
+    apart = [checkpoint("a", 1, rate=3.0), checkpoint("b", 2, rate=3.0, seed=1)]
+    groups = series.seeds_of([*many, *other, *apart])
+    assert [(group.name, group.steps, len(group.subjects)) for group in groups] == [
+        ("many (2 seeds)", (0, 100), 2),
+        ("other", (0, 1), 1),
+        ("a", (1,), 1),
+        ("b", (2,), 1),
+    ]
+    assert [[subject.label for subject in row] for row in groups[0].subjects] == [
+        ["many/seed=0@0", "many/seed=0@100"],
+        ["many/seed=1@0", "many/seed=1@100"],
+    ]
+
+
+def numbers_at(step: int) -> dict:
+    return {
+        "corpus": {
+            "share": step / 10,
+            "by layer": [float(step), 2.0],
+            "with embeddings": [0.0, None, float(step)],
+            "matrix": [[step, 1, 2], [3, 4, 5]],
+            "examples": 50,  # always the same
+            "curve": [1.0, 2.0, 3.0, float(step)],  # another length than that of layers
+            "good": bool(step),
+            "name": f"step {step}",
+            "records": [{"loss": step}],
+            "ragged": [[1.0], [1.0, 2.0]],
+        }
+    }
+
+
+def test_numbers_of_a_part_as_series():
+    subjects = [checkpoint("run", step) for step in (0, 1, 10)]
+    result = Result(
+        {"models": {subject.label: numbers_at(subject.step) for subject in subjects}, "tolerance": 0.1},
+        {
+            f"{subject.label}/corpus/{name}": np.full(shape, subject.step)
+            for subject in subjects
+            for name, shape in (("heads", (LAYERS, HEADS)), ("maps", (LAYERS, HEADS, 4, 4)))
+        },
+    )
+    found = series.series_of(result, series.seeds_of(subjects))
+    assert {"/".join(name): values["run"].shape for name, values in found.items()} == {
+        "corpus/share": (1, 3),
+        "corpus/by layer": (1, 3, LAYERS),
+        "corpus/with embeddings": (1, 3, LAYERS + 1),
+        "corpus/matrix": (1, 3, LAYERS, HEADS),
+        "corpus/heads": (1, 3, LAYERS, HEADS),
+    }
+    np.testing.assert_array_equal(found["corpus", "share"]["run"], [[0.0, 0.1, 1.0]])
+    np.testing.assert_array_equal(found["corpus", "with embeddings"]["run"][0, :, 2], [0, 1, 10])
+    assert np.isnan(found["corpus", "with embeddings"]["run"][0, :, 1]).all()
+
+
+def test_a_curve_is_the_mean_of_the_seeds_within_their_range():
+    values = np.random.default_rng(0).normal(size=(6, 4, 2))
+    values[2, 1] = np.nan
+    curve = series.curve_of(values)
+    np.testing.assert_allclose(curve.mean, values.mean(axis=0), atol=1e-12)
+    assert np.isnan(curve.low[1]).all() and np.isnan(curve.high[1]).all()
+    steps = [0, 2, 3]
+    assert (values.min(axis=0)[steps] <= curve.low[steps]).all() and (curve.low[steps] < curve.mean[steps]).all()
+    assert (curve.mean[steps] < curve.high[steps]).all() and (curve.high[steps] <= values.max(axis=0)[steps]).all()
+    alone = series.curve_of(values[:1])
+    np.testing.assert_array_equal(alone.low, alone.high)
+
+
+@pytest.fixture(scope="module")
+def two_seeds(undisturbed, tmp_path_factory):
+    """A finished run, and a copy that lacks its last checkpoint but one, as two seeds."""
+    folder = tmp_path_factory.mktemp("seeds") / "small"
+    for seed in (0, 1):
+        shutil.copytree(undisturbed, folder / f"seed={seed}")
+    shutil.rmtree(folder / "seed=1" / "checkpoints" / "90")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoints(two_seeds):
+    return open_subjects([f"{two_seeds / f'seed={seed}'}@*" for seed in (0, 1)])
+
+
+@pytest.fixture(scope="module")
+def words():
+    """Sentences of letters that the run has seen."""
+    draw = np.random.default_rng(0)
+    return texts_material([" ".join("".join(draw.choice(list("abcdefghij"), 3)) for _ in range(5)) for _ in range(20)])
+
+
+@pytest.fixture(scope="module")
+def result(checkpoints, words):
+    part = Training()
+    part.results = {
+        "toy": Result({subject.label: {"texts": numbers_at(subject.step)["corpus"]} for subject in checkpoints}),
+        "silent": Result({"words": 3}),
+    }
+    return part.run(checkpoints, [words])
+
+
+def test_the_loss_is_that_of_single_examples(result, checkpoints, words):
+    subject = next(subject for subject in checkpoints if subject.step == 80)
+    encoded, total, weight = words.encoded(subject), 0.0, 0.0
+    model = encoded.objective.model(subject.encoder)
+    lengths = encoded.ragged.lengths
+    for index in range(len(encoded)):
+        batch = encoded.batch(np.array([[index]]), 32, with_objective=True)
+        ((sums, weights),) = row_losses(encoded.objective, model, subject.params, jax.device_put(batch)).values()
+        total, weight = total + float(sums[0]), weight + float(weights[0])
+    assert lengths.max() <= 32
+    loss = result.numbers["loss"]["texts"]["small (2 seeds)"]
+    assert result.numbers["runs"] == {"small (2 seeds)": {"seeds": 2, "steps": [10, 80, 100]}}
+    np.testing.assert_allclose(loss["mean"][1], total / weight, atol=1e-5)
+    assert all(low < mean < high for low, mean, high in zip(loss["low"], loss["mean"], loss["high"]))
+    assert loss["mean"][2] < loss["mean"][0]
+
+
+def test_the_numbers_of_other_parts_are_drawn(result):
+    assert set(result.numbers["parts"]) == {"toy", "silent"} and not result.numbers["parts"]["silent"]
+    assert result.numbers["parts"]["toy"]["texts/share"] == {
+        "small (2 seeds)": dict.fromkeys(("mean", "low", "high"), [1.0, 8.0, 10.0])
+    }
+    assert result.arrays["toy/texts/by layer/small (2 seeds)"].shape == (2, 3, 2)
+    names = [figure.name for figure in result.figures]
+    assert names == ["loss-texts", "toy-texts", "toy-texts-by-layer-small-2-seeds",
+                     "toy-texts-with-embeddings-small-2-seeds"]  # fmt: skip
+    for figure in result.figures:
+        assert "<svg" in drawing.svg_of(figure.draw()) and "step" in figure.caption
+    assert "share changes most, from 1.000 to 10.000" in result.figures[1].caption
+    assert (
+        "small (2 seeds): 3 checkpoints, from step 10 to 100. Other parts with numbers that change: toy." in result.text
+    )
+
+
+class Steps(Part):
+    """A part whose number is the step."""
+
+    name, title = "steps", "Steps"
+
+    def run(self, subjects, materials, progress=None):
+        return Result({subject.label: {"step": subject.step} for subject in subjects})
+
+
+def test_the_page_of_a_run(two_seeds, tmp_path, monkeypatch, capsys):
+    own = {"steps": f"{__name__}:Steps", "training": "bertjax.analysis.parts.training:Training"}
+    for module in ("bertjax.analysis.parts", "bertjax.analyze", "bertjax.analysis.parts.training"):
+        monkeypatch.setattr(f"{module}.PARTS", own)
+    name, out = f"{two_seeds / 'seed=0'}@*", str(tmp_path / "report")
+    arguments = [name, "--texts=abc def", "--texts=ghi jab", "--platform=cpu", f"--out={out}"]
+    for parts in ("steps,training", "training"):  # those before it on the page, or all others
+        assert exit_code_of(lambda parts=parts: analyze.main([*arguments, f"--parts={parts}"])) == 0
+        numbers = json.loads((tmp_path / "report" / "analysis.json").read_text())["parts"]["training"]
+        assert numbers["parts"]["steps"]["step"]["seed=0"]["mean"] == [10.0, 80.0, 90.0, 100.0]
+        assert (tmp_path / "report" / "figures" / "training-steps.svg").exists()
+    export = str(two_seeds / "seed=0" / "export")
+    assert exit_code_of(lambda: analyze.main([export, *arguments[1:], "--parts=training"])) == 2
+    assert "is not a checkpoint of a run; name RUN@* for all that it kept" in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_checkpoint_is_left_out(pretrained, texts):
+    assert Training().missing(pretrained, [texts]).startswith("is not a checkpoint of a run")
+    assert Training().missing(dataclasses.replace(pretrained, step=0), [texts]) == ""
+    with pytest.raises(UserError, match="is not a checkpoint"):
+        running.run_part("training", pretrained, ["one sentence"])
