@@ -41,3 +41,13 @@ def _function(part: str) -> "Callable[..., Result]":
     function.__name__ = function.__qualname__ = part
     function.__doc__ = f"Return the result of the part `{part}`; the arguments are those of `run` after the first."
     return function
+
+
+patterns = _function("patterns")
+identifiability = _function("identifiability")
+disabling = _function("disabling")
+importance = _function("importance")
+fixed = _function("fixed")
+layers = _function("layers")
+sentences = _function("sentences")
+training = _function("training")

@@ -7,6 +7,7 @@ from bertjax.analysis.part import Part
 from bertjax.errors import UserError
 
 PARTS: dict[str, str] = {
+    "patterns": "bertjax.analysis.parts.patterns:Patterns",
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
     "disabling": "bertjax.analysis.parts.disabling:Disabling",
     "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
