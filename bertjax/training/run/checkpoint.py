@@ -147,7 +147,7 @@ class Checkpoints:
 
         Args:
           state: the state after `step` steps.
-          meta: JSON metadata, stored with the arrays.
+          meta: JSON metadata, stored with the arrays; the caller may change it afterwards.
           score: the value by which the best checkpoints are chosen; lower is better.
 
         Raises:
@@ -156,7 +156,8 @@ class Checkpoints:
         """
         check_replicas(state, step)
         arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
-        meta = {"format_version": FORMAT_VERSION, **arrays, **meta}
+        # A copy: the caller goes on counting while Orbax writes.
+        meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
         meta["digest"] = _digest(meta)
         metrics = None if score is None else {_SCORE: score}
 

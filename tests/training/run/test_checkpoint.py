@@ -3,10 +3,12 @@
 import json
 import logging
 import shutil
+import threading
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from hypothesis import example, given, settings
@@ -144,6 +146,23 @@ def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 0x04
     path.write_bytes(content)
+
+
+def test_metadata_may_be_changed_while_it_is_written(tmp_path, monkeypatch):
+    """A loop goes on adding up its metrics."""
+    may_write, write_json = threading.Event(), ocp.JsonCheckpointHandler._save_fn
+
+    async def write_later(*arguments):
+        may_write.wait(60)
+        await write_json(*arguments)
+
+    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", write_later)
+    checkpoints, totals = Checkpoints(epath.Path(tmp_path), keep=3), {"tokens": 12.0}
+    checkpoints.save(10, state(10), META | {"totals": totals})
+    totals["tokens"] = 13.0
+    may_write.set()
+    checkpoints.settle()
+    assert_is(newest(tmp_path), 10)
 
 
 def test_one_flipped_bit_in_any_file_is_detected(two, tmp_path, caplog):
