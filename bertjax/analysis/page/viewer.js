@@ -3,12 +3,12 @@
 
 // Dark or light: the reader's choice, or else that of the system.
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const printing = matchMedia("print");
 let chosen = null;
+let isPrinting = false; // paper is light
 const listeners = [];
 
 function isDark() {
-  return !printing.matches && (chosen ? chosen === "dark" : dark.matches);
+  return !isPrinting && (chosen ? chosen === "dark" : dark.matches);
 }
 
 function applyTheme() {
@@ -26,7 +26,12 @@ document.getElementById("theme").addEventListener("click", () => {
   applyTheme();
 });
 dark.addEventListener("change", applyTheme);
-printing.addEventListener("change", applyTheme);
+for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
+  addEventListener(event, () => {
+    isPrinting = value;
+    applyTheme();
+  });
+}
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -167,7 +172,7 @@ class Viewer {
 
   draw() {
     if (!this.bytes) return;
-    this.root.dataset.ready = "true";
+    this.root.dataset.shown = this.entries.indexOf(this.entry);
     const { layers, heads, tokens } = this.entry;
     this.layerText.textContent = `Layer ${this.layer.value} of ${layers}`;
     this.headText.textContent = `Head ${this.head.value} of ${heads}`;
@@ -222,6 +227,7 @@ class Viewer {
   drawMap() {
     const { size, margin, cell, every } = this.layout();
     this.geometry = { size, margin, cell };
+    Object.assign(this.canvas.dataset, { margin, cell }); // for tests: where the cells are
     const extent = margin + size * cell + 1;
     const context = this.prepare(this.canvas, extent, extent);
     const [row, column] = this.hovered || [this.row, this.column];
