@@ -326,7 +326,9 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         return 0
     report.print_summary(summary.figures)
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    print(f"next      {command('evaluate', str(root / 'export'), *(['--trust-code'] if config.names_modules else []))}")
+    trust = ["--trust-code"] if config.names_modules else []
+    print(f"next      {command('evaluate', str(root / 'export'), *trust)}")
+    print(f"          {command('report', str(root), *trust)}")
     return 0
 
 

@@ -121,15 +121,15 @@ class Viewer {
       this.where, this.readout, make("div", { className: "stage" }, this.overviewBox, this.scroll), keys);
 
     this.canvas.addEventListener("mousemove", (event) => this.hover(event));
-    this.canvas.addEventListener("mouseleave", () => { this.hovered = null; this.draw(); });
+    this.canvas.addEventListener("mouseleave", () => { this.hovered = null; this.drawCell(); });
     this.canvas.addEventListener("click", (event) => {
       const cell = this.cellAt(event);
       if (cell) [this.row, this.column] = cell;
-      this.draw();
+      this.drawCell();
     });
     this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.canvas.addEventListener("focus", () => this.draw());
-    this.canvas.addEventListener("blur", () => this.draw());
+    this.canvas.addEventListener("focus", () => this.drawCell());
+    this.canvas.addEventListener("blur", () => this.drawCell());
     this.overview.addEventListener("click", (event) => {
       const box = this.overview.getBoundingClientRect();
       this.head.value = 1 + Math.floor((event.clientX - box.left) / (box.width / this.entry.heads));
@@ -173,12 +173,18 @@ class Viewer {
   draw() {
     if (!this.bytes) return;
     this.root.dataset.shown = this.entries.indexOf(this.entry);
-    const { layers, heads, tokens } = this.entry;
+    const { layers, heads } = this.entry;
     this.layerText.textContent = `Layer ${this.layer.value} of ${layers}`;
     this.headText.textContent = `Head ${this.head.value} of ${heads}`;
-    this.drawMap();
     if (layers * heads > 1) this.drawOverview();
-    this.describe(tokens);
+    this.drawCell();
+  }
+
+  // The map with its chosen cell, without the overview: what follows the pointer must be fast.
+  drawCell() {
+    if (!this.bytes) return;
+    this.drawMap();
+    this.describe(this.entry.tokens);
   }
 
   // A picture of bytes [T, T], one pixel a cell, between the color of the paper and that of a strong weight.
@@ -213,7 +219,7 @@ class Viewer {
   layout() {
     const size = this.entry.tokens.length;
     const context = this.canvas.getContext("2d");
-    context.font = this.font();
+    context.font = `bold ${this.font()}`;
     const margin = Math.ceil(Math.max(...this.entry.tokens.map((token) => context.measureText(token).width))) + 10;
     const smallest = size <= 160 ? 13 : Math.max(3, Math.floor(2000 / size));
     const cell = limit(Math.floor((this.scroll.clientWidth - margin - 2) / size), smallest, 30);
@@ -308,7 +314,7 @@ class Viewer {
 
   hover(event) {
     this.hovered = this.cellAt(event);
-    this.draw();
+    this.drawCell();
   }
 
   key(event) {
@@ -329,7 +335,7 @@ class Viewer {
     } else {
       this.column = limit(this.column + right, 0, last);
       this.row = limit(this.row + down, 0, last);
-      this.draw();
+      this.drawCell();
       this.reveal();
     }
   }
