@@ -23,6 +23,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.data.packing import assign, pack
 from bertjax.inference.buckets import SHORTEST
 from bertjax.models import taps
+from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
@@ -156,11 +157,8 @@ class Ablation:
         self._batches = [put(batch) for batch in self._host_batches]
         self._without_each_head: list[Scores] | None = None
         self._params, self._frozen = subject.params, self.objective.frozen_params(encoder)
-        model = self.objective.model(encoder)
+        self._row_sums, self._outputs, self._importance = _functions(self.objective, encoder)
         self.terms = tuple(jax.eval_shape(self.objective.weights, self._batches[0]))
-        self._row_sums = jax.jit(functools.partial(row_sums, self.objective, model))
-        self._outputs = jax.jit(functools.partial(_outputs, self.objective, model))
-        self._importance = jax.jit(functools.partial(_importance, self.objective, model))
 
     @functools.cached_property
     def unmasked(self) -> Scores:
@@ -341,6 +339,13 @@ def _batches(encoded: Encoded, rows_RN: np.ndarray, seq_len: int) -> Iterator[di
 
 def _tokens(batch: Mapping[str, np.ndarray]) -> int:
     return int(np.count_nonzero(batch["examples_BT"]))
+
+
+@functools.lru_cache(maxsize=8)
+def _functions(objective: Objective, encoder: EncoderConfig) -> tuple[Callable, Callable, Callable]:
+    """Return `row_sums`, the outputs and the importance; models of one architecture and task share the programs."""
+    model = objective.model(encoder)
+    return tuple(jax.jit(functools.partial(f, objective, model)) for f in (row_sums, _outputs, _importance))
 
 
 def _outputs(objective: Objective, model: Model, params: dict, batch: Arrays, masks: Masks) -> dict[str, Output]:
