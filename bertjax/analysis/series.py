@@ -53,8 +53,9 @@ def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:
         runs.setdefault(subject.saved.folder, {})[subject.step] = subject
     alike: dict[str, list[Path]] = {}
     for folder, checkpoints in runs.items():
-        settings = next(iter(checkpoints.values())).export.settings
-        identity = {key: value for key, value in settings.items() if key not in _OF_A_RUN}
+        export = next(iter(checkpoints.values())).export
+        identity = {key: value for key, value in export.settings.items() if key not in _OF_A_RUN}
+        identity["tokenizer"] = export.tokenizer.fingerprint  # in place of the paths of the data
         alike.setdefault(json.dumps(identity, sort_keys=True), []).append(folder)
     groups = []
     for folders in alike.values():

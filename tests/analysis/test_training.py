@@ -14,7 +14,7 @@ from bertjax import analyze
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Part, Result
-from bertjax.analysis.parts.training import Training, row_losses
+from bertjax.analysis.parts.training import Training
 from bertjax.analysis.subject import open_subjects
 from bertjax.cli import exit_code_of
 from bertjax.errors import UserError
@@ -28,7 +28,10 @@ def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0) -> SimpleN
         label=f"{run}@{step}",
         step=step,
         saved=SimpleNamespace(folder=Path("runs") / run),
-        export=SimpleNamespace(settings={"seed": seed, "eval": {"every": seed}, "optimizer": {"learning_rate": rate}}),
+        export=SimpleNamespace(
+            settings={"seed": seed, "eval": {"every": seed}, "optimizer": {"learning_rate": rate}},
+            tokenizer=SimpleNamespace(fingerprint="1a2b"),
+        ),
         encoder=SimpleNamespace(layers=LAYERS, heads=HEADS),
     )
 
@@ -138,12 +141,18 @@ def result(checkpoints, words):
 def test_the_loss_is_that_of_single_examples(result, checkpoints, words):
     subject = next(subject for subject in checkpoints if subject.step == 80)
     encoded, total, weight = words.encoded(subject), 0.0, 0.0
-    model = encoded.objective.model(subject.encoder)
+    model, objective = encoded.objective.model(subject.encoder), encoded.objective
     lengths = encoded.ragged.lengths
+
+    @jax.jit
+    def of_example(params, batch):
+        sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), False)
+        return sums["mlm"], objective.weights(batch)["mlm"]
+
     for index in range(len(encoded)):
         batch = encoded.batch(np.array([[index]]), 32, with_objective=True)
-        ((sums, weights),) = row_losses(encoded.objective, model, subject.params, jax.device_put(batch)).values()
-        total, weight = total + float(sums[0]), weight + float(weights[0])
+        own, count = of_example(subject.params, batch)
+        total, weight = total + float(own), weight + float(count)
     assert lengths.max() <= 32
     loss = result.numbers["loss"]["texts"]["small (2 seeds)"]
     assert result.numbers["runs"] == {"small (2 seeds)": {"seeds": 2, "steps": [10, 80, 100]}}

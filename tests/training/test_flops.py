@@ -10,7 +10,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import FIXED_PATTERNS, EncoderConfig, Execution
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -93,8 +93,9 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
     [
         {"activation": "geglu", "norm": "pre", "positions": "rotary", "biases": "heads"},
         {"embedding_width": 32, "sharing": "all"},
+        {"heads": 8, "fixed_heads": FIXED_PATTERNS},
     ],
-    ids=["modern", "albert"],
+    ids=["modern", "albert", "fixed"],
 )
 def test_the_formula_counts_the_products_of_other_architectures(changes):
     made = program("mlm", dataclasses.replace(SMALL, **changes))

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bertjax import resampling
 from bertjax.analysis import drawing, running, series
+from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.parts import PARTS, part_of
@@ -18,6 +18,7 @@ from bertjax.analysis.series import Curve, Name, Seeds
 from bertjax.analysis.subject import Subject
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.losses import Sums
 
 # The most figures of one part, and the most curves of a figure. All numbers are in analysis.json.
 MOST_FIGURES, MOST_CURVES = 8, 8
@@ -77,16 +78,10 @@ def _run_others(subjects, materials, progress) -> dict[str, Result]:
     return {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
 
 
-@functools.partial(jax.jit, static_argnames=("objective", "model"))
-def row_losses(objective: Objective, model: Model, params: dict, batch: Arrays) -> dict[str, tuple]:
-    """Device: return {term: (S, W)} of each row, float32 [B]."""
-
-    def of_row(row: Arrays):
-        row = {name: values[None] for name, values in row.items()}
-        sums, _ = objective.terms(model, params, None, row, jax.random.key(0), False)
-        return {term: (total, jnp.asarray(objective.weights(row)[term])) for term, total in sums.items()}
-
-    return jax.vmap(of_row)(batch)
+@functools.partial(jax.jit, static_argnames=("objective", "model", "term"))
+def row_losses(objective: Objective, model: Model, term: str, params: dict, batch: Arrays) -> Sums:
+    """Device: return (S, W) of a term for each row, float32 [B]."""
+    return row_sums(objective, model, params, None, batch, {})[f"{term}_loss"]
 
 
 def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> dict[str, Curve]:
@@ -97,6 +92,9 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         if any(part is None for row in sums for part in row):
             continue
         sums_TSMC = np.array(sums).swapaxes(0, 1)  # the same examples with the same masks for every checkpoint
+        sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # without those in which nothing is predicted
+        if not sums_TSMC.size:
+            continue
         curves[group.name] = Curve(*resampling.estimate(sums_TSMC, resampling.ratio))
     return curves
 
@@ -109,7 +107,8 @@ def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarra
     model, rows = encoded.objective.model(subject.encoder), []
     with progress(f"{subject.label}, loss on {material.name}", encoded.tokens) as bar:
         for batch in encoded.batches(subject.encoder, with_objective=True):
-            sums, weights = next(iter(row_losses(encoded.objective, model, subject.params, put(batch)).values()))
+            term = next(iter(encoded.objective.weights(batch)))
+            sums, weights = row_losses(encoded.objective, model, term, subject.params, put(batch))
             is_used_B = (batch["example_ids_BN"] >= 0).any(axis=1)
             rows.append(np.stack([np.asarray(sums, np.float64), np.asarray(weights, np.float64)], axis=-1)[is_used_B])
             bar.update(int((batch["examples_BT"] > 0).sum()))
@@ -162,7 +161,7 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
                     places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
     figures = []
     for place, members in places.items():
-        keys = list(members)
+        keys = [key for key, values in members.items() if np.isfinite(values).all(axis=0).any()]
         for start in range(0, len(keys), MOST_CURVES):
             chosen = keys[start : start + MOST_CURVES]
             number = f"-{start // MOST_CURVES + 1}" if len(keys) > MOST_CURVES else ""
@@ -180,8 +179,9 @@ def _figure(part: str, place: Name, number: str, members: Mapping[tuple[str, str
     curves = {titles[key]: series.curve_of(values) for key, values in members.items()}
     steps = {titles[key]: steps_of[key[1]] for key in members}
     what = f"{part}: {', '.join(place)}" if place else part
-    moved = max(curves, key=lambda name: np.nan_to_num(abs(curves[name].mean[-1] - curves[name].mean[0])))
-    ends = f"{moved} changes most, from {curves[moved].mean[0]:.3f} to {curves[moved].mean[-1]:.3f}"
+    ends_of = {name: curve.mean[np.isfinite(curve.mean)][[0, -1]] for name, curve in curves.items()}
+    moved = max(ends_of, key=lambda name: abs(ends_of[name][1] - ends_of[name][0]))
+    ends = f"{moved} changes most, from {ends_of[moved][0]:.3f} to {ends_of[moved][1]:.3f}"
     has_seeds = any(len(values) > 1 for values in members.values())
     caption = (
         f"The numbers of the part {what}, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. "
