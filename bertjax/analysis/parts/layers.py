@@ -93,19 +93,14 @@ class Layers(Part):
         for subject in subjects:
             key = subject.encoder, subject.tokenizer.fingerprint
             if key not in baselines:  # the checkpoints of a run share one
-                baselines[key] = self._probed(findings.with_random_weights(subject), task, progress)
-            found, random = self._probed(subject, task, progress), baselines[key]
+                random = findings.with_random_weights(subject)
+                baselines[key] = findings.on_task(random, task, self.rank, progress)
+            found, random = findings.on_task(subject, task, self.rank, progress), baselines[key]
             for name in found:
                 found[name] |= {f"random_{measure}": value for measure, value in _by_layer(random[name]).items()}
             numbers[subject.label] |= found
         notes = [_probe_text(label, found) for label, found in numbers.items()]
         return notes + ([f"There is no structural probe: {task.without_trees}."] if task.without_trees else [])
-
-    def _probed(self, subject: Subject, task: LabeledTask, progress: Progress) -> dict[str, Numbers]:
-        found = {"probe": findings.on_labels(subject, task, progress)}
-        if task.has_trees:
-            found["trees"] = findings.on_trees(subject, task, self.rank, progress)
-        return found
 
 
 def _by_layer(numbers: Numbers) -> Numbers:

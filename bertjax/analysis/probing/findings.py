@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -99,19 +99,39 @@ def _lens_numbers(means: dict[str, np.ndarray]) -> Numbers:
     return means | {"geometric_mean_rank": np.exp(means.pop("log_rank"))}
 
 
-def on_labels(subject: Subject, task: LabeledTask, progress: Progress) -> Numbers:
-    """Probe the states of a model for the labels of a task, and for a control task if its units are words."""
-    train, heldout = (_units(subject, task, records) for records in (task.train, task.heldout))
-    labels = [units.labels[:, None] for units in (train, heldout)]
+def on_task(subject: Subject, task: LabeledTask, rank: int, progress: Progress) -> dict[str, Numbers]:
+    """Probe the states of a model, which are computed once.
+
+    Returns:
+      `probe`, linear probes for the labels and, if units are words, for a control task; `trees`, structural probes of
+      this rank if the task has trees.
+    """
+    train, heldout = (
+        units_of(task, records, subject.tokenizer, subject.encoder.max_positions)
+        for records in (task.train, task.heldout)
+    )
+    title = f"{subject.label}, {task.name}"
+    with (
+        _states(subject, _encoded(subject, train.ragged), train.unit_of, title, progress) as states,
+        _states(subject, _encoded(subject, heldout.ragged), heldout.unit_of, title, progress) as scored,
+    ):
+        with progress(f"{title}, labels", linear_probe.work(len(states))) as bar:
+            found = {"probe": _labels(task, (train, heldout), (states, scored), bar.update)}
+        if task.has_trees:
+            with progress(f"{title}, trees", structural_probe.work(sentences_of(task.train))) as bar:
+                found["trees"] = _trees(task, (states, scored), rank, bar.update)
+    return found
+
+
+def _labels(task: LabeledTask, units: tuple[Units, Units], states: tuple, on_words: Callable[[int], object]) -> Numbers:
+    train, heldout = units
+    labels = [part.labels[:, None] for part in units]
     if train.types:
         control = linear_probe.control_labels(train.types + heldout.types, train.labels, SEED)
         parts = np.split(control[:, None], [len(train.labels)])
         labels = [np.concatenate(pair, axis=1) for pair in zip(labels, parts, strict=True)]
-    title = f"{subject.label}, {task.name}"
-    with _states_of(subject, train, title, progress) as states, _states_of(subject, heldout, title, progress) as scored:
-        with progress(f"{title}, probes", linear_probe.work(len(states))) as bar:
-            pairs = Labels(states, labels[0]), Labels(scored, labels[1])
-            probed = linear_probe.probe(*pairs, len(task.classes), SEED, bar.update)
+    pairs = map(Labels, states, labels)
+    probed = linear_probe.probe(*pairs, len(task.classes), SEED, on_words)
     numbers: Numbers = {
         "classes": len(task.classes),
         "train": len(train.labels),
@@ -131,21 +151,14 @@ def on_labels(subject: Subject, task: LabeledTask, progress: Progress) -> Number
     return numbers
 
 
-def on_trees(subject: Subject, task: LabeledTask, rank: int, progress: Progress) -> Numbers:
-    """Fit and score structural probes of a rank."""
-    train, heldout = (_units(subject, task, records) for records in (task.train, task.heldout))
-    sentences, scored_sentences = sentences_of(task.train), sentences_of(task.heldout)
-    title = f"{subject.label}, {task.name} trees"
-    with _states_of(subject, train, title, progress) as states:
-        with progress(f"{title}, probes", structural_probe.work(sentences)) as bar:
-            projections = structural_probe.fit(states, sentences, rank, SEED, bar.update)
-    with _states_of(subject, heldout, title, progress) as states:
-        parsed = structural_probe.score(states, scored_sentences, projections)
-    chain = structural_probe.score_chain(scored_sentences)
+def _trees(task: LabeledTask, states: tuple, rank: int, on_words: Callable[[int], object]) -> Numbers:
+    train, heldout = (sentences_of(records) for records in (task.train, task.heldout))
+    projections = structural_probe.fit(states[0], train, rank, SEED, on_words)
+    parsed, chain = structural_probe.score(states[1], heldout, projections), structural_probe.score_chain(heldout)
     return {
         "rank": rank,
-        "train": len(sentences),
-        "heldout": len(scored_sentences),
+        "train": len(train),
+        "heldout": len(heldout),
         "uuas": parsed.uuas,
         "spearman": parsed.spearman,
         "chain_uuas": chain.uuas[0],
@@ -171,17 +184,9 @@ def with_random_weights(subject: Subject) -> Subject:
     return dataclasses.replace(subject, label=f"{subject.label}, random weights", export=export)
 
 
-def _units(subject: Subject, task: LabeledTask, records: list[Record]) -> Units:
-    return units_of(task, records, subject.tokenizer, subject.encoder.max_positions)
-
-
 def _encoded(subject: Subject, ragged: Ragged) -> Encoded:
     longest = min(subject.encoder.max_positions, int(ragged.lengths.max()))
     return Encoded(ragged, [], np.arange(len(ragged.ids)), None, subject.vocabulary, longest)
-
-
-def _states_of(subject: Subject, units: Units, title: str, progress: Progress):
-    return _states(subject, _encoded(subject, units.ragged), units.unit_of, title, progress)
 
 
 @contextlib.contextmanager
