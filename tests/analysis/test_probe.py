@@ -18,7 +18,7 @@ def treebank(tmp_path) -> str:
 
 def test_the_table_and_the_folder_have_the_same_numbers(models, treebank, tmp_path, capsys):
     out = tmp_path / "out"
-    arguments = [str(models["pretrained"]), f"--labeled={treebank}", "--rank=4", f"--out={out}"]
+    arguments = [str(models["pretrained"]), f"--labeled={treebank}", "--rank=8", f"--out={out}"]
     assert probe.main(arguments) == 0
     printed = capsys.readouterr().out
     found = json.loads((out / "analysis.json").read_text())["parts"]["layers"]["pretrained"]["a.conllu"]

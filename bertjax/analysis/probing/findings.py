@@ -194,7 +194,9 @@ def _states(
     subject: Subject, encoded: Encoded, unit_of: np.ndarray, title: str, progress: Progress
 ) -> Iterator[np.ndarray]:
     """Open the states of units, see `bertjax.analysis.probing.states`."""
-    with progress(title, encoded.tokens) as bar:
-        batches = map(put, encoded.batches(subject.encoder, share=_SHARE))
-        with computed(subject.encoder, subject.params, batches, encoded.ragged, unit_of, bar.update) as states:
-            yield states
+    batches = map(put, encoded.batches(subject.encoder, share=_SHARE))
+    with contextlib.ExitStack() as stack:
+        with progress(title, encoded.tokens) as bar:  # it ends before the states are read
+            opened = computed(subject.encoder, subject.params, batches, encoded.ragged, unit_of, bar.update)
+            states = stack.enter_context(opened)
+        yield states
