@@ -1,8 +1,8 @@
 """Word senses: whether the nearest occurrence of a word has the same sense.
 
 Each occurrence takes the sense of its nearest neighbor among the other occurrences of the word, by cosine (Wiedemann et
-al., 2019, arXiv 1909.10430; Reif et al., 2019, arXiv 1906.02715 use the nearest mean of a sense). The baseline answers
-the most frequent sense of the word. Layer 0, the embeddings, knows the position of a word but not its sentence.
+al., 2019, arXiv 1909.10430; Coenen et al., 2019, arXiv 1906.02715, use the nearest mean of a sense). The baseline
+answers the most frequent sense of the word. Layer 0, the embeddings, knows the position of a word but not its sentence.
 """
 
 import re
