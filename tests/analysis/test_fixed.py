@@ -44,7 +44,11 @@ def test_the_overlap_is_that_of_a_loop(result, pretrained, texts):
             result.arrays[f"{pretrained.label}/texts/overlap"][..., index], expected_LH, atol=1e-5, err_msg=pattern
         )
         mean = np.mean(uniform[pattern])
-        np.testing.assert_allclose(result.numbers[pretrained.label]["texts"]["uniform"][pattern], mean, atol=1e-5)
+        np.testing.assert_allclose(result.arrays[f"{pretrained.label}/texts/uniform"][index], mean, atol=1e-5)
+        likeness_LH = (expected_LH - mean) / (1 - mean)
+        np.testing.assert_allclose(
+            result.numbers[pretrained.label]["texts"]["mean"][pattern], likeness_LH.mean(), atol=1e-4
+        )
 
 
 def test_packed_rows_change_nothing(pretrained, texts):
@@ -68,8 +72,8 @@ def test_fixed_heads_are_found(pretrained, texts):
     result = Fixed().run([model], [texts])
     numbers = result.numbers["fixed"]["texts"]
     assert [heads[:3] for heads in numbers["nearest"]] == [["next", "left", "end"]] * 3
-    np.testing.assert_allclose(np.array(numbers["overlap"])[:, :3], 1.0, atol=1e-5)
-    assert (np.array(numbers["overlap"])[:, 3] < 0.999).all() and numbers["above_half"] >= 0.75
+    np.testing.assert_allclose(np.array(numbers["likeness"])[:, :3], 1.0, atol=1e-5)
+    assert (np.array(numbers["likeness"])[:, 3] < 0.999).all() and numbers["above_half"] >= 0.75
     assert "Of its heads, 3 a layer are fixed." in result.text
 
 

@@ -18,6 +18,9 @@ from bertjax.models.visibility import Visibility
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 
+# Bars of more models would not be told apart.
+MOST_MODELS = 6
+
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
@@ -59,82 +62,81 @@ class Fixed(Part):
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the overlaps; arrays are `<model>/<material>/overlap` [L, H, P] and `uniform` [P]."""
+        """Return the overlaps; arrays are `<model>/<material>/likeness` and `overlap` [L, H, P], `uniform` [P]."""
         numbers, arrays, figures = {subject.label: {} for subject in subjects}, {}, []
         for material in materials:
-            overlaps = {}
+            likenesses = {}
             for subject in subjects:
                 reduced = reduce(subject, material, Overlap(subject.encoder), progress)
-                overlaps[subject.label] = reduced["overlap"]
+                reduced["likeness"] = likeness(reduced["overlap"], reduced["uniform"])
+                likenesses[subject.label] = reduced["likeness"]
                 arrays |= {f"{subject.label}/{material.name}/{name}": array for name, array in reduced.items()}
-                numbers[subject.label][material.name] = _numbers(
-                    reduced["overlap"], reduced["uniform"], subject.encoder
-                )
-            uniform_P = arrays[f"{subjects[0].label}/{material.name}/uniform"]
-            figures += _figures(material, overlaps, uniform_P)
+                numbers[subject.label][material.name] = _numbers(reduced["likeness"], subject.encoder)
+            figures += _figures(material, likenesses)
         return Result(numbers, arrays, figures, _text(numbers))
 
 
-def _numbers(overlap_LHP: np.ndarray, uniform_P: np.ndarray, encoder: EncoderConfig) -> dict:
-    nearest_LH = overlap_LHP.argmax(axis=-1)
+def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:
+    """Return overlaps above that of equal attention, as a share of the most that is possible: 1 is the pattern itself.
+
+    Equal attention has 0, and a head that avoids the tokens of a pattern is below 0.
+    """
+    return (overlap_LHP - uniform_P) / (1 - uniform_P)
+
+
+def _numbers(likeness_LHP: np.ndarray, encoder: EncoderConfig) -> dict:
+    nearest_LH = likeness_LHP.argmax(axis=-1)
     return {
         "fixed_heads": list(encoder.fixed_heads),
         "nearest": [[FIXED_PATTERNS[index] for index in heads] for heads in nearest_LH],
-        "overlap": overlap_LHP.max(axis=-1).tolist(),
-        "mean": dict(zip(FIXED_PATTERNS, overlap_LHP.mean(axis=(0, 1)).tolist(), strict=True)),
-        "uniform": dict(zip(FIXED_PATTERNS, uniform_P.tolist(), strict=True)),
-        "above_half": float((overlap_LHP.max(axis=-1) > 0.5).mean()),
+        "likeness": likeness_LHP.max(axis=-1).tolist(),
+        "mean": dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True)),
+        "above_half": float((likeness_LHP.max(axis=-1) > 0.5).mean()),
     }
 
 
-def _figures(material: Material, overlaps: Mapping[str, np.ndarray], uniform_P: np.ndarray) -> list[Figure]:
-    best = {label: overlap_LHP.max(axis=-1) for label, overlap_LHP in overlaps.items()}
+def _figures(material: Material, likenesses: Mapping[str, np.ndarray]) -> list[Figure]:
+    best = {label: likeness_LHP.max(axis=-1) for label, likeness_LHP in likenesses.items()}
     above = "; ".join(f"{label}: {(values > 0.5).mean():.0%}" for label, values in best.items())
-    draw_best = functools.partial(drawing.matrices, best, "overlap with the nearest pattern", 0.0, 1.0)
     means = {
-        label: dict(zip(FIXED_PATTERNS, overlap_LHP.mean(axis=(0, 1)), strict=True))
-        for label, overlap_LHP in overlaps.items()
-    } | {"equal attention": dict(zip(FIXED_PATTERNS, uniform_P, strict=True))}
+        label: dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True))
+        for label, likeness_LHP in likenesses.items()
+    }
+    value, pattern, label = max((value, name, label) for label, row in means.items() for name, value in row.items())
     slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in material.name.lower()).strip("-") or "texts"
-    return [
+    figures = [
         Figure(
             f"nearest-{slug}",
-            f"The share of its attention on {material.name} that each head has in common with the nearest of seven "
-            "fixed patterns (current, previous and next token, context to the left and right, start and end; Raganato "
-            "et al., 2020): 1 is the pattern itself, 0 has nothing in common. Heads that are fixed have 1. Share of "
-            f"heads above one half: {above}.",
-            f"Matrices of layers and heads. Share of heads with more than half in common with a pattern: {above}.",
-            draw_best,
-        ),
-        Figure(
-            f"patterns-{slug}",
-            f"The mean overlap of all heads with each pattern on {material.name}, beside that of equal attention to "
-            "all tokens of an example. A pattern is used where heads are above equal attention (patterns of Raganato "
-            f"et al., 2020). The highest is {_highest(means)}.",
-            f"Bars of seven patterns. The highest is {_highest(means)}.",
-            functools.partial(drawing.bars, means, "mean overlap"),
-        ),
+            f"How much the attention of each head on {material.name} is like the nearest of seven fixed patterns "
+            "(current, previous and next token, context to the left and right, start and end; Raganato et al., 2020): "
+            "1 is the pattern itself, as in heads that are fixed, and 0 is equal attention to all tokens of the "
+            f"example. Share of heads above one half: {above}.",
+            f"Matrices of layers and heads. Share of heads above one half: {above}.",
+            functools.partial(drawing.matrices, best, "likeness to the nearest pattern", 0.0, 1.0),
+        )
     ]
-
-
-def _highest(means: Mapping[str, Mapping[str, float]]) -> str:
-    value, pattern, label = max(
-        (value, pattern, label)
-        for label, patterns in means.items()
-        for pattern, value in patterns.items()
-        if label != "equal attention"
-    )
-    return f"{value:.2f} of {label} with `{pattern}`"
+    if len(means) <= MOST_MODELS:
+        figures.append(
+            Figure(
+                f"patterns-{slug}",
+                f"The same for each pattern, as the mean of all heads on {material.name}. Bars below 0 are patterns "
+                f"that heads avoid (patterns of Raganato et al., 2020). The highest is {value:.2f}, `{pattern}` in "
+                f"{label}.",
+                f"Bars of seven patterns. The highest is {value:.2f}, {pattern} in {label}.",
+                functools.partial(drawing.bars, means, "mean likeness"),
+            )
+        )
+    return figures
 
 
 def _text(numbers: Mapping[str, Mapping[str, dict]]) -> str:
     sentences = []
     for label, materials in numbers.items():
         for material, values in materials.items():
-            nearest = max(values["mean"], key=lambda name: values["mean"][name] - values["uniform"][name])
+            nearest = max(values["mean"], key=values["mean"].get)
             sentences.append(
-                f"{label} on {material}: {values['above_half']:.0%} of the heads have more than half of their "
-                f"attention in common with a fixed pattern. Above equal attention, `{nearest}` is used most."
+                f"{label} on {material}: {values['above_half']:.0%} of the heads have a likeness above one half to a "
+                f"fixed pattern. The highest mean over heads is that of `{nearest}`, {values['mean'][nearest]:.2f}."
             )
             if values["fixed_heads"]:
                 sentences.append(f"Of its heads, {len(values['fixed_heads'])} a layer are fixed.")

@@ -165,7 +165,8 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
         for start in range(0, len(keys), MOST_CURVES):
             chosen = keys[start : start + MOST_CURVES]
             number = f"-{start // MOST_CURVES + 1}" if len(keys) > MOST_CURVES else ""
-            figures.append(_figure(part, place, number, {key: members[key] for key in chosen}, steps_of))
+            y = place[-2] if place and place[-1] in steps_of else (place or (part,))[-1]
+            figures.append(_figure(part, place, number, y, {key: members[key] for key in chosen}, steps_of))
     return figures
 
 
@@ -173,7 +174,9 @@ def _layers(groups: Sequence[Seeds]) -> int:
     return groups[0].subjects[0][0].encoder.layers
 
 
-def _figure(part: str, place: Name, number: str, members: Mapping[tuple[str, str], np.ndarray], steps_of) -> Figure:
+def _figure(
+    part: str, place: Name, number: str, y: str, members: Mapping[tuple[str, str], np.ndarray], steps_of
+) -> Figure:
     several = len({group for _, group in members}) > 1
     titles = {key: ", ".join(filter(None, key)) if several else key[0] or key[1] for key in members}
     curves = {titles[key]: series.curve_of(values) for key, values in members.items()}
@@ -189,8 +192,7 @@ def _figure(part: str, place: Name, number: str, members: Mapping[tuple[str, str
         f"{ends}."
     )
     name = f"{part}-{_slug(place)}{number}" if place else f"{part}{number}"
-    draw = _drawn(curves, steps, place[-1] if place else part)
-    return Figure(name, caption, f"Curves of {what} over steps: {ends}.", draw)
+    return Figure(name, caption, f"Curves of {what} over steps: {ends}.", _drawn(curves, steps, y))
 
 
 def _slug(words: Sequence[str]) -> str:
