@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -51,13 +52,25 @@ class Identifiability(Part):
         for subject in subjects:
             statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
             for material in materials:
-                arrays = reduce(subject, material, statistics, progress, share=_SHARE)
+                with _one_blas_thread():
+                    arrays = reduce(subject, material, statistics, progress, share=_SHARE)
                 results[f"{subject.label}, {material.name}"] = arrays
                 numbers[subject.label][material.name] = _numbers(arrays, subject.encoder)
         arrays = {
             f"{name.replace(', ', '/')}/{key}": values for name, of in results.items() for key, values in of.items()
         }
         return Result(numbers, arrays, _figures(results), _text(numbers))
+
+
+def _one_blas_thread() -> AbstractContextManager:
+    """Return a context in which LAPACK, which JAX calls on a CPU, does not split a matrix among threads.
+
+    The matrices are small: on two busy cores, 12 decompositions of [512, 32] take 0.005 s instead of 0.8 s.
+    """
+    import scipy.linalg  # noqa: F401  (limits apply to libraries that are loaded)
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=1, user_api="blas")
 
 
 @dataclasses.dataclass(frozen=True)
