@@ -158,7 +158,10 @@ def _guesses(records: Sequence[dict]) -> Section:
     title = "Guesses over time"
     evaluations = {record["step"]: record.get("samples", []) for record in records}
     if not any(evaluations.values()):
-        return Section("guesses", title, skipped="samples.jsonl has no masked sentence; set eval.samples above 0.")
+        reason = (
+            "samples.jsonl has no sentence: eval.samples is 0, the objective has none, or no evaluation is done yet."
+        )
+        return Section("guesses", title, skipped=reason)
     tables = []
     for sample in evaluations[max(evaluations)]:
         at = {

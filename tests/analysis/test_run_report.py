@@ -1,17 +1,20 @@
 """The sections of a run: what its files say is on the page, and what is missing is said to be."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
 from bertjax.analysis import run_data, run_report
 from bertjax.analysis.page.page import Section, Table, TokenRow, page
-from bertjax.config import Config, Task
+from bertjax.config import Config, Task, from_dict
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.results import curves
+from bertjax.training.run.record import RunRecord
+from bertjax.training.run.workdir import Workdir
 from tests.comparison.workdirs import STEPS, record, write
 
 START = {
@@ -154,3 +157,44 @@ def test_rows_are_those_of_the_batch(store):
         places = np.flatnonzero(real)
         assert {int(places[i]): token.original for i, token in enumerate(row.tokens) if token.original} == labels
         assert f"tokens to predict: {len(labels)}" in row.caption and "nsp=" in row.caption
+
+
+def subject(folder, is_export: bool = False):
+    return types.SimpleNamespace(saved=types.SimpleNamespace(folder=folder, is_export=is_export))
+
+
+def test_an_analysis_of_one_run_starts_with_its_sections(tmp_path):
+    one, other = (write_run(tmp_path / name) for name in ("one", "other"))
+    names = [section.name for section in run_report.sections_before([subject(one), subject(one)])]
+    assert names == ["run", "curves", "guesses", "rows", "speed", "settings", "environment"]
+    for subjects in (
+        [subject(one), subject(other)],
+        [subject(one, is_export=True)],
+        [types.SimpleNamespace(saved=None)],
+    ):
+        assert run_report.sections_before(subjects) == []
+
+
+def test_a_run_without_metrics_is_analyzed_all_the_same(tmp_path):
+    [section] = run_report.sections_before([subject(write(tmp_path / "new", []))])
+    assert section.name == "run" and "no line in metrics.jsonl" in section.skipped
+
+
+def test_rows_of_a_labeled_file(models, tokens, tmp_path):
+    """The tokenizer is that of the workdir."""
+    train = models["labeled"].with_name("train.tsv")
+    task = {
+        "objective": {"kind": "classification", "classes": ["bad", "good"]},
+        "examples": {"kind": "labeled_text", "train": str(train), "heldout": str(models["labeled"])},
+    }
+    settings = {"model": {"max_positions": 64}, "tasks": {"toy": task}, "stages": [{"seq_len": 64, "steps": 5}]}
+    config = from_dict(settings | {"optimizer": {"warmup_steps": 0}})
+    (tmp_path / "tokenizer").mkdir()
+    tokens.save(tmp_path / "tokenizer")
+    section = run_data.section_of(Workdir.at(tmp_path), RunRecord(config, {}, tokens.vocab_size))
+    assert not section.skipped and len(section.blocks) == 2
+    texts = [line.split("\t")[0] for line in train.read_text(encoding="utf-8").splitlines()[1:]]
+    pieces = [[tokens.piece(token) for token in ids] for ids in tokens.encode(texts)]
+    shown = [token.text for token in section.blocks[0].tokens]
+    first = shown[1 : shown.index("[SEP]")]
+    assert first in pieces and "tokens to predict: 0" in section.blocks[0].caption

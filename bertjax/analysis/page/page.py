@@ -147,10 +147,17 @@ def _template():
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"inline": inline, "data_of": data_of}
+    environment.filters |= {"inline": inline, "data_of": data_of, "prose": prose}
     environment.tests["drawing"] = lambda block: isinstance(block, Drawing)
     environment.tests["table"] = lambda block: isinstance(block, Table)
     return environment.get_template("template.html.j2")
+
+
+def prose(text: str) -> str:
+    """Return a text as HTML, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def inline(drawing: Drawing) -> str:

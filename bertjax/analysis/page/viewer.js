@@ -60,7 +60,7 @@ async function decode(entry) {
 }
 
 function shown(weight) {
-  return weight >= 0.0995 ? weight.toFixed(2) : weight.toFixed(4);
+  return weight >= 0.0995 ? weight.toFixed(2) : weight.toFixed(3); // the digits that a byte holds
 }
 
 class Viewer {

@@ -119,6 +119,11 @@ def test_texts_are_not_markup():
     assert data(html)[0]["tokens"] == ["대법원", "</script><b>"]
 
 
+def test_backticks_are_code():
+    html = page("", [Section("s", "S", ("Set `eval.samples` above `<0>`.", "a ` b"))])
+    assert "<p>Set <code>eval.samples</code> above <code>&lt;0&gt;</code>.</p>" in html and "<p>a ` b</p>" in html
+
+
 def test_the_contents_list_every_section_and_what_was_skipped():
     html = full_page()
     elements = Elements(html)
