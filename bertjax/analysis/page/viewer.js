@@ -349,5 +349,12 @@ class Viewer {
   }
 }
 
+// What scrolls sideways is reached by keyboard, and nothing else is a stop on the way.
+const scrollers = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+  if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+  else target.removeAttribute("tabindex");
+}));
+
 applyTheme();
+document.querySelectorAll(".wide").forEach((element) => scrollers.observe(element));
 document.querySelectorAll(".viewer").forEach((root, number) => new Viewer(root, number));

@@ -268,9 +268,18 @@ def violations(browser, axe: str) -> list[str]:
     return [f"{rule['id']}: {node['html']}" for rule in (*found["violations"], *unsure) for node in rule["nodes"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation(open_page, axe, scheme):
-    assert violations(open_page(scheme), axe) == []
+@pytest.mark.parametrize("scheme, width", [("light", 1400), ("dark", 1400), ("light", 390)])
+def test_axe_finds_no_violation(open_page, axe, scheme, width):
+    assert violations(open_page(scheme, width=width), axe) == []
+
+
+def test_only_what_scrolls_is_a_stop_of_the_keyboard(open_page):
+    stops = (
+        "return [...document.querySelectorAll('.wide')].map((e) => [e.tabIndex === 0, e.scrollWidth > e.clientWidth])"
+    )
+    wide, narrow = (open_page(width=width).execute_script(stops) for width in (1400, 390))
+    assert not any(stop for stop, _ in wide) and any(stop for stop, _ in narrow)
+    assert all(stop == scrolls for stop, scrolls in (*wide, *narrow))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
