@@ -23,7 +23,7 @@ RANK = 64
 _MOST_COMPARED = 8
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Layers(Part):
     """The part `layers`.
 

@@ -8,12 +8,14 @@ from bertjax.analysis.parts import part_of
 from bertjax.analysis.parts.layers import Layers
 from bertjax.analysis.probing.findings import with_random_weights
 from bertjax.analysis.reduce import show
+from bertjax.analysis.running import run_parts
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 
 
 @pytest.fixture(scope="module")
 def result(subjects, texts):
-    return part_of("layers").run(subjects, [texts], show)
+    [outcome] = run_parts([part_of("layers")], subjects, [texts], show)
+    return outcome.result
 
 
 def test_each_model_has_its_measures_by_layer(result, subjects):
