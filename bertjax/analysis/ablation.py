@@ -184,7 +184,9 @@ class Ablation:
                     outputs.setdefault(name, []).extend(_by_row(output, batch)[:count])
             first += count
             update(_tokens(batch))
-        means = {name: total_U.sum() / weight_U.sum() for name, (total_U, weight_U) in sums.items() if weight_U.any()}
+        means = {
+            name: float(total_U.sum() / weight_U.sum()) for name, (total_U, weight_U) in sums.items() if weight_U.any()
+        }
         loss = sum(self.objective.coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in self.terms)
         metric = None
         if self.metric:

@@ -8,6 +8,8 @@ from bertjax.importance import normalized
 
 # Shares of all heads or neurons that are off, as in figure 3 of the paper.
 SHARES = tuple(tenths / 10 for tenths in range(11))
+# A model keeps its score if it loses at most this share of it.
+TOLERATED = 0.1
 
 
 def least_first(*keys: np.ndarray) -> np.ndarray:
@@ -52,3 +54,13 @@ def by_importance(
             pruned = np.concatenate([pruned, left[: count - len(pruned)]])
         masks.append(mask_without(shape, pruned))
     return masks, pruned
+
+
+def kept_up_to(scores: Sequence[float]) -> float:
+    """Return the largest of `SHARES` up to which a model keeps its score.
+
+    Args:
+      scores: the score at each of `SHARES`, higher is better.
+    """
+    lost = np.asarray(scores) < scores[0] - TOLERATED * abs(scores[0])
+    return SHARES[int(np.argmax(np.append(lost, True))) - 1]

@@ -1,8 +1,9 @@
 """The order of pruning on importances that are known."""
 
 import numpy as np
+import pytest
 
-from bertjax.analysis.pruning import SHARES, by_importance, in_order, least_first, mask_without
+from bertjax.analysis.pruning import SHARES, by_importance, in_order, kept_up_to, least_first, mask_without
 
 
 def test_ties_are_broken_by_the_next_key():
@@ -39,3 +40,17 @@ def test_layers_are_normalized_before_they_are_compared():
     importance = np.array([[10.0, 1000.0], [0.5, 0.6]])
     _, order = by_importance((2, 2), lambda mask: importance)
     assert order.tolist() == [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "scores, share",
+    [
+        ([1.0] * 11, 1.0),
+        ([1.0, 0.95, 0.91, 0.89, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.2),
+        ([1.0, *[0.0] * 10], 0.0),
+        ([-2.0, -2.1, -2.19, -2.3, *[-9.0] * 7], 0.2),
+        ([0.0, 0.0, -0.1, *[0.0] * 8], 0.1),
+    ],
+)
+def test_the_share_up_to_which_a_score_is_kept(scores, share):
+    assert kept_up_to(scores) == share

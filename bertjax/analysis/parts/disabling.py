@@ -136,7 +136,7 @@ def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
             f"change near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
             "Bars of the change for each layer: "
             + "; ".join(f"{title}: {', '.join(f'{v:+.4f}' for v in by.values())}" for title, by in kept.items()),
-            functools.partial(drawing.bars, kept, "change of the score"),
+            functools.partial(drawing.bars, kept, "change of the score by layer"),
         ),
     ]
     for material in dict.fromkeys(material for _, material in pairs):

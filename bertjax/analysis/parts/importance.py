@@ -14,14 +14,12 @@ from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of, lacks_objective, scored
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.pruning import SHARES, by_importance, in_order, least_first
+from bertjax.analysis.pruning import SHARES, TOLERATED, by_importance, in_order, kept_up_to, least_first
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.importance import FILE, Importance
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 
-# A model is taken to keep its score up to this share of it.
-KEPT = 0.9
 # Tokens that a backward pass costs, in those of a forward pass.
 _BACKWARD = 3
 _PAPER = "Michel et al. (2019, arXiv 1905.10650)"
@@ -114,11 +112,10 @@ def _harm(ablation: Ablation, scores: Scores) -> tuple[float, float]:
 def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
     """Return the loss and the metric at each share, and the largest share up to which the model keeps its score."""
     numbers = {"loss": [scores.loss for scores in curve]}
-    kept = np.array(numbers["loss"]) * KEPT <= curve[0].loss
     if ablation.metric:
         numbers[ablation.metric] = [scores.metric for scores in curve]
-        kept = np.array(numbers[ablation.metric]) >= KEPT * curve[0].metric
-    return numbers | {"kept_up_to": SHARES[int(np.argmin(np.append(kept, False))) - 1]}
+        return numbers | {"kept_up_to": kept_up_to(numbers[ablation.metric])}
+    return numbers | {"kept_up_to": kept_up_to([-loss for loss in numbers["loss"]])}
 
 
 def _scores_of(about: Mapping) -> list[str]:
@@ -172,9 +169,9 @@ def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
                     f"pruned-{of}-{number}",
                     f"{score} on {material} while {of} are pruned, the least important of all layers first. The order "
                     f"by importance is computed again at each tenth.{differences} {_PAPER}, figure 3. Pruned while the "
-                    f"model keeps {KEPT:.0%} of its score: {kept}.",
-                    f"Curves of the {score} by the share of {of} pruned. Pruned while the model keeps {KEPT:.0%} of "
-                    f"its score: {kept}.",
+                    f"model keeps {1 - TOLERATED:.0%} of its score: {kept}.",
+                    f"Curves of the {score} by the share of {of} pruned. Pruned while the model keeps "
+                    f"{1 - TOLERATED:.0%} of its score: {kept}.",
                     functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
                 )
             )
@@ -196,6 +193,6 @@ def _text(numbers: Mapping) -> str:
         "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
         "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
         "shares below are those that can be pruned, in steps of a tenth, while the model keeps at least "
-        f"{KEPT:.0%} of its score. Without a metric, the loss may grow by the same factor."
+        f"{1 - TOLERATED:.0%} of its score. Without a metric, the loss may grow by {TOLERATED:.0%}."
     )
     return f"{rule}\n\n{' '.join(lines)}"
