@@ -44,6 +44,7 @@ def _function(part: str) -> "Callable[..., Result]":
 
 
 patterns = _function("patterns")
+targets = _function("targets")
 identifiability = _function("identifiability")
 disabling = _function("disabling")
 importance = _function("importance")

@@ -10,6 +10,7 @@ between the caller and the layer passes them on, so every objective has them.
 `taps` holds masks, float arrays that scale activations:
 - `head_mask` [L, H] scales the context of each head; [L, H, B, N] does so for example n of row b.
 - `feedforward_mask` [L, F] scales the intermediate activations; [L, F, B, N] does so for example n of row b.
+- `context_offset` [L, B, T, H, D / H] is added to the context of each head: its gradient at 0 is that of the context.
 
 `captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
 `"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some.
@@ -34,6 +35,7 @@ from bertjax.models.config import EncoderConfig
 
 TAPS, CAPTURED = "taps", "captured"
 HEAD_MASK, FEEDFORWARD_MASK = MASKS = ("head_mask", "feedforward_mask")
+CONTEXT_OFFSET = "context_offset"
 NAMES = ("hidden", "attention", "queries", "keys", "values", "context", "feedforward")
 LAST = "last"
 
@@ -49,8 +51,12 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
     masks = dict(encoder.variables.get(TAPS, {}))
     widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
     for name, mask in masks.items():
-        if name not in MASKS:
-            raise ValueError(f"taps has no {name!r}; choose from {', '.join(MASKS)}")
+        if name not in (*MASKS, CONTEXT_OFFSET):
+            raise ValueError(f"taps has no {name!r}; choose from {', '.join((*MASKS, CONTEXT_OFFSET))}")
+        if name == CONTEXT_OFFSET:
+            if mask.ndim != 5 or (mask.shape[0], mask.shape[3]) != (config.layers, config.heads):
+                raise ValueError(f"{name} has shape {mask.shape}; pass [L, B, T, H, D / H]")
+            continue
         if mask.ndim not in (2, 4) or mask.shape[:2] != (config.layers, widths[name]):
             axis = "H" if name == HEAD_MASK else "F"
             axes = f"[L, {axis}] or [L, {axis}, B, N]"
@@ -75,8 +81,8 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
 def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
     """Return the `taps` of one layer, at the paths of the modules that read them."""
     variables: dict = {}
-    if HEAD_MASK in masks:
-        variables["attention"] = {HEAD_MASK: masks[HEAD_MASK]}
+    if of_attention := {name: masks[name] for name in (HEAD_MASK, CONTEXT_OFFSET) if name in masks}:
+        variables["attention"] = of_attention
     if FEEDFORWARD_MASK in masks:
         variables[FEEDFORWARD_MASK] = masks[FEEDFORWARD_MASK]
     return {TAPS: variables} if variables else {}
@@ -114,12 +120,17 @@ def capture(module: nn.Module, name: str, value: jax.Array) -> None:
 def scale_heads(
     module: nn.Module, context_BQHD: jax.Array, examples_BT: jax.Array, columns_BQ: jax.Array | None
 ) -> jax.Array:
-    """Return the context of each head times its `head_mask`, if there is one.
+    """Return the context of each head, plus its `context_offset` and times its `head_mask` if there are any.
 
     Args:
       examples_BT: int, number of each token's example; a mask per example leaves padding (0) as it is.
       columns_BQ: int, columns of the queries; None for all tokens.
     """
+    if module.has_variable(TAPS, CONTEXT_OFFSET):
+        offset_BQHD = module.get_variable(TAPS, CONTEXT_OFFSET).astype(context_BQHD.dtype)
+        if columns_BQ is not None:
+            offset_BQHD = jnp.take_along_axis(offset_BQHD, columns_BQ[..., None, None], axis=1)
+        context_BQHD = context_BQHD + offset_BQHD
     if not module.has_variable(TAPS, HEAD_MASK):
         return context_BQHD
     mask = module.get_variable(TAPS, HEAD_MASK).astype(context_BQHD.dtype)

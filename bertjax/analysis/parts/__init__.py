@@ -8,6 +8,7 @@ from bertjax.errors import UserError
 
 PARTS: dict[str, str] = {
     "patterns": "bertjax.analysis.parts.patterns:Patterns",
+    "targets": "bertjax.analysis.parts.targets:Targets",
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
     "disabling": "bertjax.analysis.parts.disabling:Disabling",
     "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",

@@ -1,0 +1,160 @@
+"""What attention goes to, its entropy, its distance, and how heads differ (Clark et al., 2019, arXiv 1906.04341).
+
+The functions of this module have sums over examples as results, (sum, weight) by name. As in the code of the paper
+(clarkkev/attention-analysis, General_Analysis.ipynb), a mean over the tokens that attend is taken in each example
+first. Each example counts the same.
+"""
+
+import functools
+import unicodedata
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.analysis.reduce import Function
+from bertjax.analysis.subject import captured
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.models import taps
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.losses import Sums
+
+KINDS = ("[CLS]", "[SEP]", "punctuation", "other")
+TARGETS = ("[CLS]", "[SEP]", "punctuation", "previous", "next", "same word", "itself")
+_OTHER = KINDS.index("other")
+
+
+def kinds_of(tokenizer: Tokenizer) -> bytes:
+    """Return the kind of each id, its place in `KINDS`, as bytes. Punctuation is what Unicode calls punctuation."""
+    kinds = np.full(tokenizer.vocab_size, _OTHER, np.uint8)
+    for token in range(tokenizer.vocab_size):
+        text = tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ")
+        if text and all(unicodedata.category(character).startswith("P") for character in text):
+            kinds[token] = KINDS.index("punctuation")
+    kinds[sorted(tokenizer.special_ids)] = _OTHER
+    kinds[tokenizer.cls_id], kinds[tokenizer.sep_id] = KINDS.index("[CLS]"), KINDS.index("[SEP]")
+    return kinds.tobytes()
+
+
+@functools.lru_cache
+def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ...]) -> Function:
+    """Return the function of `target` [7, L, H], `entropy` [L, H] and `distance` [L, H].
+
+    `target` is the mean attention to each of `TARGETS`. `same word` are the other places of the same token, special
+    tokens left out. `entropy` is in nats, `uniform_entropy` that of uniform attention. `distance` is the mean number of
+    tokens between a token with text and those that it attends to, weighted by attention, special tokens left out.
+    """
+
+    def function(params: dict, batch: Arrays) -> dict[str, Sums]:
+        attention_LBHTT = captured(encoder, params, batch, ["attention"])["attention"]
+        tokens_BT, weight_BT = batch["tokens_BT"], _weights(batch)
+        is_text_BT = ~jnp.isin(tokens_BT, jnp.array(special_ids)) & (batch["examples_BT"] > 0)
+        kind_BT3 = jax.nn.one_hot(_table(kinds)[tokens_BT], len(KINDS))[..., :_OTHER]
+        columns = jnp.arange(tokens_BT.shape[1])
+        offset_TT = columns - columns[:, None]
+        both_BTT = is_text_BT[:, :, None] & is_text_BT[:, None]
+        same_BTT = (tokens_BT[:, :, None] == tokens_BT[:, None]) & both_BTT & (offset_TT != 0)
+
+        def of_layer(attention_BHTT):
+            weighted_BHTT = attention_BHTT * weight_BT[:, None, :, None]
+            near = [jnp.einsum("bhij,ij->h", weighted_BHTT, offset_TT == offset) for offset in (-1, 1)]
+            targets_7H = [
+                *jnp.einsum("bhij,bjk->kh", weighted_BHTT, kind_BT3),
+                *near,
+                jnp.einsum("bhij,bij->h", weighted_BHTT, same_BTT),
+                jnp.einsum("bhii->h", weighted_BHTT),
+            ]
+            entropy_H = -jnp.einsum("bhij,bi->h", jax.scipy.special.xlogy(attention_BHTT, attention_BHTT), weight_BT)
+            to_text_BHTT = weighted_BHTT * both_BTT[:, None]
+            distance_H = jnp.einsum("bhij,ij->h", to_text_BHTT, jnp.abs(offset_TT).astype(jnp.float32))
+            return jnp.stack(targets_7H), entropy_H, distance_H, to_text_BHTT.sum(axis=(0, 2, 3))
+
+        targets_L7H, entropy_LH, distance_LH, to_text_LH = jax.lax.map(of_layer, attention_LBHTT)
+        count = jnp.sum(batch["example_ids_BN"] >= 0).astype(jnp.float32)
+        uniform = jnp.sum(weight_BT * jnp.log(1.0 / jnp.where(weight_BT > 0, weight_BT, 1.0)))
+        return {
+            "target": (jnp.moveaxis(targets_L7H, 1, 0), count),
+            "entropy": (entropy_LH, count),
+            "uniform_entropy": (uniform, count),
+            "distance": (distance_LH, to_text_LH),
+        }
+
+    return function
+
+
+@functools.lru_cache
+def divergence_sums(encoder: EncoderConfig) -> Function:
+    """Return the function of `divergence` [L * H, L * H], the Jensen-Shannon divergence of two heads in nats.
+
+    It is that of the attention of one token, by mean over tokens and examples; the paper has the sum over both (section
+    6).
+    """
+
+    def function(params: dict, batch: Arrays) -> dict[str, Sums]:
+        attention_LBHTT = captured(encoder, params, batch, ["attention"])["attention"]
+        weight_BT = _weights(batch)
+        rows, _, columns, _ = attention_LBHTT.shape[1:]
+        heads_GBTT = jnp.moveaxis(attention_LBHTT, 2, 1).reshape(-1, rows, columns, columns)
+
+        def negative_entropy(probabilities):
+            return jnp.einsum("...bij,bi->...", jax.scipy.special.xlogy(probabilities, probabilities), weight_BT)
+
+        own_G = jax.lax.map(negative_entropy, heads_GBTT)
+
+        def row(head_BTT):
+            return jax.lax.map(lambda other_BTT: negative_entropy((head_BTT + other_BTT) / 2), heads_GBTT)
+
+        mixed_GG = jax.lax.map(row, heads_GBTT)
+        count = jnp.sum(batch["example_ids_BN"] >= 0).astype(jnp.float32)
+        return {"divergence": ((own_G[:, None] + own_G) / 2 - mixed_GG, count)}
+
+    return function
+
+
+@functools.lru_cache
+def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) -> Function:
+    """Return the function of `gradient` [4, L, H], the mean of |dL / dA_ij| over tokens i and tokens j of each kind.
+
+    L is the loss of an example, summed over what is predicted in it. The paper (section 3.2) compares it for [SEP] with
+    that for other tokens: a small one shows that more or less attention to [SEP] would change little.
+
+    dL / dA_ij = dL / dcontext_i . value_j, for each head; the gradient of the context is that of a tap.
+    """
+    model = objective.model(encoder)
+
+    def function(params: dict, batch: Arrays) -> dict[str, Sums]:
+        values_LBTHD = captured(encoder, params, batch, ["values"])["values"]
+
+        def loss(offset_LBTHD):
+            masks = {"encoder": {taps.CONTEXT_OFFSET: offset_LBTHD}}
+            sums, _ = objective.terms(model, params, None, batch, None, train=False, taps=masks)
+            return sum(objective.coefficients.get(term, 1.0) * total for term, total in sums.items())
+
+        gradient_LBTHD = jax.grad(loss)(jnp.zeros_like(values_LBTHD))
+        kind_BT4 = jax.nn.one_hot(_table(kinds)[batch["tokens_BT"]], len(KINDS))
+        examples_BT = batch["examples_BT"]
+        pair_BTT = ((examples_BT[:, :, None] == examples_BT[:, None]) & (examples_BT > 0)[:, None]).astype(jnp.float32)
+
+        def of_layer(gradient_and_values):
+            gradient_BTHD, values_BTHD = gradient_and_values
+            gradient_BHTT = jnp.einsum("bihd,bjhd->bhij", gradient_BTHD, values_BTHD)
+            return jnp.einsum("bhij,bij,bjk->kh", jnp.abs(gradient_BHTT), pair_BTT, kind_BT4)
+
+        totals_L4H = jax.lax.map(of_layer, (gradient_LBTHD, values_LBTHD))
+        pairs_4 = jnp.einsum("bij,bjk->k", pair_BTT, kind_BT4)
+        return {"gradient": (jnp.moveaxis(totals_L4H, 1, 0), pairs_4[:, None, None])}
+
+    return function
+
+
+def _weights(batch: Arrays) -> jax.Array:
+    """Return 1 / n for each token of an example of n tokens, 0 for padding; float32 [B, T]."""
+    examples_BT, slots = batch["examples_BT"], batch["example_ids_BN"].shape[1]
+    member_BTN = (examples_BT[..., None] == jnp.arange(1, slots + 1)).astype(jnp.float32)
+    n_BT = jnp.einsum("btn,bn->bt", member_BTN, member_BTN.sum(axis=1))
+    return jnp.where(examples_BT > 0, 1.0 / jnp.maximum(n_BT, 1.0), 0.0)
+
+
+def _table(kinds: bytes) -> jax.Array:
+    return jnp.array(np.frombuffer(kinds, np.uint8).astype(np.int32))

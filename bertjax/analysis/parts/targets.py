@@ -1,0 +1,207 @@
+"""Where heads look: targets, entropy and distance of attention, groups of heads, and [SEP] (Clark et al., 2019)."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertjax.analysis import drawing
+from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
+from bertjax.analysis.material import Material
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.reduce import Progress, hide, reduce
+from bertjax.analysis.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+# Divergences take time in the square of the number of heads; their mean over so many examples is stable.
+DIVERGENCE_EXAMPLES = 100
+MOST_GROUPS = 8
+
+
+class Targets(Part):
+    """Attention by target, entropy, distance, groups of heads by divergence, gradients of attention by kind of token.
+
+    Arrays: `<model>/<texts>/` and `target` [7, L, H], `entropy`, `distance` [L, H], `divergence` [L * H, L * H],
+    `gradient` [4, L, H], in the order of `TARGETS` and `KINDS`; `groups` [L, H] and `map` [2, L, H] of the divergences.
+    """
+
+    name = "targets"
+    title = "Where heads look"
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        numbers: dict[str, Any] = {}
+        arrays: dict[str, dict[str, np.ndarray]] = {}
+        for subject in subjects:
+            encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
+            for material in materials:
+                few = dataclasses.replace(material, examples=min(material.examples, DIVERGENCE_EXAMPLES))
+                sums = reduce(subject, material, target_sums(encoder, kinds, subject.vocabulary.special_ids), progress)
+                sums |= reduce(subject, few, divergence_sums(encoder), progress, share=0.5)
+                if objective := material.objective(subject):
+                    function = gradient_sums(encoder, objective, kinds)
+                    sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
+                sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
+                arrays[f"{subject.label}, {material.name}"] = sums
+                numbers.setdefault(subject.label, {})[material.name] = _numbers(sums)
+        named = {
+            f"{title.replace(', ', '/', 1)}/{name}": v for title, sums in arrays.items() for name, v in sums.items()
+        }
+        return Result(numbers, named, _figures(arrays), _text(numbers))
+
+
+def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return groups of heads and a map of them in two dimensions, by their divergences.
+
+    Groups are those of average linkage, with the number between 2 and `MOST_GROUPS` that has the best silhouette. The
+    map is classical scaling of the square roots of the divergences.
+
+    Args:
+      divergence_GG: divergences of all heads, layer by layer.
+      layers: L.
+
+    Returns:
+      The group of each head, numbered from 1 by first occurrence, int [L, H], and the coordinates, float64 [2, L, H].
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+    from sklearn.metrics import silhouette_score
+
+    distances = np.maximum((divergence_GG + divergence_GG.T) / 2, 0.0)
+    np.fill_diagonal(distances, 0.0)
+    heads = len(distances)
+    if heads < 3:
+        return np.arange(1, heads + 1).reshape(layers, -1), np.zeros((2, layers, heads // layers))
+    tree = linkage(squareform(distances, checks=False), "average")
+    cuts = {count: fcluster(tree, count, "maxclust") for count in range(2, min(MOST_GROUPS, heads - 1) + 1)}
+    scores = {
+        count: silhouette_score(distances, cut, metric="precomputed")
+        for count, cut in cuts.items()
+        if 1 < len(set(cut)) < heads
+    }
+    best = cuts[max(scores, key=scores.get)] if scores else np.ones(heads, int)
+    order = {group: number for number, group in enumerate(dict.fromkeys(best.tolist()), 1)}
+    return np.array([order[group] for group in best]).reshape(layers, -1), _scaled(distances).reshape(2, layers, -1)
+
+
+def _scaled(squares_GG: np.ndarray) -> np.ndarray:
+    """Return points in two dimensions whose squared distances are close to `squares_GG`; float64 [2, G]."""
+    centering = np.eye(len(squares_GG)) - 1 / len(squares_GG)
+    values, vectors = np.linalg.eigh(-0.5 * centering @ squares_GG @ centering)
+    points_2G = (vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))).T[::-1]
+    return points_2G * np.where(points_2G[:, :1] < 0, -1.0, 1.0)  # an eigenvector has either sign
+
+
+def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:
+    layers, heads = sums["entropy"].shape
+    divergence = sums["divergence"].reshape(layers, heads, layers, heads)
+    own = np.eye(layers, dtype=bool)[:, None, :, None] & np.ones((1, heads, 1, heads), bool)
+    itself = np.eye(layers * heads, dtype=bool).reshape(layers, heads, layers, heads)
+    numbers = {
+        "target": dict(zip(TARGETS, sums["target"].mean(axis=(1, 2)).tolist())),
+        "target_by_layer": {name: value.mean(axis=1).tolist() for name, value in zip(TARGETS, sums["target"])},
+        "entropy_by_layer": sums["entropy"].mean(axis=1).tolist(),
+        "uniform_entropy": float(sums["uniform_entropy"]),
+        "distance_by_layer": sums["distance"].mean(axis=1).tolist(),
+        "groups": int(sums["groups"].max()),
+        "divergence_in_a_layer": float(divergence[own & ~itself].mean()) if heads > 1 else None,
+        "divergence_between_layers": float(divergence[~own].mean()) if layers > 1 else None,
+    }
+    if "gradient" in sums:
+        by_layer_4L = sums["gradient"].mean(axis=2)
+        numbers["gradient_by_layer"] = {name: value.tolist() for name, value in zip(KINDS, by_layer_4L)}
+    return numbers
+
+
+def _figures(arrays: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
+    figures = []
+    for title, sums in arrays.items():
+        number = len(figures)
+        means = _listed(dict(zip(TARGETS, sums["target"].mean(axis=(1, 2)))), ".0%")
+        top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
+        share = sums["target"][1][top]
+        figures += [
+            Figure(
+                f"targets-{number}",
+                f"{title}: mean attention to each target. A row is a layer, a column a head, a cell the share of the "
+                "attention of a token. `same word` are other places of the same token (Clark et al., 2019, section 3). "
+                f"All heads: {means}. Head {top[0] + 1}-{top[1] + 1} gives {share:.0%} to [SEP].",
+                f"Seven matrices of layers by heads for {title}. Means: {means}.",
+                functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
+            ),
+            Figure(
+                f"entropy-{number}",
+                f"{title}: mean entropy of attention in nats, and mean distance in tokens between a token and what it "
+                "attends to, special tokens left out of the distance (Clark et al., 2019, section 3.3). Uniform "
+                f"attention would have {float(sums['uniform_entropy']):.2f} nats; the mean of all heads is "
+                f"{sums['entropy'].mean():.2f}.",
+                f"A curve of entropy over layers for {title}, from {sums['entropy'][0].mean():.2f} to "
+                f"{sums['entropy'][-1].mean():.2f} nats, beside a matrix of each head.",
+                functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
+            ),
+            Figure(
+                f"heads-{number}",
+                f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads "
+                "attend alike (classical scaling of the root; figure 6 of Clark et al., 2019, is a similar map). A "
+                "number is the layer, a color a "
+                f"group of heads (average linkage). {_divergences(sums)}",
+                f"A scatter plot of all heads of {title} in {int(sums['groups'].max())} groups. {_divergences(sums)}",
+                functools.partial(_draw_heads, sums["map"], sums["groups"]),
+            ),
+        ]
+        if "gradient" in sums:
+            layers = np.arange(1, len(sums["entropy"]) + 1)
+            lines = {name: (layers, value.mean(axis=1)) for name, value in zip(KINDS, sums["gradient"])}
+            figures.append(
+                Figure(
+                    f"gradient-{number}",
+                    f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
+                    "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
+                    "attention to [SEP] is high, this attention is close to a no-op. Over all layers: "
+                    f"{_listed(dict(zip(KINDS, sums['gradient'].mean(axis=(1, 2)))), '.2g')}.",
+                    f"Four curves over layers for {title}: "
+                    f"{_listed(dict(zip(KINDS, sums['gradient'].mean(axis=(1, 2)))), '.2g')} on average.",
+                    functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
+                )
+            )
+    return figures
+
+
+def _divergences(sums: dict[str, np.ndarray]) -> str:
+    numbers = _numbers(sums)
+    inside, between = numbers["divergence_in_a_layer"], numbers["divergence_between_layers"]
+    if inside is None or between is None:
+        return ""
+    return f"The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
+
+
+def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
+    with drawing.style():
+        figure, (panel,) = drawing.panels(1, 4.6, 4.0)
+        for layer, head in np.ndindex(groups_LH.shape):
+            color = drawing.COLORS[(groups_LH[layer, head] - 1) % len(drawing.COLORS)]
+            panel.text(*map_2LH[:, layer, head], str(layer + 1), color=color, ha="center", va="center", weight="bold")
+        margin = 0.08 * max(np.ptp(map_2LH[0]), np.ptp(map_2LH[1]), 1e-6)
+        panel.set_xlim(map_2LH[0].min() - margin, map_2LH[0].max() + margin)
+        panel.set_ylim(map_2LH[1].min() - margin, map_2LH[1].max() + margin)
+        panel.set_aspect("equal")
+        panel.set(xlabel="square root of nats", ylabel="square root of nats")
+        return figure
+
+
+def _listed(values: dict[str, float], spec: str) -> str:
+    return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
+
+
+def _text(numbers: dict) -> str:
+    lines = []
+    for label, by_material in numbers.items():
+        for material, values in by_material.items():
+            line = f"{label} on {material}: {_listed(values['target'], '.0%')} of attention on average."
+            if "gradient_by_layer" not in values:
+                line += " The model has no loss on these texts, so there are no gradients."
+            lines.append(line)
+    return "The attention of each head, averaged over tokens and examples.\n\n" + " ".join(lines)
