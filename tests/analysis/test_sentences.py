@@ -111,6 +111,15 @@ def test_a_model_without_heads_has_maps_and_rollout(pretrained):
     assert len(result.maps) == 2 and not result.figures and "bare has no head" in result.text
 
 
+def test_many_models_have_numbers_and_the_last_ones_maps(pretrained, monkeypatch):
+    monkeypatch.setattr(Answers, "missing", staticmethod(lambda subject: "is not asked"))
+    monkeypatch.setattr("bertjax.analysis.parts.sentences.SHOWN", 1)
+    subjects = [Subject(label, pretrained.export) for label in ("first", "last")]
+    result = Sentences().run(subjects, [texts_material(TEXTS[:1])])
+    assert list(result.numbers) == ["first", "last"] and {each.model for each in result.maps} == {"last"}
+    assert "the last 1 of 2 models" in result.text and len(result.tables) == 1
+
+
 def test_sentences_of_a_labeled_file_are_taken_and_cut(finetuned, labeled):
     result = Sentences().run([finetuned], [labeled])
     assert len(result.numbers[finetuned.label]) == TAKEN
@@ -125,6 +134,9 @@ def test_of_many_given_sentences_the_first_are_analyzed(pretrained, sentences, m
     monkeypatch.setattr(Answers, "missing", staticmethod(lambda subject: "is not asked"))
     result = Sentences().run([pretrained], [texts_material(sentences[:30])])
     assert [numbers["text"] for numbers in result.numbers[pretrained.label]] == sentences[:MOST]
+    part = Sentences()
+    assert "give a shorter one" in part.missing(pretrained, [texts_material(["word " * 130])])
+    assert not part.missing(pretrained, [texts_material(["word " * 130, "word"])])
     with pytest.raises(UserError, match="shorten it"):
         Sentences().run([pretrained], [texts_material(["word " * 70])])
 

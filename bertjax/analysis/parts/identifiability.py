@@ -223,8 +223,8 @@ def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
                 f"kinds-{number}",
                 f"{name}: attention to kinds of tokens, raw, effective, and effective under the probability constraint "
                 "(figures 1b and 1c). A point is the mean of a head over the tokens of sentences with more tokens than "
-                "the head is wide, a line the mean over the heads of a layer. Attention that is lower in the second "
-                f"panel had no effect of its own on the output. Attention to [SEP] is {separators} on average.",
+                "the head is wide, a line the mean over the heads of a layer. What is missing in the second "
+                f"panel is attention without an effect on the output. Attention to [SEP] is {separators} on average.",
                 f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
                 functools.partial(_draw_kinds, arrays["attention"]),
             )
@@ -236,12 +236,13 @@ def _draw_kinds(attention_MKLH: np.ndarray):
     with drawing.style():
         figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
         layers = np.arange(1, attention_MKLH.shape[2] + 1)
+        low, high = min(attention_MKLH.min(), 0.0) - 0.02, attention_MKLH.max() + 0.02
         for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
             for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
                 panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
                 x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
-                panel.scatter(x_LH, attention_LH, s=4, color=color, alpha=0.5, linewidths=0)
-            panel.set(title=name, xlabel="layer", ylabel="attention")
+                panel.scatter(x_LH, attention_LH, s=6, color=color, alpha=0.5, linewidths=0)
+            panel.set(title=name, xlabel="layer", ylabel="attention", ylim=(low, high))
             panel.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
         return figure

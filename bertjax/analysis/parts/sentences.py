@@ -21,6 +21,8 @@ from bertjax.data.examples import add_special_tokens
 MOST, TAKEN = 20, 6
 # Most tokens of a sentence that is taken; of a given one, whose maps would fill the page: a map has their square.
 LENGTH, LONGEST = 64, 128
+# Models whose maps are on the page, the last ones: a run may have dozens of checkpoints.
+SHOWN = 4
 
 
 class Sentences(Part):
@@ -33,10 +35,17 @@ class Sentences(Part):
     name = "sentences"
     title = "Sentences"
 
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        material = _material(materials)
+        if isinstance(material, Texts):
+            texts = list(material.texts[:MOST])
+            if min(len(tokens) + 2 for tokens in subject.tokenizer.encode_masked(texts)) > LONGEST:
+                return f"reads more than {LONGEST} tokens in each given text, the most of a map; give a shorter one"
+        return ""
+
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         """Return the results; see the guide for `numbers`."""
-        given = [material for material in materials if isinstance(material, Texts)]
-        material = (given or list(materials))[0]
+        material = _material(materials)
         numbers: dict[str, Any] = {}
         maps, tables, figures, notes = [], [], [], []
         for number, subject in enumerate(subjects):
@@ -51,13 +60,22 @@ class Sentences(Part):
                     results.append(sentence)
                     bar.update(len(sentence.tokens))
             numbers[subject.label] = [sentence.numbers for sentence in results]
+            if number < len(subjects) - SHOWN:
+                continue
             for sentence in results:
                 maps += sentence.maps
                 tables.append(_table(sentence, subject.label))
             if answers:
                 figures.append(_by_layer(results, subject, number, answers))
+        if len(subjects) > SHOWN:
+            notes.append(f"Maps, tables and figures are those of the last {SHOWN} of {len(subjects)} models.")
         answered = [entry for entries in numbers.values() for entry in entries if "gap" in entry]
         return Result(numbers, {}, figures, _text(answered, notes), tables, maps)
+
+
+def _material(materials: Sequence[Material]) -> Material:
+    """Return the given texts, or the first material if there are none."""
+    return next((material for material in materials if isinstance(material, Texts)), materials[0])
 
 
 @dataclasses.dataclass(frozen=True)
