@@ -15,6 +15,9 @@ from bertjax.analysis.subject import Subject
 # Where a number is in the results of a part, such as ("corpus", "shares", "vertical").
 Name = tuple[str, ...]
 
+# Names of numbers that are places or bounds, whose mean over seeds has no meaning.
+_NOT_MEASURED = {"layer", "head", "interval"}
+
 # Settings in which seeds of one configuration may differ.
 _OF_A_RUN = ("seed", "data", "eval", "runtime")
 
@@ -89,7 +92,9 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
     return {
         name: np.asarray(array, np.float64)
         for name, array in found.items()
-        if np.shape(array) in shapes and np.asarray(array).dtype.kind in "iuf"
+        if not _NOT_MEASURED.intersection(name[-1:])
+        and np.shape(array) in shapes
+        and np.asarray(array).dtype.kind in "iuf"
     }
 
 

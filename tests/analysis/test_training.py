@@ -60,6 +60,7 @@ def numbers_at(step: int) -> dict:
             "by layer": [float(step), 2.0],
             "with embeddings": [0.0, None, float(step)],
             "matrix": [[step, 1, 2], [3, 4, 5]],
+            "most": {"head": step, "interval": [0.0, step]},
             "examples": 50,  # always the same
             "curve": [1.0, 2.0, 3.0, float(step)],  # another length than that of layers
             "good": bool(step),
