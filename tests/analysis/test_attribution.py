@@ -1,5 +1,6 @@
 """Rollout against a loop, integrated gradients against their axioms, heads on replaced states."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -41,6 +42,18 @@ def both(model, batch):
 def params_of(config=CONFIG):
     model = MODEL.clone(config=config)
     return batches.filled(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH, method=both))["params"])
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def embedded(params, batch, config=CONFIG):
+    return attribution.embedded(config, params, batch)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def predictions(params, batch, embedded_BTE=None, config=CONFIG):
+    """Logits of `classes`, with these embeddings in place of those of the tokens if they are given."""
+    with contextlib.nullcontext() if embedded_BTE is None else attribution.with_embeddings(embedded_BTE):
+        return MODEL.clone(config=config).apply({"params": params}, batch, method=classes)
 
 
 def test_rollout_is_that_of_a_loop_over_layers_tokens_and_heads():
@@ -102,16 +115,16 @@ def predicted(inputs_BTE, params, batch):
 def test_attributions_of_packed_examples_are_complete_and_independent():
     params = jax.tree.map(np.copy, params_of())
     params["heads"]["label"]["kernel"] *= 300.0  # predictions that differ by a nat
-    inputs_BTE = attribution.embedded(CONFIG, params, BATCH)
+    inputs_BTE = embedded(params, BATCH)
     masked = BATCH | {"tokens_BT": np.where(np.arange(16) % 5, 3, BATCH["tokens_BT"])}  # [CLS] of each example stays
-    baseline_BTE = attribution.embedded(CONFIG, params, masked)
+    baseline_BTE = embedded(params, masked)
     result = attribution.integrated_gradients(
         predicted, inputs_BTE, baseline_BTE, BATCH["examples_BT"], 2, params, BATCH
     )
     print(f"gaps {result.gap_BN}, differences {result.prediction_BN - result.baseline_BN}, panels {result.panels}")
     assert result.is_complete and result.gap_BN.max() < 0.01
     assert np.abs(result.prediction_BN - result.baseline_BN)[[0, 0, 1, 2], [0, 1, 0, 0]].min() > 0.02
-    own_BNC = MODEL.apply({"params": params}, BATCH, method=classes)
+    own_BNC = predictions(params, BATCH)
     np.testing.assert_allclose(result.prediction_BN[0], jax.nn.log_softmax(own_BNC)[0, :, 1], atol=1e-4)
     np.testing.assert_allclose(result.tokens_BT[:, [0, 5, 10, 15]], 0.0, atol=1e-6)  # equal to the baseline
     assert not result.tokens_BT[BATCH["examples_BT"] == 0].any()
@@ -154,9 +167,8 @@ def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(f
 
 def test_a_replaced_embedding_is_all_that_the_model_reads():
     config = dataclasses.replace(CONFIG, **ALBERT)
-    model, params = MODEL.clone(config=config), params_of(config)
+    params = params_of(config)
     other = BATCH | {"tokens_BT": BATCH["tokens_BT"][:, ::-1]}
-    with attribution.with_embeddings(attribution.embedded(config, params, BATCH)):
-        replaced = model.apply({"params": params}, other, method=classes)
-    np.testing.assert_allclose(replaced, model.apply({"params": params}, BATCH, method=classes), atol=1e-6)
-    assert np.abs(replaced - model.apply({"params": params}, other, method=classes)).max() > 1e-4
+    replaced = predictions(params, other, embedded(params, BATCH, config), config)
+    np.testing.assert_allclose(replaced, predictions(params, BATCH, config=config), atol=1e-6)
+    assert np.abs(replaced - predictions(params, other, config=config)).max() > 1e-4

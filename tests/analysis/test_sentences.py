@@ -120,7 +120,8 @@ def test_many_models_have_numbers_and_the_last_ones_maps(pretrained, monkeypatch
     assert "the last 1 of 2 models" in result.text and len(result.tables) == 1
 
 
-def test_sentences_of_a_labeled_file_are_taken_and_cut(finetuned, labeled):
+def test_sentences_of_a_labeled_file_are_taken_and_cut(finetuned, labeled, monkeypatch):
+    monkeypatch.setattr(Answers, "missing", staticmethod(lambda subject: "is not asked"))
     result = Sentences().run([finetuned], [labeled])
     assert len(result.numbers[finetuned.label]) == TAKEN
     assert all(len(numbers["tokens"]) <= LENGTH for numbers in result.numbers[finetuned.label])
