@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -136,7 +137,7 @@ def _texts(values: Sequence[str]) -> list[str]:
     """Return the sentences of all values; a value that names a file stands for its lines."""
     texts = []
     for value in values:
-        if value and len(value) < 4096 and Path(value).expanduser().is_file():
+        if os.path.isfile(os.path.expanduser(value)):  # `Path.is_file` raises for a name that is too long
             texts += [record["text"] for record in read_file(value, ("text",))]
         else:
             texts.append(value)

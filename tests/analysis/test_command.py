@@ -1,0 +1,93 @@
+"""The command: a folder of numbers, arrays, figures and one page; bad input ends in one line and writes nothing."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from bertjax import analysis, analyze, cli
+from bertjax.analysis import drawing, results
+from bertjax.errors import UserError
+
+
+def call(*arguments: str) -> int:
+    return cli.exit_code_of(lambda: analyze.main(["--platform=cpu", *map(str, arguments)]))
+
+
+def test_the_folder_of_an_analysis_is_replaced_as_a_whole(models, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "deep" / "report"
+    arguments = [models["finetuned"], f"--labeled={models['labeled']}", f"--out={out}", "--parts=patterns"]
+    assert call(*arguments, "--examples=4") == 0
+    assert f"open it: xdg-open {out / 'report.html'}" in capsys.readouterr().out
+    numbers = json.loads((out / "analysis.json").read_text())
+    assert [model["label"] for model in numbers["models"]] == ["finetuned"]
+    assert numbers["parts"]["patterns"]["finetuned"]["dev.tsv"]["examples"] == 4
+    with np.load(out / "analysis.npz") as arrays:
+        assert arrays["patterns/finetuned/dev.tsv/shares"].shape == (5, 3, 4)
+    assert {path.stem for path in (out / "figures").iterdir()} == {"patterns-shares", "patterns-heads-1"}
+    ElementTree.parse(out / "figures" / "patterns-shares.svg")
+    page = (out / "report.html").read_text()
+    assert "Self-attention patterns" in page and "finetuned" in page
+
+    (out / "stale.txt").write_text("of the analysis before")
+    monkeypatch.setattr(results, "page", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert call(*arguments, "--examples=3") != 0
+    assert (out / "report.html").read_text() == page and (out / "stale.txt").exists()
+    monkeypatch.setattr(results, "page", lambda *_: "a page")
+    assert call(*arguments, "--examples=3") == 0
+    assert (out / "report.html").read_text() == "a page" and not (out / "stale.txt").exists()
+    assert [path.name for path in out.parent.iterdir()] == ["report"], "drafts are left"
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--parts=pattern"], "part 'pattern' is unknown; choose among patterns, targets"),
+        (["--labeled=glue:SST"], "is not a task of GLUE; choose one of CoLA"),
+        (["--labeled=none.tsv"], "is not a file; name one, or glue:TASK"),
+        (["--texts="], "is blank"),
+        (["--texts=" + "word " * 99], "tokens and pretrained reads 64; shorten it"),
+        (["--examples=-1"], "--examples=-1 must be at least 1"),
+        (["--parts=importance", "--labeled={labeled}"], "--parts=importance: pretrained "),
+    ],
+)
+def test_bad_input_ends_in_one_line(models, tmp_path, capsys, flags, message):
+    out = tmp_path / "report"
+    flags = [flag.format(labeled=models["labeled"]) for flag in flags]
+    assert call(models["pretrained"], f"--out={out}", *flags) == 2
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and message in lines[0], error
+    assert "Traceback" not in error and not out.exists()
+
+
+def test_another_folder_is_not_replaced(models, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert call(models["pretrained"], f"--out={tmp_path}", "--parts=patterns") == 2
+    assert "is not the folder of an analysis" in capsys.readouterr().err
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_from_python(pretrained, sentences):
+    result = analysis.patterns(pretrained, sentences[:3])
+    assert result.numbers["pretrained"]["texts"]["examples"] == 3
+    assert analysis.patterns(pretrained.export, sentences[:3]).numbers["model"] == result.numbers["pretrained"]
+    with pytest.raises(UserError, match="is one text; give a list"):
+        analysis.patterns(pretrained, "a sentence")
+    with pytest.raises(UserError, match="two models are called"):
+        analysis.patterns([pretrained, pretrained], sentences[:3])
+
+
+def test_every_part_has_a_function():
+    from bertjax.analysis.parts import PARTS
+
+    assert [name for name in PARTS if not callable(getattr(analysis, name, None))] == []
+
+
+def test_ink_of_figures_has_the_color_of_the_page():
+    figure = drawing.curves({"a": ([1, 2], [0.1, 0.2]), "b": ([1, 2], [0.3, 0.1])}, "step", "loss (nats)")
+    svg = drawing.svg_of(figure)
+    assert "currentColor" in svg and drawing.INK not in svg and svg == drawing.svg_of(figure)
+    assert svg.startswith("<svg") and "loss (nats)" in svg
+    assert drawing.pdf_of(figure).startswith(b"%PDF")
