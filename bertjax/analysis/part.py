@@ -1,19 +1,21 @@
 """The contract of a part of the analysis: what it needs, what it computes, and what it shows."""
 
 import dataclasses
+import html
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.page.page import Maps, Table, TokenRow
+from bertjax.analysis.page.page import Drawing, Maps, Table, TokenRow, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Figure:
     name: str
     caption: str
     alternative: str
-    draw: "Callable[[], Drawing]"
+    draw: "Callable[[], MatplotlibFigure]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +56,15 @@ class Result:
     tables: Sequence[Table | TokenRow] = ()
     maps: Sequence[Maps] = ()
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        """Return the text and the figures with their captions, which is what a notebook shows."""
+        shown = [f"<p>{html.escape(paragraph)}</p>" for paragraph in self.text.split("\n\n") if paragraph]
+        for figure in self.figures:
+            svg = drawing.svg_of(figure.draw())
+            element = inline(Drawing(figure.name, svg, figure.caption, figure.alternative))
+            shown.append(f"<figure>{element}<figcaption>{html.escape(figure.caption)}</figcaption></figure>")
+        return "".join(shown)
 
 
 class Part:
