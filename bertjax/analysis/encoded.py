@@ -13,8 +13,8 @@ from bertjax.inference import buckets
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 
-# Attention probabilities of a batch, over all layers and heads: 256 MiB in float32.
-ATTENTION = 1 << 26
+# Attention probabilities of a batch, over all layers and heads: 128 MiB in float32.
+ATTENTION = 1 << 25
 # The seed of masks.
 SEED = 0
 
