@@ -171,7 +171,8 @@ def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str, x: str 
             panel.set(title=title, xlabel=x, ylabel=y)
             panel.xaxis.get_major_locator().set_params(integer=True)
         handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        columns = min(len(labels), 2 * len(values))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=0.8, handlelength=1.0)
         return figure
 
 
