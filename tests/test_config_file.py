@@ -150,7 +150,7 @@ def test_broken_files(tmp_path, text, message):
 def test_missing_files_and_variants():
     with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a file in configs/"):
         load("no/such.py")
-    with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke, chars or ko$"):
+    with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke, chars, fixed or ko$"):
         load(path_of("tiny", "smokee"))
 
 

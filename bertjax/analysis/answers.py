@@ -11,6 +11,7 @@ import numpy as np
 from bertjax.analysis import attribution
 from bertjax.analysis.attribution import Attribution
 from bertjax.analysis.subject import Subject
+from bertjax.models import replacing
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning.base import ExampleObjective
@@ -82,7 +83,7 @@ class Answers:
         """(embeddings, params, batch, answers [B]) -> log-probability of the answer, or the number; [B, 1]."""
 
         def predict(inputs_BTE: jax.Array, params: dict, batch: Arrays, answer_B: jax.Array) -> jax.Array:
-            with attribution.with_embeddings(inputs_BTE):
+            with replacing.with_embeddings(inputs_BTE):
                 logits = self.logits(params, batch)
             if self.is_number:
                 return logits
@@ -103,7 +104,7 @@ class Answers:
             hidden_LBTD = self.subject.captured(params, batch, ("hidden",))["hidden"]
 
             def at(hidden_BTD: jax.Array) -> jax.Array:
-                with attribution.with_hidden(hidden_BTD):
+                with replacing.with_hidden(hidden_BTD):
                     return self.logits(params, batch)
 
             return jax.lax.map(at, hidden_LBTD)

@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.analysis import attribution
 from bertjax.analysis.subject import captured
+from bertjax.models import replacing
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
@@ -52,7 +53,7 @@ def embedded(params, batch, config=CONFIG):
 @functools.partial(jax.jit, static_argnames="config")
 def predictions(params, batch, embedded_BTE=None, config=CONFIG):
     """Logits of `classes`, with these embeddings in place of those of the tokens if they are given."""
-    with contextlib.nullcontext() if embedded_BTE is None else attribution.with_embeddings(embedded_BTE):
+    with contextlib.nullcontext() if embedded_BTE is None else replacing.with_embeddings(embedded_BTE):
         return MODEL.clone(config=config).apply({"params": params}, batch, method=classes)
 
 
@@ -106,7 +107,7 @@ def test_panels_are_halved_until_the_sum_is_the_difference_and_a_jump_is_reporte
 
 def predicted(inputs_BTE, params, batch):
     """The log-probability of class 1 of each example; 0 for an empty slot."""
-    with attribution.with_embeddings(inputs_BTE):
+    with replacing.with_embeddings(inputs_BTE):
         logits_BNC = MODEL.apply({"params": params}, batch, method=classes)
     exists_BN = (batch["examples_BT"][:, None] == jnp.arange(1, 3)[:, None]).any(axis=-1)
     return jnp.where(exists_BN, jax.nn.log_softmax(logits_BNC)[..., 1], 0.0)
@@ -154,9 +155,9 @@ def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(f
     @jax.jit
     def by_layer(params):
         hidden_LBTD = captured(config, params, BATCH, ("hidden",))["hidden"]
-        with attribution.with_hidden(hidden_LBTD[-1]):
+        with replacing.with_hidden(hidden_LBTD[-1]):
             last = model.apply({"params": params}, BATCH, method=function)
-        with attribution.with_hidden(hidden_LBTD[0]):
+        with replacing.with_hidden(hidden_LBTD[0]):
             first = model.apply({"params": params}, BATCH, method=function)
         return first, last, model.apply({"params": params}, BATCH, method=function)
 

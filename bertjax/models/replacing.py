@@ -1,0 +1,69 @@
+"""States of an encoder that a caller puts in the place of what its layers compute.
+
+    with with_hidden(hidden_BTD):
+        logits = model.apply(variables, batch, method=objective.logits)
+
+Modules stay as they are: Flax intercepts their calls within the block.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.config import LEFT_TO_RIGHT
+from bertjax.models.encoder import Encoded, Encoder
+from bertjax.models.layers import Embeddings
+from bertjax.models.pooling import last_columns
+
+
+def with_embeddings(embedded_BTE: jax.Array) -> Any:
+    """Return a context in which every embedding layer has this output, whatever the tokens are."""
+
+    def replace(next_function, arguments, keywords, context):
+        if isinstance(context.module, Embeddings) and context.method_name == "__call__":
+            return embedded_BTE
+        return next_function(*arguments, **keywords)
+
+    return nn.intercept_methods(replace)
+
+
+def with_hidden(hidden_BTD: jax.Array) -> Any:
+    """Return a context in which every encoder ends with these states of all tokens, which heads then read.
+
+    The norm after the last layer of a pre-norm encoder and the pooler apply to them (early exit, or "logit lens").
+    """
+
+    def replace(next_function, arguments, keywords, context):
+        if isinstance(context.module, Encoder) and context.method_name == "__call__":
+            return _ended(context.module, hidden_BTD, *arguments, **keywords)
+        return next_function(*arguments, **keywords)
+
+    return nn.intercept_methods(replace)
+
+
+def _ended(
+    encoder: Encoder,
+    hidden_BTD: jax.Array,
+    tokens_BT,
+    segments_BT,
+    positions_BT,
+    examples_BT,
+    summary_positions_BN,
+    *,
+    read_BK: jax.Array | None = None,
+    **others,
+) -> Encoded:
+    """Return what `Encoder.__call__` does with the states of all tokens after its layers."""
+    if encoder.config.norm == "pre":
+        hidden_BTD = encoder.final_norm(hidden_BTD)
+    if encoder.config.direction == LEFT_TO_RIGHT:
+        summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
+    columns_BN = jnp.maximum(summary_positions_BN, 0)
+    pooled_BND = None
+    if encoder.has_variable("params", "pooler"):
+        pooled_BND = jnp.tanh(encoder.pooler(jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)))
+    if read_BK is not None:
+        hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
+    return Encoded(hidden_BTD, pooled_BND)
