@@ -43,6 +43,7 @@ def opened(tokens, folder) -> library.Tokenizer:
     return library.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, kind):
     tokens = trained[kind, "nfc"]
