@@ -78,6 +78,7 @@ def copy_to(root: Path) -> None:
             shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, root / name)
+    (root / "bertjax" / "COMMIT").write_text("mutated\n", encoding="utf-8")  # a copy has no repository to ask
     compiled = _ROOT / ".pytest_cache" / "d" / "compiled"
     if compiled.exists():
         (root / ".pytest_cache" / "d").mkdir(parents=True)
