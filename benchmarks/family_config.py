@@ -13,7 +13,7 @@ import ml_collections
 
 SEQ_LEN, BATCH = 32, 48
 # Steps of `mlm`; every other row has the steps that cost as many FLOPs.
-STEPS = 6000
+STEPS = 3000
 # Every row gets one of these, by its own held-out loss.
 RATES = (1e-3, 2e-3, 4e-3)
 ENCODER = {
