@@ -3,26 +3,13 @@
 import math
 from pathlib import Path
 
-from bertjax.data.labeled import labels
+from bertjax.data.labeled import glue, labels
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.errors import UserError
 
 GLUE = "glue:"
-# Columns of the original files, as configs/finetune/glue.py has them: text, second text, label.
-COLUMNS = {
-    "CoLA": ("3", "", "1"),
-    "SST-2": ("sentence", "", "label"),
-    "MRPC": ("#1 String", "#2 String", "Quality"),
-    "STS-B": ("sentence1", "sentence2", "score"),
-    "RTE": ("sentence1", "sentence2", "label"),
-    "QQP": ("question1", "question2", "is_duplicate"),
-    "MNLI": ("sentence1", "sentence2", "gold_label"),
-    "QNLI": ("question", "sentence", "label"),
-    "WNLI": ("sentence1", "sentence2", "label"),
-}
-_HELDOUT = {"MNLI": "dev_matched.tsv"}
 _TABLES = (".tsv", ".csv", ".jsonl")
 
 
@@ -41,13 +28,14 @@ def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
             raise UserError(f"--labeled={spec} is not a file; name one, or glue:TASK")
         return Path(spec).name, str(Path(spec).expanduser()), None
     folder = Path(spec.removeprefix(GLUE)).expanduser()
-    if folder.name not in COLUMNS:
-        raise UserError(f"--labeled={spec} is not a task of GLUE; choose one of {', '.join(COLUMNS)}")
+    if folder.name not in glue.COLUMNS:
+        raise UserError(f"--labeled={spec} is not a task of GLUE; choose one of {', '.join(glue.COLUMNS)}")
     folder = folder if len(folder.parts) > 1 else Path("glue") / folder
-    path = folder / _HELDOUT.get(folder.name, "dev.tsv")
-    if not path.is_file():
-        raise UserError(f"--labeled={spec}: {path} does not exist; name the folder of the task, as in glue:my/SST-2")
-    text, pair, label = COLUMNS[folder.name]
+    plain = folder / glue.heldout_file(folder.name)
+    path = next((path for path in (plain, Path(f"{plain}.gz")) if path.is_file()), None)
+    if path is None:
+        raise UserError(f"--labeled={spec}: {plain} does not exist; name the folder of the task, as in glue:my/SST-2")
+    text, pair, label = glue.COLUMNS[folder.name]
     return f"{GLUE}{folder.name}", str(path), LabeledText(heldout=str(path), text=text, pair=pair, label=label)
 
 

@@ -70,20 +70,9 @@ has a batch of one task, in proportion to the rows of its file. The first task c
 
 import ml_collections
 
-# Columns of the original files: text, second text, label; a number is a column of a file without a header.
-COLUMNS = {
-    "CoLA": ("3", "", "1"),
-    "SST-2": ("sentence", "", "label"),
-    "MRPC": ("#1 String", "#2 String", "Quality"),
-    "STS-B": ("sentence1", "sentence2", "score"),
-    "RTE": ("sentence1", "sentence2", "label"),
-    "QQP": ("question1", "question2", "is_duplicate"),
-    "MNLI": ("sentence1", "sentence2", "gold_label"),
-    "QNLI": ("question", "sentence", "label"),
-    "WNLI": ("sentence1", "sentence2", "label"),
-}
-# Development sets not called dev.tsv: MNLI has one of the genres of the training file, and one of others.
-HELDOUT = {"MNLI": "dev_matched.tsv"}
+from bertjax.data.labeled.glue import COLUMNS, heldout_file
+
+# MNLI is also scored on genres that its training file does not have.
 FURTHER = {"MNLI": {"mismatched": "glue/MNLI/dev_mismatched.tsv"}}
 # Tokens per row and the most examples that share one (0: one per 16 tokens). Sentences of these two tasks have 11 and
 # 13 tokens on average. Rows of 128 tokens with 8 examples, which suit pairs, would be 69% and 71% full. These rows are
@@ -149,7 +138,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "examples": {
                 "kind": "labeled_text",
                 "train": f"glue/{variant}/train.tsv",
-                "heldout": f"glue/{variant}/{HELDOUT.get(variant, 'dev.tsv')}",
+                "heldout": f"glue/{variant}/{heldout_file(variant)}",
                 "further_heldout": FURTHER.get(variant, {}),
                 "text": text,
                 "pair": pair,

@@ -1,6 +1,7 @@
 """Materials: the examples of each kind, batches that hold each example once, and refusals in one line."""
 
 import dataclasses
+import gzip
 
 import numpy as np
 import pytest
@@ -82,3 +83,12 @@ def test_what_is_refused(pretrained, models, tmp_path):
         labeled_material("glue:SST", 10)
     with pytest.raises(UserError, match="dev.tsv does not exist"):
         labeled_material(f"glue:{tmp_path}/SST-2", 10)
+
+
+def test_a_task_of_glue_is_found_compressed_too(tmp_path):
+    folder = tmp_path / "SST-2"
+    folder.mkdir()
+    with gzip.open(folder / "dev.tsv.gz", "wt") as file:
+        file.write("sentence\tlabel\na fine film\t1\na dull film\t0\n")
+    found = labeled_material(f"glue:{folder}", 10)
+    assert found.name == "glue:SST-2" and found.format.heldout.endswith("dev.tsv.gz")
