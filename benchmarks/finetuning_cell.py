@@ -8,6 +8,7 @@ from typing import Any
 from bertjax import config_file
 from bertjax.config import Config
 from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.subset import limited
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import OptimizerConfig
@@ -144,7 +145,7 @@ def open_cell(task: str, data: Path, export: Path, limit: int, overrides: Sequen
     )
     config = config_file.load(source.config, list(overrides))
     format = config.task.examples
-    cell = Cell(task, config, overrides, format.read(format.train)[: limit or None], format.read(format.heldout))
+    cell = Cell(task, config, overrides, limited(format.read(format.train), format), format.read(format.heldout))
     if cell.kind == "questions" and not all(record["answers"] for record in [*cell.train, *cell.heldout]):
         raise UserError(f"{format.train} or {format.heldout} has questions without an answer; give files of SQuAD 1.1")
     if format.on_bad_record != "stop":

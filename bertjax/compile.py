@@ -61,6 +61,7 @@ def _check_resolved(config: Config) -> None:
         "examples": f"--config.{parent}.examples=0 --config.{parent}.batch=N",
         "classes": f"""--config.{setting}="['one','two']" with as many names as there are classes""",
         "weight": f"--config.{setting}=1",
+        "learning_rate": f"--config.{setting}=1e-4",
     }
     raise UserError(f"{setting} depends on the data, which compile does not read; add {remedies[name]}")
 

@@ -136,7 +136,7 @@ class Config:
             )
         self._check_depths()
         self._check_tasks()
-        if not any(stage.open_settings for stage in self.stages):
+        if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
             self._check_keep_at()
 
@@ -269,7 +269,8 @@ class Config:
             if task.has_classes and not task.objective.classes
         )
         weights = (f"tasks.{name}.weight" for name, task in self.tasks.items() if task.weight is None)
-        return (*stages, *classes, *weights)
+        rate = ("optimizer.learning_rate",) if self.optimizer.learning_rate is None else ()
+        return (*stages, *classes, *weights, *rate)
 
     def layers_at(self, stage: int) -> int:
         """Return the depth of the encoder in a stage."""

@@ -29,7 +29,7 @@ from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
-from bertjax.training.results import curves, report
+from bertjax.training.results import classes, curves, report
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
@@ -137,7 +137,7 @@ def run(
             settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
             processes.on_writer(lock.verify if lock else lambda: None)
-            processes.on_writer(lambda: _write_results(files, model, name, trained.evaluation))
+            processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
         if trained.failure:  # after the export, which may be all that is left of the run
             raise trained.failure
         watchdog.end("finished")
@@ -230,7 +230,7 @@ def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Token
     write_json(files.versions, versions.installed())
 
 
-def _write_results(files: Workdir, model: export.Export, name: str, evaluation: Evaluation) -> None:
+def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:
     with local_folder(files.export) as folder:
         export.write(folder, model)
         try:
@@ -241,6 +241,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, evaluation: 
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
+    print("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
     curves.draw(files.metrics, files.curves, name)
 
 

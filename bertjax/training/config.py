@@ -21,6 +21,7 @@ class Stage:
       seq_len: T, tokens in a row.
       batch: B, rows of the global batch, 32 by default; None while it depends on the data, as `examples` does.
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
+      min_steps: the fewest steps of a stage that has `epochs`: a small file is passed more often.
       examples: mean number of examples in a global batch, in place of `batch`; several examples may share a row.
       learning_rate: a new peak, to which the learning rate rises in this stage; 0 continues the schedule before.
       warmup_steps: steps of the rise to that peak.
@@ -34,6 +35,7 @@ class Stage:
     seq_len: int = 128
     batch: int | None = None
     epochs: float = 0.0
+    min_steps: int = 0
     examples: int = 0
     learning_rate: float = 0.0
     warmup_steps: int = 0
@@ -73,9 +75,13 @@ class Stage:
                 raise UserError(f"{name}.{field}={value} must be at least 1")
         for index, pattern in enumerate(self.frozen):
             check_pattern(f"{name}.frozen.{index}", pattern)
-        for field in ("epochs", "examples", "learning_rate", "warmup_steps", "layers", "frozen_layers"):
+        for field in ("epochs", "min_steps", "examples", "learning_rate", "warmup_steps", "layers", "frozen_layers"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
+        if self.min_steps and not self.epochs:
+            raise UserError(
+                f"{name}.min_steps={self.min_steps} has no effect without {name}.epochs; set both, or steps"
+            )
         if self.warmup_steps and not self.learning_rate:
             raise UserError(
                 f"{name}.warmup_steps={self.warmup_steps} has no effect without {name}.learning_rate; set both, or "
@@ -104,7 +110,8 @@ class OptimizerConfig:
 
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
-      learning_rate: peak of the learning rate.
+      learning_rate: peak of the learning rate; None for one that follows from the width of the encoder
+        (`bertjax.training.resolve.fine_tuning_rate`).
       warmup_steps: steps of the rise to the peak.
       warmup_share: share of all steps, in place of `warmup_steps`.
       schedule: shape of the learning rate, chosen by `kind` (`bertjax.training.schedules`).
@@ -126,7 +133,7 @@ class OptimizerConfig:
     """
 
     kind: str = "adamw"
-    learning_rate: float = 1e-4
+    learning_rate: float | None = 1e-4
     warmup_steps: int = 10_000
     warmup_share: float = 0.0
     schedule: Schedule = Linear()
@@ -148,8 +155,8 @@ class OptimizerConfig:
                 choices = ", ".join(known)
                 raise UserError(f"optimizer.{field}={getattr(self, field)!r} is unknown; choose one of {choices}")
         for field in ("learning_rate", "epsilon"):
-            if not getattr(self, field) > 0.0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must be above 0")
+            if (value := getattr(self, field)) is not None and not value > 0.0:
+                raise UserError(f"optimizer.{field}={value} must be above 0")
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
         for field in ("b1", "b2", "warmup_share"):

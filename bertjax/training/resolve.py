@@ -16,6 +16,7 @@ from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
+from bertjax.objectives.finetuning.classification import Classification
 from bertjax.opening import SavedModel
 from bertjax.storage import is_remote
 from bertjax.training.feeds import Feeds
@@ -111,7 +112,10 @@ def _labeled_feeds(config: Config) -> Feeds:
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         if task.has_classes:
-            objective = dataclasses.replace(task.objective, classes=feeds.store_of(name).classes)
+            source = feeds.store_of(name)
+            objective = dataclasses.replace(task.objective, classes=source.classes)
+            if isinstance(objective, Classification):
+                objective = objective.weighted(source.format.class_counts(source.train))
             tasks[name] = dataclasses.replace(task, objective=objective)
     return _resolved(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 
@@ -135,6 +139,15 @@ def _tokenizer_of(config: Config) -> Tokenizer:
     return SavedModel(config.init_from).tokenizer
 
 
+def fine_tuning_rate(width: int) -> float:
+    """Return a peak learning rate for fine-tuning an encoder of a width D: 1e-4 x (768 / D), rounded to two digits.
+
+    ELECTRA was fine-tuned with similar rates: 3e-4, 1e-4 and 5e-5 for widths of 256, 768 and 1,024 (Clark et al., 2020,
+    arXiv 2003.10555, table 7).
+    """
+    return float(f"{1e-4 * 768 / width:.1e}")
+
+
 def _resolved(feeds: Feeds) -> Feeds:
     config = feeds.config
     stages, rows, rows_of = list(config.stages), 0, {}
@@ -148,10 +161,13 @@ def _resolved(feeds: Feeds) -> Feeds:
             examples = sum(counts.examples for counts in plans)
             stage = dataclasses.replace(stage, batch=max(1, round(stage.examples * rows / examples)))
         if stage.epochs:
-            stage = dataclasses.replace(stage, steps=math.ceil(stage.epochs * rows / stage.batch))
+            steps = max(stage.min_steps, math.ceil(stage.epochs * rows / stage.batch))
+            stage = dataclasses.replace(stage, steps=steps)
         stages[index] = stage
     steps = sum(stage.steps for stage in stages)
     optimizer = dataclasses.replace(config.optimizer, warmup_steps=config.optimizer.warmup(steps))
+    if optimizer.learning_rate is None:
+        optimizer = dataclasses.replace(optimizer, learning_rate=fine_tuning_rate(config.model.width))
     evaluation = config.eval
     if not evaluation.every:
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))

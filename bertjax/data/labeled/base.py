@@ -66,7 +66,9 @@ class LabeledFormat(ExampleFormat):
       heldout: the file that is scored, such as a development set.
       further_heldout: {name: file} of further files that are scored; metrics are named `eval/<name>/<metric>`. Only
         `heldout` chooses the best checkpoint.
-      limit: number of records to use from the start of `train`; 0 for all.
+      limit: number of records of `train` to use, drawn at random with the classes in their proportions
+        (`bertjax.data.labeled.subset`); 0 for all.
+      limit_seed: seed of that draw, so that all seeds of a run have the same records.
       on_bad_record: `stop` at a record that lacks a column, has an empty text or is not what the format needs, or
         `skip` it and count it.
     """
@@ -75,6 +77,7 @@ class LabeledFormat(ExampleFormat):
     heldout: str = ""
     further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
     limit: int = 0
+    limit_seed: int = dataclasses.field(default=0, kw_only=True)
     on_bad_record: str = "stop"
 
     def __post_init__(self):
@@ -90,6 +93,11 @@ class LabeledFormat(ExampleFormat):
                 )
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
+
+    @property
+    def limit_note(self) -> str:
+        """What a message about the training file adds if only a part of it is used."""
+        return f" in the {self.limit} records that examples.limit takes" if self.limit else ""
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.subset import limited
 from bertjax.data.packing import assign, pack
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
@@ -16,7 +17,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 # Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
-_NOT_HASHED = ("train", "heldout", "further_heldout", "on_bad_record", "conllu")
+_NOT_HASHED = ("train", "heldout", "further_heldout", "limit_seed", "on_bad_record", "conllu")
 # In the same fingerprint: another way to fill rows gives other batches.
 _PACKING_VERSION = 2
 # Epochs whose examples are kept; a batch may span two.
@@ -94,8 +95,7 @@ class LabeledSource:
     @functools.cached_property
     def train(self) -> list[Record]:
         """The records of the training file."""
-        records = self.format.read(self.format.train)
-        return records[: self.format.limit or len(records)]
+        return limited(self.format.read(self.format.train), self.format)
 
     @functools.cached_property
     def heldout(self) -> list[Record]:

@@ -18,7 +18,7 @@ from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 _DOCUMENT = "-DOCSTART-"
 
@@ -147,8 +147,8 @@ class Tagged(LabeledFormat):
             if tag not in known:
                 raise UserError(
                     f"{record.get(WHERE, 'this record')} starts a sentence whose word {index + 1} "
-                    f"({words_of(record)[index]!r}) has the tag {tag!r}, which the training file lacks "
-                    f"({', '.join(classes)}); correct it, or the setting that chooses the tags"
+                    f"({words_of(record)[index]!r}) has the tag {tag!r}, which the training file lacks"
+                    f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
                 )
         return np.array([known[tag] for tag in tags] or [-1] * len(words_of(record)), np.int32)
 

@@ -13,7 +13,7 @@ from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,8 @@ class LabeledText(LabeledFormat):
         if classes:
             if labels.class_of(label) not in classes:
                 raise UserError(
-                    f"{where} has the label {label!r}, which the training file lacks ({', '.join(classes)})"
+                    f"{where} has the label {label!r}, which the training file lacks{self.limit_note} "
+                    f"({shorten(classes, 8)})"
                 )
             return classes.index(labels.class_of(label))
         number = labels.number_of(label)

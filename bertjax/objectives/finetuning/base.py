@@ -1,4 +1,4 @@
-"""The base of fine-tuning objectives on examples: a linear layer on the pooled [CLS] (Devlin et al., 2019)."""
+"""The base of fine-tuning objectives on examples: a linear layer on the pooled example (Devlin et al., 2019)."""
 
 import dataclasses
 from typing import ClassVar
@@ -9,6 +9,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
+from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense, dropout
@@ -18,14 +19,16 @@ from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
 
+POOLINGS = CLS, MEAN = ("cls", "mean")
+
 
 @dataclasses.dataclass(frozen=True)
 class ExampleObjective(Objective):
-    """Predicts the label of each example by a linear head on its pooled [CLS], with dropout before it.
-
-    If it `reads` a mix of layers, the head is on the mean over the tokens of the example.
+    """Predicts the label of each example by a linear head on its pooled hidden states, with dropout before it.
 
     Attributes:
+      pooling: `cls`, the pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean of the hidden states of the example
+        without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). A mix of layers is always read as a mean.
       reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
         dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
         al., 2019, section 5.3).
@@ -33,6 +36,7 @@ class ExampleObjective(Objective):
       num_outputs: width of the head.
     """
 
+    pooling: str = dataclasses.field(default=CLS, kw_only=True)
     reads: str = dataclasses.field(default=LAST, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ("label",)
     term: ClassVar[str]
@@ -40,10 +44,16 @@ class ExampleObjective(Objective):
 
     def __post_init__(self):
         check_reads(self.reads)
+        if self.pooling not in POOLINGS:
+            raise UserError(f"objective.pooling={self.pooling!r} is unknown; choose one of {', '.join(POOLINGS)}")
 
     @property
     def reads_all_layers(self) -> bool:
         return self.reads == MIX
+
+    @property
+    def _reads_mean(self) -> bool:
+        return self.pooling == MEAN or self.reads == MIX
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
@@ -51,16 +61,17 @@ class ExampleObjective(Objective):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        if self.reads == MIX:
+        if self._reads_mean:
+            hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
             slots = batch["example_ids_BN"].shape[1]
-            pooled_BND = mean_of_examples(mixed(model, batch), batch["examples_BT"], slots)
+            pooled_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots)
         else:
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
             pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
         return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key)).astype(jnp.float32)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        if self.reads == MIX:
+        if self._reads_mean:
             return (FlopsPart(config, {"examples": config.width * self.num_outputs}),)
         return (FlopsPart(config, {"examples": config.width * (config.width + self.num_outputs)}, read=0.0),)
 

@@ -1,11 +1,14 @@
 """Classification of sentences and of pairs (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 from bertjax.objectives.finetuning.base import (
     ExampleObjective,
     class_probabilities,
@@ -27,16 +30,45 @@ class Classification(ExampleObjective):
     Attributes:
       classes: see `Objective`.
       metric: metric that chooses the best checkpoint and compares seeds: `accuracy`, `f1` or `matthews`.
+      label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al., 2016,
+        arXiv 1512.00567, section 7). The loss of an evaluation has it, too.
+      balanced: whether every class has the same total weight in the loss. A run turns it into `class_weights`.
+      class_weights: the weight of each class in the loss, in the order of `classes`; 1 for all if empty.
     """
 
     classes: tuple[str, ...] = ()
     metric: str = "accuracy"
+    label_smoothing: float = 0.0
+    balanced: bool = False
+    class_weights: tuple[float, ...] = ()
     term: ClassVar[str] = "classification"
 
     def __post_init__(self):
         super().__post_init__()
         if self.metric not in METRICS:
             raise UserError(f"objective.metric={self.metric!r} is unknown; choose one of {', '.join(METRICS)}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError(f"objective.label_smoothing={self.label_smoothing} must be in [0, 1), such as 0.1")
+        if self.class_weights and not min(self.class_weights) > 0.0:
+            raise UserError(f"objective.class_weights has {min(self.class_weights)}; each weight must be above 0")
+        if self.class_weights and self.classes and len(self.class_weights) != len(self.classes):
+            raise UserError(
+                f"objective.class_weights has {len(self.class_weights)} weights for {len(self.classes)} classes "
+                f"({shorten(self.classes)}); give one for each, in this order"
+            )
+
+    def weighted(self, counts: Mapping[str, int]) -> Self:
+        """Return the objective with the class weights that `balanced` requests.
+
+        They are those of scikit-learn's `class_weight="balanced"`: the mean weight of the training examples is 1.
+
+        Args:
+          counts: {class: number of times that the training file has it}.
+        """
+        if not self.balanced:
+            return self
+        weights = tuple(sum(counts.values()) / (len(counts) * counts[name]) for name in self.classes)
+        return dataclasses.replace(self, class_weights=weights)
 
     @property
     def best_metric(self) -> str:
@@ -46,10 +78,25 @@ class Classification(ExampleObjective):
     def num_outputs(self) -> int:
         return len(self.classes)
 
+    def features(self, examples, draw):
+        features = super().features(examples, draw)
+        if self.class_weights:
+            of_class = np.array(self.class_weights, np.float32)[examples.ragged.labels["label"]]
+            features["class_weights_BN"] = examples.examples_to_rows(of_class)
+        return features
+
+    def weights(self, batch):
+        return {self.term: jnp.sum(batch.get("class_weights_BN", batch["weights_BN"]))}
+
     def terms_of(self, logits, batch):
-        weights_BN = batch["weights_BN"]
-        loss, correct = classification_term(logits, batch["labels_BN"], weights_BN)
-        return {self.term: loss}, {"accuracy": (correct, weights_BN.sum())}
+        counts_BN = batch["weights_BN"]
+        weights_BN = batch.get("class_weights_BN", counts_BN)
+        loss, _ = classification_term(logits, batch["labels_BN"], weights_BN)
+        if self.label_smoothing:
+            of_all_classes = jax.nn.logsumexp(logits, axis=-1) - jnp.mean(logits, axis=-1)
+            loss += self.label_smoothing * (jnp.sum(weights_BN * of_all_classes) - loss)
+        _, correct = classification_term(logits, batch["labels_BN"], counts_BN)
+        return {self.term: loss}, {"accuracy": (correct, counts_BN.sum())}
 
     def outputs(self, model, params, batch, taps=None):
         """`probabilities`, of the classes."""

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.utils.class_weight import compute_class_weight
 
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.model import Model
 from bertjax.objectives.finetuning.classification import Classification
@@ -36,8 +38,11 @@ def terms_of(objective, module, params, batch, seed=1, train=False):
 
 @pytest.fixture(scope="module", params=[Classification(CLASSES), Regression()], ids=["classification", "regression"])
 def case(request, store):
+    return case_of(request.param, store)
+
+
+def case_of(objective, store):
     """(objective, module, params, four examples)."""
-    objective = request.param
     encoder = EncoderConfig(store.tokenizer.vocab_size, layers=2, width=16, heads=2, feedforward=32, max_positions=T)
     first = [[20, 21, 22], [30], [40, 41], [50, 51, 52, 53, 54]]
     labels = np.array([0, 2, 1, 2], np.int32 if objective.classes else np.float32)
@@ -95,6 +100,54 @@ def test_terms_are_those_of_the_definition(case, store):
     np.testing.assert_allclose(terms[objective.term], expected, rtol=1e-5)
     if objective.classes:
         assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
+
+
+def test_mean_pooling_reads_all_tokens_of_an_example(store):
+    objective, module, params, ragged = case_of(Classification(CLASSES, pooling="mean"), store)
+    head, batch = params["heads"]["classification"], batch_of(objective, ragged, PACKED, store)
+    hidden_BTD = np.asarray(module.apply({"params": params}, batch, method="encode").hidden, np.float64)
+    logits_BNC = np.asarray(objective.apply(module, params, batch))
+    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        mean_D = hidden_BTD[row][batch["examples_BT"][row] == column + 1].mean(axis=0)
+        expected_C = mean_D @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"])
+        np.testing.assert_allclose(logits_BNC[row, column], expected_C, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="objective.pooling='max' is unknown; choose one of cls, mean"):
+        Classification(pooling="max")
+
+
+def test_label_smoothing_and_class_weights(case, store):
+    """Against scikit-learn's balanced weights and the definition of the smoothed cross-entropy."""
+    objective, module, params, ragged = case
+    if not objective.classes:
+        pytest.skip("numbers have no classes")
+    labels = ragged.labels["label"]
+    counts = {"no": 6, "yes": 3, "maybe": 1}
+    smoothed = Classification(CLASSES, balanced=True, label_smoothing=0.2).weighted(counts)
+    everything = np.repeat(CLASSES, [counts[name] for name in CLASSES])
+    weights = compute_class_weight("balanced", classes=np.array(CLASSES), y=everything)
+    assert smoothed.class_weights == pytest.approx(weights)
+    batch = batch_of(smoothed, ragged, PACKED, store)
+    logits = np.asarray(objective.apply(module, params, batch), np.float64)[:2, :2].reshape(4, 3)
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets = 0.8 * np.eye(3)[labels] + 0.2 / 3
+    losses = -(targets * log_probabilities).sum(-1)
+    terms, metrics = terms_of(smoothed, module, params, batch)
+    np.testing.assert_allclose(terms["classification"], np.sum(weights[labels] * losses), rtol=1e-5)
+    assert float(smoothed.weights(batch)["classification"]) == pytest.approx(weights[labels].sum())
+    assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels) and float(metrics["accuracy"][1]) == 4
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"label_smoothing": 1.0}, "objective.label_smoothing=1.0 must be in"),
+        ({"class_weights": (1.0, 0.0, 1.0)}, "objective.class_weights has 0.0; each weight must be above 0"),
+        ({"class_weights": (1.0, 2.0)}, "class_weights has 2 weights for 3 classes .maybe, no, yes.; give one for"),
+    ],
+)
+def test_bad_settings(settings, complaint):
+    with pytest.raises(UserError, match=complaint):
+        Classification(CLASSES, **settings)
 
 
 def test_dropout_acts_in_training_only(case, store):

@@ -1,0 +1,189 @@
+"""Scores of each class, and which class is taken for which: from the predictions of an evaluation.
+
+The numbers are those of scikit-learn's `classification_report` and `confusion_matrix`.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bertjax import storage
+from bertjax.config import Config, Task
+from bertjax.data.labeled import labels as label_names
+from bertjax.data.labeled.base import Record
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.results import curves
+from bertjax.training.run.workdir import Workdir
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Classes of which a table on the terminal shows the scores: those with the lowest F1.
+_SHOWN = 20
+# Classes with numbers in the squares of the picture; more would overlap.
+_MOST_NUMBERS = 30
+# A loss above this share of ln C, the loss of equal probabilities for all C classes, has hardly fallen.
+_UNTRAINED = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassReport:
+    """What a model predicts for the examples of each class.
+
+    Attributes:
+      classes: names of the C classes.
+      confusion_CC: int64, examples of the class of the row that are predicted as the class of the column.
+    """
+
+    classes: tuple[str, ...]
+    confusion_CC: np.ndarray
+
+    @classmethod
+    def of(cls, classes: Sequence[str], labels: Sequence[str], guesses: Sequence[str]) -> "ClassReport":
+        """Count pairs of a label and a prediction."""
+        number = {name: index for index, name in enumerate(classes)}
+        confusion_CC = np.zeros((len(classes), len(classes)), np.int64)
+        np.add.at(confusion_CC, ([number[name] for name in labels], [number[name] for name in guesses]), 1)
+        return cls(tuple(classes), confusion_CC)
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """{class: {`precision`, `recall`, `f1`, `support`}}, a ratio without examples is 0; then two kinds of means.
+
+        `macro avg` is the mean over the classes, `weighted avg` the mean weighted by their supports.
+        """
+        right, support = np.diag(self.confusion_CC), self.confusion_CC.sum(axis=1)
+        precision, recall = _ratio(right, self.confusion_CC.sum(axis=0)), _ratio(right, support)
+        table = np.stack([precision, recall, _ratio(2 * precision * recall, precision + recall)])
+        rows = [*zip(self.classes, table.T, support)]
+        rows.append(("macro avg", table.mean(axis=1), support.sum()))
+        rows.append(("weighted avg", table @ support / support.sum(), support.sum()))
+        return {
+            name: dict(zip(("precision", "recall", "f1"), map(float, values))) | {"support": int(count)}
+            for name, values, count in rows
+        }
+
+    def warnings(self, loss: float | None) -> list[str]:
+        """Return one line for each sign that the model has not learned the task.
+
+        Args:
+          loss: mean cross-entropy in nats, None if it is not that of these classes.
+        """
+        lines, count, chance = [], len(self.classes), math.log(len(self.classes))
+        if loss is not None and count > 1 and loss > _UNTRAINED * chance:
+            lines.append(
+                f"the loss of {loss:.2f} is near ln {count} = {chance:.2f}, that of equal probabilities: the model has "
+                "hardly learned; raise stages.0.epochs or optimizer.learning_rate, or use configs/finetune/classify.py"
+            )
+        predicted = np.flatnonzero(self.confusion_CC.sum(axis=0))
+        if len(predicted) == 1 and count > 1:
+            lines.append(
+                f"every prediction is {self.classes[predicted[0]]!r}; raise stages.0.epochs or "
+                "optimizer.learning_rate, or set objective.balanced=True if most examples have this class"
+            )
+        return lines
+
+    def text(self) -> str:
+        """Return the scores as a table, those of the classes with the lowest F1 first."""
+        scores = self.scores
+        means = [scores.pop(name) | {"name": name} for name in ("macro avg", "weighted avg")]
+        rows = sorted(({"name": name} | row for name, row in scores.items()), key=lambda row: row["f1"])
+        table = Table(title="classes by F1, the lowest first", pad_edge=False)
+        table.add_column("class")
+        for name in ("precision", "recall", "f1", "support", "most often taken for"):
+            table.add_column(name, justify="left" if name.startswith("most") else "right")
+        for row in [*rows[:_SHOWN], *means]:
+            numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
+            table.add_row(row["name"], *numbers, f"{row['support']:,}", self._confused_with(row["name"]))
+        if len(rows) > _SHOWN:
+            table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
+        console = Console(file=io.StringIO(), width=100)
+        console.print(table)
+        return console.file.getvalue()
+
+    def _confused_with(self, name: str) -> str:
+        if name not in self.classes:
+            return ""
+        row = self.confusion_CC[self.classes.index(name)].copy()
+        row[self.classes.index(name)] = 0
+        return f"{self.classes[row.argmax()]} ({row.max():,})" if row.max() else ""
+
+    def csv(self) -> str:
+        """Return the confusion matrix as a table: a row for each true class, a column for each prediction."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["true class", *self.classes])
+        writer.writerows([name, *row] for name, row in zip(self.classes, self.confusion_CC.tolist()))
+        return out.getvalue()
+
+    def figure(self) -> "Figure":
+        """Return the confusion matrix as a picture; colors are shares of the true class."""
+        from matplotlib.figure import Figure
+
+        count = len(self.classes)
+        side = min(24.0, 3.0 + 0.3 * count)
+        figure = Figure(figsize=(side, side), layout="constrained")
+        axes = figure.subplots()
+        shares_CC = _ratio(self.confusion_CC, self.confusion_CC.sum(axis=1, keepdims=True))
+        axes.imshow(shares_CC, vmin=0.0, vmax=1.0, cmap="Blues")
+        axes.set_xticks(range(count), self.classes, rotation=90)
+        axes.set_yticks(range(count), self.classes)
+        axes.set(xlabel="prediction", ylabel="true class")
+        if count <= _MOST_NUMBERS:
+            for (row, column), number in np.ndenumerate(self.confusion_CC):
+                if number:
+                    color = "white" if shares_CC[row, column] > 0.5 else "black"
+                    axes.text(column, row, f"{number:,}", ha="center", va="center", color=color, fontsize=8)
+        return figure
+
+
+def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
+    """Return the report on the predictions of a task, None if they are not classes of labeled records.
+
+    The words of tagged sentences are counted one by one.
+    """
+    classes = task.objective.classes
+    label = {"labeled_text": getattr(task.examples, "label", ""), "tagged": "tags"}.get(task.examples.kind, "")
+    if not classes or not label or not all({label, "prediction"} <= record.keys() for record in predictions):
+        return None
+    if task.examples.kind == "tagged":
+        labels = [tag for record in predictions for tag in record["tags"]]
+        guesses = [tag for record in predictions for tag in record["prediction"]]
+    else:
+        labels = [label_names.class_of(record[label]) for record in predictions]
+        guesses = [record["prediction"] for record in predictions]
+    return ClassReport.of(classes, labels, guesses) if labels else None
+
+
+def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return parts / whole, 0 where the whole is 0."""
+    return np.divide(parts, whole, out=np.zeros(np.broadcast_shapes(parts.shape, whole.shape)), where=whole != 0)
+
+
+def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
+    """Write the reports of all tasks and held-out sets into the folder of the predictions.
+
+    Returns:
+      Lines to print: warnings, and the files of the first report.
+    """
+    lines = []
+    for heldout, part in evaluation.by_set.items():
+        for name, task in config.tasks.items():
+            own = [record for record in part.predictions if len(config.tasks) == 1 or record["task"] == name]
+            if (report := report_of(task, own)) is None:
+                continue
+            stem = config.qualified(name, heldout).replace("/", "-")
+            storage.write_text(files.predictions / f"{stem}-classes.txt", report.text())
+            storage.write_text(files.predictions / f"{stem}-confusion.csv", report.csv())
+            curves.save(report.figure(), files.predictions / f"{stem}-confusion.png")
+            loss = part.metrics.get(config.qualified(name, f"{task.objective.term}_loss"))
+            lines += [f"warning: {stem}: {line}" for line in report.warnings(loss)]
+            lines.append(f"classes   {files.predictions / stem}-classes.txt, -confusion.csv and -confusion.png")
+    return lines

@@ -1,0 +1,74 @@
+"""The report on classes equals scikit-learn's, and it warns of models that have not learned."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from sklearn.metrics import classification_report, confusion_matrix
+
+from bertjax.config import Task
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.regression import Regression
+from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.training.results.classes import ClassReport, report_of
+
+CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    random = np.random.default_rng(0)
+    labels = [CLASSES[number] for number in random.choice([0, 1, 2, 3, 5], 200)]
+    guesses = [label if random.random() < 0.5 else CLASSES[random.choice(5)] for label in labels]
+    guesses = ["ant" if guess == "never guessed" else guess for guess in guesses]
+    return labels, guesses
+
+
+def test_scores_are_those_of_scikit_learn(pairs):
+    theirs = classification_report(*pairs, labels=CLASSES, output_dict=True, zero_division=0)
+    ours = ClassReport.of(CLASSES, *pairs).scores
+    for name, row in ours.items():
+        for score, value in row.items():
+            assert value == pytest.approx(theirs[name]["f1-score" if score == "f1" else score]), (name, score)
+    assert ours.keys() == {*CLASSES, "macro avg", "weighted avg"}
+
+
+def test_the_confusion_matrix_is_that_of_scikit_learn(pairs):
+    report = ClassReport.of(CLASSES, *pairs)
+    expected = confusion_matrix(*pairs, labels=CLASSES)
+    np.testing.assert_array_equal(report.confusion_CC, expected)
+    header, *rows = csv.reader(io.StringIO(report.csv()))
+    assert header[1:] == list(CLASSES) and [row[0] for row in rows] == list(CLASSES)
+    np.testing.assert_array_equal([list(map(int, row[1:])) for row in rows], expected)
+    texts = [text.get_text() for text in report.figure().axes[0].texts]
+    assert sorted(texts) == sorted(str(number) for number in expected.ravel() if number)
+
+
+def test_the_table_starts_with_the_worst_classes(pairs):
+    text = ClassReport.of(CLASSES, *pairs).text()
+    names = [line.strip("│ ").split("│")[0].strip() for line in text.splitlines()]
+    assert names.index("never guessed") < names.index("ant") < names.index("macro avg")
+    many = tuple(f"class {number:02}" for number in range(50))
+    assert "30 classes with a higher F1 are not shown" in ClassReport.of(many, many, many).text()
+
+
+def test_warnings():
+    one_class = ClassReport.of(("no", "yes"), ["no", "yes"], ["yes", "yes"])
+    (line,) = one_class.warnings(loss=0.3)
+    assert line.startswith("every prediction is 'yes'; raise stages.0.epochs")
+    near_chance, _ = one_class.warnings(loss=0.69)
+    assert near_chance.startswith("the loss of 0.69 is near ln 2 = 0.69")
+    assert ClassReport.of(("no", "yes"), ["no", "yes"], ["no", "yes"]).warnings(0.3) == []
+
+
+def test_reports_are_on_classes_of_labeled_records():
+    numbers = Task(Classification(("1", "2")), LabeledText())
+    report = report_of(numbers, [{"sentence": "a", "label": 1.0, "prediction": "2"}])
+    assert report.confusion_CC.tolist() == [[0, 1], [0, 0]]
+    tags = Task(Tagging(("B", "O")), Tagged())
+    assert report_of(tags, [{"tags": ["B", "O"], "prediction": ["O", "O"]}]).confusion_CC.tolist() == [[0, 1], [0, 1]]
+    assert report_of(Task(Regression(), LabeledText()), [{"label": 1.0, "prediction": 2.0}]) is None
+    assert report_of(numbers, []) is None
