@@ -11,7 +11,7 @@ from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import card, huggingface, onnx
+from bertjax.interop import card, huggingface, onnx, task_heads
 from bertjax.opening import SavedModel
 
 
@@ -23,21 +23,24 @@ class Summary:
       target: the folder or file that was written.
       kind: kind of the target: `transformers`, `export` or `onnx`.
       has_heads: True if the model can be evaluated, and not only loaded and trained.
+      task: name of the fine-tuned head; empty if there is none.
       notes: remarks on the model, a line each.
     """
 
     target: Path
     kind: str
     has_heads: bool
+    task: str
     notes: tuple[str, ...]
 
 
-def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
+def run(source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False) -> Summary:
     """Convert a model. The direction follows from the content of `source` and from the suffix of `target`.
 
     Args:
       source: a folder of transformers (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
       target: a folder that is empty or does not exist, or a file `MODEL.onnx` that does not exist.
+      encoder_only: whether heads and pooler are left out, so that a model with any heads can be converted.
 
     Raises:
       UserError: the source is not a model, is of a family that bertjax does not convert, has a tensor without a
@@ -51,17 +54,21 @@ def run(source: str | os.PathLike, target: str | os.PathLike) -> Summary:
     to_onnx = target.suffix == onnx.SUFFIX
     if to_onnx:
         onnx.check_installed()
-    model, notes = huggingface.read(path) if from_huggingface else (SavedModel(source).export, [])
+    model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
+    if encoder_only:
+        model = huggingface.encoder_alone(model)
+        notes.append("heads and pooler not converted")
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
         notes += onnx.write(target, model)
     elif from_huggingface:
         export.write(target, model)
     else:
-        notes = huggingface.write(target, model)
+        notes = [*huggingface.write(target, model), *notes]
     kind = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
-    return Summary(target, kind, has_heads, tuple(notes))
+    task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
+    return Summary(target, kind, has_heads, task, tuple(notes))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,8 +84,10 @@ def main(argv: list[str] | None = None) -> int:
         "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n"
         "  both to ONNX:                python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
         "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
-        "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted; for\n"
-        "ELECTRA it is the discriminator. A tensor without a counterpart is an error.",
+        "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA\n"
+        "the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and\n"
+        "ForMultipleChoice with their labels. A tensor without a counterpart is an error; --encoder-only leaves heads\n"
+        "out.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -90,19 +99,28 @@ def main(argv: list[str] | None = None) -> int:
         help="model to convert: a folder of transformers, an export folder, a workdir, or WORKDIR@STEP",
     )
     parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="folder or .onnx file to write")
+    parser.add_argument(
+        "--encoder-only",
+        action="store_true",
+        help="leave out heads and pooler, as for a model whose heads the other library does not have",
+    )
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
-    print(_text(run(args.source, args.target)))
+    print(_text(run(args.source, args.target, args.encoder_only)))
     return 0
 
 
 def _text(summary: Summary) -> str:
     target = str(summary.target)
-    if summary.kind == "transformers":
+    if summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
+        next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
+    elif summary.kind == "transformers":
         next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "onnx":
         next_step = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
+    elif summary.task:
+        next_step = command("predict", target, "--file=RECORDS.jsonl")
     elif summary.has_heads:
         next_step = command("evaluate", target, "--corpus=embedded:en")
     else:

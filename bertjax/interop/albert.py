@@ -8,6 +8,7 @@ weights, so `{layer}` in the table is the number of a group. The dropout before 
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, SOP, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
 
@@ -52,6 +53,10 @@ FAMILY = _Albert(
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier", "albert.pooler"),
+        choice=TaskHead(CHOICES, "classifier", "albert.pooler"),
+    ),
     keys=KEYS
     | {"activation": "hidden_act", "embedding_width": "embedding_size", "sharing_groups": "num_hidden_groups"},
     defaults=EncoderConfig(

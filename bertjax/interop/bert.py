@@ -10,6 +10,7 @@ import dataclasses
 from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.family import CLM, MLM, NSP, POOLER, Family, parts_in
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import BIDIRECTIONAL, LEFT_TO_RIGHT, EncoderConfig
 
 # Keys of BERT, and of families whose settings were copied from BERT's.
@@ -85,6 +86,10 @@ FAMILY = _Bert(
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier", "bert.pooler.dense"),
+        choice=TaskHead(CHOICES, "classifier", "bert.pooler.dense"),
+    ),
     keys=KEYS | {"activation": "hidden_act"},
     defaults=EncoderConfig(vocab_size=30522),
     fixed=FIXED,

@@ -7,13 +7,14 @@ from flax.traverse_util import flatten_dict
 from bertjax.errors import UserError, reason
 from bertjax.export import Export
 from bertjax.interop.family import Family
+from bertjax.interop.task_heads import PIPELINES
 from bertjax.private_paths import base_name
 
 FILE = "README.md"
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
 library_name: transformers
-tags:
+{pipeline_tag}tags:
 - {model_type}
 - bertjax
 ---
@@ -43,7 +44,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {auto}.from_pretrained("FOLDER")
 ```
 
-{flax}Only JAX, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
+{pipeline}{flax}Only JAX, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
 
 ```python
 import bertjax
@@ -54,6 +55,16 @@ hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT
 ```
 
 If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.
+"""
+
+_PIPELINE = """With the text of an example and the labels of the model:
+
+```python
+from transformers import pipeline
+
+pipeline("{task}", model="FOLDER")
+```
+
 """
 
 _FLAX = """Flax, with a transformers that still has it (4.57):
@@ -75,10 +86,13 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
       notes: notes about the export, one line each.
     """
     auto = family.auto_of(parts)
+    task = next((task for term, task in PIPELINES.items() if term in parts), "")
     return _CARD.format(
         architecture=family.class_of(parts),
         model_type=family.model_type,
         auto=auto,
+        pipeline_tag=f"pipeline_tag: {task}\n" if task else "",
+        pipeline=_PIPELINE.format(task=task) if task else "",
         flax=_FLAX.format(auto=auto) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),
         sizes=_rows(_sizes(export)),

@@ -7,6 +7,7 @@ positions are initialized; the table is in the checkpoint either way.
 
 from bertjax.interop import names
 from bertjax.interop.family import MLM, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
 FAMILY = Family(
@@ -29,6 +30,10 @@ FAMILY = Family(
     ),
     parts={MLM: names.masked_lm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")},
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier", "pre_classifier"),
+        choice=TaskHead(CHOICES, "classifier", "pre_classifier"),
+    ),
     keys={
         "vocab_size": "vocab_size",
         "layers": "n_layers",
@@ -41,7 +46,7 @@ FAMILY = Family(
         "init_stddev": "initializer_range",
         "activation": "activation",
     },
-    defaults=EncoderConfig(vocab_size=30522, layers=6, segments=0),
+    defaults=EncoderConfig(vocab_size=30522, layers=6, segments=0, pooler_activation="relu"),
     fixed={},
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -7,9 +7,11 @@ transformers a generator is a separate model. Ours shares the discriminator's em
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, RTD, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
 _GENERATOR = frozenset({"generator", MLM})
+_SUMMARY = {"summary_type": ("first",) * 2, "summary_use_proj": (True,) * 2, "summary_activation": ("gelu",) * 2}
 
 
 class _Electra(Family):
@@ -36,8 +38,14 @@ FAMILY = _Electra(
         ),
     },
     classes={frozenset({RTD}): "ForPreTraining", frozenset(): "Model"},
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
+        choice=TaskHead(CHOICES, "classifier", "sequence_summary.summary", _SUMMARY),
+    ),
     keys=KEYS | {"activation": "hidden_act", "embedding_width": "embedding_size"},
-    defaults=EncoderConfig(vocab_size=30522, width=256, heads=4, feedforward=1024, embedding_width=128),
+    defaults=EncoderConfig(
+        vocab_size=30522, width=256, heads=4, feedforward=1024, embedding_width=128, pooler_activation="gelu"
+    ),
     fixed=FIXED,
     tied={},
 )

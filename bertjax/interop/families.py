@@ -44,8 +44,11 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
     Raises:
       UserError: there is no such family; the message is about the nearest one.
     """
-    complaints = [(family, family.complaints(encoder, flat, pad_id)) for family in FAMILIES]
-    nearest, lines = min(complaints, key=lambda complaint: len(complaint[1]))
-    if lines:
-        raise UserError(lines[0])
+    complaints = [
+        (family, family.complaints(encoder, flat, pad_id), family.pooler_complaints(encoder, flat))
+        for family in FAMILIES
+    ]
+    nearest, lines, pooler_lines = min(complaints, key=lambda complaint: tuple(map(len, complaint[1:])))
+    if lines or pooler_lines:
+        raise UserError((lines or pooler_lines)[0])
     return nearest

@@ -4,6 +4,8 @@ A family is data, one file each in this folder. A family overrides the methods i
 """
 
 import dataclasses
+import functools
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.interop.names import Name, unnamed
+from bertjax.interop.names import ENCODER_ONLY, Name, unnamed
+from bertjax.interop.task_heads import TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 
 # Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
-_PAIRS = frozenset({NSP, SOP})  # heads that read the pooler
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
 # Settings of every family that change the computed function, with the values of transformers for missing keys.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
@@ -39,7 +41,8 @@ class Family:
       table: tensor names of the encoder. Those of `encoder/projection` apply if the embeddings and the layers have
         different widths.
       parts: tensor names of each part that a checkpoint may lack as a whole.
-      classes: suffix of the class name for each set of parts, the empty set included.
+      classes: suffix of the class name for each set of parts of pretraining, the empty set included.
+      task_heads: fine-tuned heads by their names in bertjax.
       keys: key in `config.json` for each field of `EncoderConfig`.
       defaults: default settings of transformers. A field without a key is a constant of the family.
       fixed: other keys that change the computed function, each with the one value that bertjax computes, which is the
@@ -54,6 +57,7 @@ class Family:
     table: tuple[Name, ...]
     parts: Mapping[str, tuple[Name, ...]]
     classes: Mapping[frozenset[str], str]
+    task_heads: Mapping[str, TaskHead]
     keys: Mapping[str, str]
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
@@ -69,10 +73,26 @@ class Family:
         """Return the table of names for an encoder with these parts."""
         projects = encoder.embedded_width != encoder.width
         table = (name for name in self.table if projects or part_of(name.ours) != "projection")
+        if term := next((term for term in self.task_heads if term in parts), None):
+            return (*table, *self.task_heads[term].names(term))
         return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
 
-    def shapes(self, encoder: EncoderConfig) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every param of encoder and heads by flattened path, the vocabulary unpadded."""
+    @functools.cached_property
+    def suffixes(self) -> Mapping[frozenset[str], str]:
+        """The suffix of the class name for each set of parts, those with a fine-tuned head included."""
+        return dict(self.classes) | {self.parts_with(term): head.suffix for term, head in self.task_heads.items()}
+
+    def parts_with(self, term: str) -> frozenset[str]:
+        """Return the parts of a model with a fine-tuned head."""
+        return frozenset({term, POOLER} if self.task_heads[term].pooler else {term})
+
+    def shapes(self, encoder: EncoderConfig, outputs: Mapping[str, int] = {}) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every param of encoder and heads by flattened path, the vocabulary unpadded.
+
+        Args:
+          encoder: the architecture.
+          outputs: number of logits of each fine-tuned head.
+        """
 
         def init() -> dict:
             key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
@@ -89,6 +109,8 @@ class Family:
             return {"heads": heads}
 
         ours = {f"encoder/{path}": shape for path, shape in encoder_shapes(encoder).items()}
+        for term, count in outputs.items():
+            ours |= {f"heads/{term}/kernel": (encoder.width, count), f"heads/{term}/bias": (count,)}
         return ours | unpadded_shapes(jax.eval_shape(init), encoder)
 
     def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
@@ -97,22 +119,23 @@ class Family:
 
     def class_of(self, parts: frozenset[str]) -> str | None:
         """Return the class of transformers with exactly these parts, or None if there is no such class."""
-        return self.stem + self.classes[parts] if parts in self.classes else None
+        return self.stem + self.suffixes[parts] if parts in self.suffixes else None
 
     def auto_of(self, parts: frozenset[str]) -> str:
         """Return the automatic class that opens a model with these parts."""
-        return "AutoModel" + self.classes[parts].removeprefix("Model")
+        return "AutoModel" + self.suffixes[parts].removeprefix("Model")
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Return the parts that are exported, and a note for each part that is not."""
         heads = parts - {POOLER}
-        if POOLER in parts and heads and not heads & _PAIRS:
+        if POOLER in parts and heads in self.suffixes and heads and parts not in self.suffixes:
             return heads, [f"pooler not exported: no head uses it, and {self.class_of(heads)} has none"]
         return parts, []
 
     def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
         """Return a line for each setting of an encoder that the family's classes compute in another way."""
         settings, constants = _settings(encoder), _settings(self.defaults)
+        constants["pooler_activation"] = encoder.pooler_activation  # see `pooler_complaints`
         lines = [
             f"the model has model.{field}={settings[field]!r}, and transformers' {self.title} computes {value!r} only"
             for field, value in constants.items()
@@ -140,11 +163,22 @@ class Family:
         """
         lines = self.refusals(encoder, pad_id)
         kept, _ = self.leave_out(parts_in(flat))
-        if kept not in self.classes:
-            known = max((parts for parts in self.classes if parts <= kept), key=len)
-            unknown = kept - self.parts.keys() or kept - known
+        if kept not in self.suffixes:
+            known = max((parts for parts in self.suffixes if parts <= kept), key=len)
+            unknown = kept - self.parts.keys() - self.task_heads.keys() or kept - known
             lines.append(unnamed(path for path in flat if part_of(path) in unknown))
         return lines
+
+    def pooler_complaints(self, encoder: EncoderConfig, flat: Flat) -> list[str]:
+        """Return a line if the pooler has another activation than the family's; fine-tuning can change that alone."""
+        kept, _ = self.leave_out(parts_in(flat))
+        computed = self.defaults.pooler_activation
+        if POOLER not in kept or encoder.pooler_activation == computed:
+            return []
+        return [
+            f"the model has model.pooler_activation={encoder.pooler_activation!r}, and transformers' {self.title} "
+            f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
+        ]
 
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """Return the encoder of a `config.json`; missing keys have the defaults of transformers.
@@ -191,6 +225,20 @@ class Family:
         """
         return encoder, flat
 
+    def without_unread(self, tensors: Mapping[str, np.ndarray], term: str) -> dict[str, np.ndarray]:
+        """Return the tensors of a fine-tuned checkpoint without a pooler that its head does not read.
+
+        Older versions of transformers wrote one.
+        """
+        read = {name.theirs for name in self.task_heads[term].names(term)}
+        unread = {name.theirs for name in self.parts.get(POOLER, ())} - read
+        return {name: tensor for name, tensor in tensors.items() if name not in unread}
+
+    def encoder_alone(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the tensors of the encoder, named as in the table, without the pooler."""
+        pooler = {name.theirs for name in self.parts.get(POOLER, ())}
+        return {name: own for name, own in tensors.items() if name.startswith(self.root) and name not in pooler}
+
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the tensors under the names of a class without heads."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
@@ -202,7 +250,9 @@ class Family:
           UserError: an untied decoder, or positions that are not 0, 1, 2, ...
         """
         bare = not any(name.startswith(self.root) for name in tensors)
-        heads = tuple({f"{name.theirs.split('.')[0]}." for own in self.parts.values() for name in own} - {self.root})
+        fine_tuned = (head.names(term) for term, head in self.task_heads.items())
+        own_names = itertools.chain.from_iterable((*self.parts.values(), *fine_tuned))
+        heads = tuple({f"{name.theirs.split('.')[0]}." for name in own_names} - {self.root})
         named = {}
         for name, tensor in tensors.items():
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))

@@ -11,7 +11,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, quoted
 from bertjax.export import Export
-from bertjax.interop import card, families, names, tokenizers, weights
+from bertjax.interop import card, families, names, task_heads, tokenizers, weights
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
@@ -42,6 +42,10 @@ def is_checkpoint(folder: Path) -> bool:
 def write(folder: os.PathLike, export: Export) -> list[str]:
     """Write a folder that `AutoModel` and `AutoTokenizer` open; `config.json`, which they need, is written last.
 
+    Args:
+      folder: the folder; it is created.
+      export: the model; see `encoder_alone` for one whose heads no class of transformers has.
+
     Returns:
       Notes about the export, one line each.
 
@@ -58,6 +62,11 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
     tensors = names.to_tensors(flat, family.names(encoder, parts))
     architecture = family.class_of(parts)
+    task_settings = {}
+    for term in parts & family.task_heads.keys():
+        task_settings = task_heads.settings_of(export.settings, term)
+        task_settings |= {key: value for key, (value, _) in family.task_heads[term].settings.items()}
+        notes = [*notes, *task_heads.notes_of(export.settings, term)]
     if not parts - {POOLER}:
         tensors = family.bare(tensors)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,15 +74,25 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     tokenizers.write(folder, tokenizer, export.encoder.max_positions, export.encoder.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
-    settings = family.settings(encoder, architecture, tokenizer.pad_id)
-    storage.write_text(folder / CONFIG, json.dumps(settings, indent=2) + "\n")
+    settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
+    storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
 
 
-def read(folder: os.PathLike) -> tuple[Export, list[str]]:
+def encoder_alone(export: Export) -> Export:
+    """Return a model without its heads, and without its pooler, which only heads train."""
+    encoder = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
+    return export._replace(params={"encoder": encoder})
+
+
+def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:
     """Read a checkpoint of transformers: the encoder, its heads and the tokenizer.
 
     The objective of a checkpoint without heads is masked language modeling, with which pretraining can continue.
+
+    Args:
+      folder: the checkpoint.
+      encoder_only: whether heads and pooler are left out, whatever they are.
 
     Returns:
       The export, and notes about it, one line each.
@@ -82,37 +101,53 @@ def read(folder: os.PathLike) -> tuple[Export, list[str]]:
       UserError: the checkpoint is damaged, its family is not supported, or bertjax's encoder cannot compute it.
     """
     try:
-        return _read(Path(folder))
+        return _read(Path(folder), encoder_only)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
         raise UserError(f"the checkpoint in {folder} cannot be read ({quoted(error)}); download it again") from error
 
 
-def _read(folder: Path) -> tuple[Export, list[str]]:
+def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     settings = tokenizers.load_json(folder / CONFIG)
     family = families.of_config(settings)
     encoder = family.encoder_config(settings)
     tensors = family.canonical(weights.read(folder))
-    parts = family.parts_of(encoder, tensors)
-    if parts not in family.classes and parts != {POOLER, MLM}:
+    term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
+    outputs = {}
+    if term is not None:
+        family.task_heads[term].check(settings)
+        tensors = family.without_unread(tensors, term)
+        outputs = {term: task_heads.outputs_of(tensors, family.task_heads[term])}
+    elif encoder_only:
+        tensors = family.encoder_alone(tensors)
+    parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
+    if parts not in family.suffixes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
-        raise UserError(f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}")
+        raise UserError(
+            f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}; "
+            f"{names.ENCODER_ONLY}"
+        )
     tokenizer = tokenizers.read(folder)
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
-    flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder))
+    flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
     _check_vocabulary(folder, encoder, tokenizer)
-    objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
+    if term is None:
+        objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
+        tasks = {objective: {"objective": {"kind": objective}} | examples}
+    else:
+        tasks = {term: task_heads.task_of(settings, term, outputs[term], encoder.max_positions)}
     config = from_dict(
         {
             "model": encoder.architecture(),
-            "tasks": {objective: {"objective": {"kind": objective}} | examples},
+            "tasks": tasks,
             "stages": [{"seq_len": min(Stage().seq_len, encoder.max_positions)}],
         }
     )
     encoder = config.encoder(encoder.vocab_size, backend="cpu")
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
-    notes = [f"parts: encoder{''.join(f', {part}' for part in family.parts if part in parts)}"]
+    known = (*family.parts, *({POOLER} - family.parts.keys()), *family.task_heads)
+    notes = [f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"]
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes

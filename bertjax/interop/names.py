@@ -8,6 +8,7 @@ import numpy as np
 from bertjax.errors import UserError, shorten
 
 LAYER = "{layer}"
+ENCODER_ONLY = "add --encoder-only to convert the encoder alone"
 
 
 class Name(NamedTuple):
@@ -117,7 +118,7 @@ def to_params(
     if missing := expected - tensors.keys():
         raise UserError(_leftover("lacks", missing))
     if unknown := tensors.keys() - expected:
-        raise UserError(_leftover("has names that bertjax does not know:", unknown))
+        raise UserError(_leftover("has names that bertjax does not know:", unknown, ENCODER_ONLY))
     params = {}
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
@@ -169,8 +170,8 @@ def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.n
 
 def unnamed(paths: Iterable[str]) -> str:
     """Return the error line for params without a name in the table."""
-    return _leftover("has params that Hugging Face's files have no name for:", paths)
+    return _leftover("has params that Hugging Face's files have no name for:", paths, ENCODER_ONLY)
 
 
-def _leftover(complaint: str, names: Iterable[str]) -> str:
-    return f"the model {complaint} {shorten(sorted(names))}; bertjax converts no model in part"
+def _leftover(complaint: str, names: Iterable[str], remedy: str = "bertjax converts no model in part") -> str:
+    return f"the model {complaint} {shorten(sorted(names))}; {remedy}"

@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
 _POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment"
@@ -75,6 +76,10 @@ FAMILY = _Roberta(
         MLM: names.masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     },
     classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
+        choice=TaskHead(CHOICES, "classifier", "roberta.pooler.dense"),
+    ),
     keys=KEYS,
     defaults=EncoderConfig(vocab_size=50265),
     fixed=FIXED | {"hidden_act": "gelu"},  # the head always uses gelu, whatever the key is

@@ -9,11 +9,18 @@ import dataclasses
 
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
+from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
+# The summary of an example is its first token, [CLS]; by default transformers takes the last.
+_SUMMARY = {
+    "summary_type": ("first", "last"),
+    "summary_use_proj": (True, True),
+    "summary_activation": ("tanh", "tanh"),
+}
 
 
 class _XLNet(Family):
@@ -22,7 +29,9 @@ class _XLNet(Family):
         return "transformer."
 
     def auto_of(self, parts):
-        return "AutoModelForPreTraining" if parts else super().auto_of(parts)
+        if PLM in parts:
+            return "AutoModelForPreTraining"
+        return super().auto_of(parts).removesuffix("Simple")
 
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
@@ -56,6 +65,11 @@ FAMILY = _XLNet(
     ),
     parts={PLM: (names.Name("lm_loss.bias", "heads/plm/word_bias"),)},
     classes={frozenset({PLM}): "LMHeadModel", frozenset(): "Model"},
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "logits_proj", "sequence_summary.summary", _SUMMARY),
+        choice=TaskHead(CHOICES, "logits_proj", "sequence_summary.summary", _SUMMARY),
+        questions=f"{QUESTIONS}Simple",
+    ),
     keys={
         "vocab_size": "vocab_size",
         "layers": "n_layer",

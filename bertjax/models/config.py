@@ -9,6 +9,7 @@ from bertjax.errors import UserError
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
+POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
 POSITIONS = ("learned", "rotary", "relative")
 DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT = ("bidirectional", "left_to_right")
 NORMS = ("post", "pre")
@@ -68,6 +69,8 @@ class EncoderConfig:
       activation: nonlinearity of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh
         (Hendrycks & Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv
         2002.05202); with `geglu` the MLM head has `gelu`.
+      pooler_activation: nonlinearity of the pooler, which heads on whole examples read: `tanh` (Devlin et al., 2019),
+        `gelu` or `relu`, as in the classifiers of transformers' ELECTRA and DistilBERT.
       norm: position of the layer norms of attention and feed-forward: `post`, after the sum of input and output, or
         `pre`, before the input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
       biases: which dense layers and layer norms have biases: `all`, or only those of the `heads` (pooler, classifiers,
@@ -112,6 +115,7 @@ class EncoderConfig:
     fixed_heads: tuple[str, ...] = ()
     feedforward: int = 3072
     activation: str = "gelu"
+    pooler_activation: str = "tanh"
     norm: str = "post"
     biases: str = "all"
     positions: str = "learned"
@@ -135,6 +139,7 @@ class EncoderConfig:
     def __post_init__(self):
         for field, known in (
             ("activation", ACTIVATIONS),
+            ("pooler_activation", POOLER_ACTIVATIONS),
             ("norm", NORMS),
             ("biases", BIASES),
             ("positions", POSITIONS),
@@ -326,7 +331,7 @@ PRESETS: dict[str, EncoderConfig] = {
     "albert_large": _albert(24, 1024),
     "albert_xlarge": _albert(24, 2048),
     "albert_xxlarge": _albert(12, 4096),
-    "electra_small": _bert(12, 256, 4, embedding_width=128),
+    "electra_small": _bert(12, 256, 4, embedding_width=128, pooler_activation="gelu"),
     "xlnet_base": _xlnet(12, 768, 12),
     "xlnet_large": _xlnet(24, 1024, 16),
     "modern_base": _modern(22, 768, 12, 1152),

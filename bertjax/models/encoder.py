@@ -15,7 +15,7 @@ from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import GATHERED, LEFT_TO_RIGHT, EncoderConfig
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
-from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm
+from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm, pooler_activation
 from bertjax.models.pooling import last_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
@@ -212,7 +212,7 @@ class Encoder(nn.Module):
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
             summary_BND, hidden = jnp.split(read, [summary_positions_BN.shape[1]], axis=1)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
-        return Encoded(hidden, jnp.tanh(self.pooler(summary_BND)) if has_pooler else None)
+        return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
     def _check(self, captures, seq_len, read_BK, rank_BT, memory_BT):
         implementation = implementation_at(self.config.execution.attention, seq_len)

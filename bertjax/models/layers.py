@@ -72,6 +72,11 @@ def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
     return {"gelu": gelu, "gelu_tanh": gelu_tanh, "geglu": gelu}[config.activation]
 
 
+def pooler_activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
+    """Return the function that `config.pooler_activation` names."""
+    return {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}[config.pooler_activation]
+
+
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zero a share of `x` [B, ...] and scale the rest so that the mean is kept; without a key, return `x`.
 

@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from bertjax.models.config import LEFT_TO_RIGHT
 from bertjax.models.encoder import Encoded, Encoder
-from bertjax.models.layers import Embeddings
+from bertjax.models.layers import Embeddings, pooler_activation
 from bertjax.models.pooling import last_columns
 
 
@@ -63,7 +63,8 @@ def _ended(
     columns_BN = jnp.maximum(summary_positions_BN, 0)
     pooled_BND = None
     if encoder.has_variable("params", "pooler"):
-        pooled_BND = jnp.tanh(encoder.pooler(jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)))
+        summary_BND = jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)
+        pooled_BND = pooler_activation(encoder.config)(encoder.pooler(summary_BND))
     if read_BK is not None:
         hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
     return Encoded(hidden_BTD, pooled_BND)

@@ -25,7 +25,7 @@ from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
 # Settings that may differ from the source: the function that the weights compute does not depend on them.
-_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "execution")
+_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation", "execution")
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
 
     The encoder must be the same, except for layers that `init_layers` leaves out and for a segment table that the new
     encoder does not have. A head that the source lacks, or has in another shape, is initialized from scratch with a
-    warning. So is a missing pooler, as in a checkpoint with only an MLM head.
+    warning. So is a missing pooler, as in a checkpoint with only an MLM head, and one with another activation.
 
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
@@ -91,6 +91,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     source = _with_layers(model, program.config.init_layers)
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)
+    if model.encoder.pooler_activation != program.encoder.pooler_activation:
+        source["encoder"].pop("pooler", None)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
     ours = {path: shape for path, shape in ours.items() if not is_factor(path)}
     differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]

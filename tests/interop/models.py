@@ -26,8 +26,8 @@ OWN = {
         "sharing": "all",
         "sharing_groups": 2,
     },
-    "electra": {"embedding_width": 8},
-    "distilbert": {"segments": 0, "norm_epsilon": 1e-12},
+    "electra": {"embedding_width": 8, "pooler_activation": "gelu"},
+    "distilbert": {"segments": 0, "norm_epsilon": 1e-12, "pooler_activation": "relu"},
     "roberta": {"segments": 0, "position_offset": 1},
     "xlnet": {"positions": "relative", "segments": 2, "max_positions": 512, "attention_dropout": 0.2},
 }
@@ -64,6 +64,16 @@ _TASKS = {
     "plm": {"permutation": {"objective": {"kind": "permutation"}}},
     "clm": {"causal": {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}},
 }
+# Fine-tuned heads: the number of logits and the task of each.
+OUTPUTS = {"classification": 3, "regression": 1, "tagging": 3, "span": 2, "multiple_choice": 1}
+TASKS = {
+    "classification": {"objective": {"kind": "classification", "classes": ["bad", "good", "ü, so-so"]}},
+    "regression": {"objective": {"kind": "regression"}},
+    "tagging": {"objective": {"kind": "tagging", "classes": ["B-PER", "I-PER", "O"]}},
+    "span": {"objective": {"kind": "question_answering"}},
+    "multiple_choice": {"objective": {"kind": "multiple_choice", "classes": ["0", "1"]}},
+}
+_EXAMPLES = {"tagging": "tagged", "span": "questions", "multiple_choice": "choices"}
 _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
 
@@ -75,17 +85,26 @@ def trained() -> Tokenizer:
 
 def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export:
     """Return a model of a family with these parts, in which all values differ."""
+    terms = parts & TASKS.keys()
+    tasks = {term: TASKS[term] | {"examples": {"kind": _EXAMPLES.get(term, "labeled_text")}} for term in terms}
+    if "span" in terms and "max_positions" not in OWN[kind]:
+        tasks["span"]["examples"] |= {"max_question": 5, "stride": 10}
     own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
     config = from_dict(
         {
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
-            "tasks": next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
+            "tasks": tasks or next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
             "stages": [{"seq_len": min(128, (SIZES | own)["max_positions"])}],
         }
     )
     encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})
-    shapes = family.shapes(encoder)
+    shapes = family.shapes(encoder, {term: OUTPUTS[term] for term in terms})
     paths = (name.ours for name in family.names(encoder, parts) if name.ours in shapes)
     structs = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
     params = vocabulary.pad(batches.filled(unflatten_dict(structs, sep="/")), encoder)
     return Export(to_dict(config), encoder, params, tokens, {})
+
+
+def fine_tuned(term: str, tokens: Tokenizer, kind: str = "bert") -> Export:
+    """Return a model of a family with the fine-tuned head of a name."""
+    return make(families.of_config({"model_type": kind}).parts_with(term), tokens, kind)

@@ -1,0 +1,124 @@
+"""Fine-tuned models in transformers: pipelines answer as bertjax predicts, and checkpoints of theirs are read."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.inference.predictor import Predictor
+from bertjax.interop import huggingface
+from tests.interop import models
+
+torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
+transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+
+TOLERANCE = 1e-5
+WORDS = list(map("".join, itertools.product("abc", "def", "abf", "cde")))
+TEXTS = [" ".join(WORDS[first:last]) for first, last in ((0, 3), (7, 8), (20, 24), (50, 55))]
+KINDS = tuple(models.STEMS)
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return models.trained()
+
+
+@pytest.fixture
+def written(tokens, tmp_path):
+    """written(term, kind) -> the model, and the folder of transformers that it is written to."""
+
+    def write(term: str, kind: str):
+        original = models.fine_tuned(term, tokens, kind)
+        huggingface.write(tmp_path / kind, original)
+        return Predictor(original), str(tmp_path / kind)
+
+    return write
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classification(written, kind):
+    ours, folder = written("classification", kind)
+    pipeline = transformers.pipeline("text-classification", model=folder, top_k=None)
+    for expected, scores in zip(ours.predict(TEXTS), pipeline(TEXTS), strict=True):
+        actual = {entry["label"]: entry["score"] for entry in scores}
+        assert actual == pytest.approx(expected["probabilities"], abs=TOLERANCE)
+        assert scores[0]["label"] == expected["prediction"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_regression(written, kind):
+    ours, folder = written("regression", kind)
+    pipeline = transformers.pipeline("text-classification", model=folder)
+    expected = [prediction["prediction"] for prediction in ours.predict(TEXTS)]
+    np.testing.assert_allclose([entry["score"] for entry in pipeline(TEXTS)], expected, atol=TOLERANCE)
+
+
+def test_classification_of_pairs(tokens, tmp_path):
+    original = models.fine_tuned("classification", tokens)
+    original.settings["tasks"]["classification"]["examples"]["pair"] = "other"
+    huggingface.write(tmp_path, original)
+    pipeline = transformers.pipeline("text-classification", model=str(tmp_path), top_k=None)
+    records = [{"sentence": first, "other": second} for first, second in zip(TEXTS[:2], TEXTS[1::-1])]
+    scores = pipeline([{"text": record["sentence"], "text_pair": record["other"]} for record in records])
+    for expected, entries in zip(Predictor(original).predict(records), scores, strict=True):
+        actual = {entry["label"]: entry["score"] for entry in entries}
+        assert actual == pytest.approx(expected["probabilities"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tagging(written, kind):
+    ours, folder = written("tagging", kind)
+    pipeline = transformers.pipeline("token-classification", model=folder, ignore_labels=[])
+    for text, expected in zip(TEXTS, ours.predict(TEXTS), strict=True):
+        tag_of = {entry["start"]: entry["entity"] for entry in pipeline(text)}
+        starts = np.cumsum([0, *(len(word) + 1 for word in expected["words"])])
+        assert [tag_of[int(start)] for start in starts[:-1]] == expected["prediction"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_question_answering(written, kind):
+    ours, folder = written("span", kind)
+    records = [{"question": "abd", "context": text} for text in TEXTS]
+    pipeline = transformers.pipeline("question-answering", model=folder)
+    for record, expected in zip(records, ours.predict(records), strict=True):
+        answer = pipeline(**record, max_answer_len=30, align_to_words=False)
+        assert answer["answer"] == expected["prediction"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_multiple_choice(written, kind):
+    ours, folder = written("multiple_choice", kind)
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for context, choices in zip(TEXTS[:2], (WORDS[:2], WORDS[4:6])):
+        inputs = tokenizer([context] * 2, choices, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**{name: tensor[None] for name, tensor in inputs.items()}).logits
+        np.testing.assert_allclose(torch.softmax(logits, -1)[0], probabilities(ours.model, inputs), atol=TOLERANCE)
+
+
+def probabilities(model, inputs) -> np.ndarray:
+    """Return the probabilities of choices, each a row of the inputs of transformers, float32 [C]."""
+    objective = from_dict(model.settings).task.objective
+    lengths = inputs["attention_mask"].sum(dim=1).numpy()
+    rows = [inputs["input_ids"][row, :length].numpy() for row, length in enumerate(lengths)]
+    segments = inputs.get("token_type_ids", torch.zeros_like(inputs["input_ids"]))
+    batch = {
+        "tokens_BT": np.concatenate(rows)[None],
+        "segments_BT": np.concatenate([segments[row, :length] for row, length in enumerate(lengths)])[None],
+        "positions_BT": np.concatenate([np.arange(length) for length in lengths])[None],
+        "examples_BT": np.repeat(np.arange(len(lengths)) + 1, lengths)[None],
+        "summary_positions_BN": np.array([[0, *np.cumsum(lengths)[:-1]]]),
+        "example_ids_BN": np.arange(len(lengths))[None],
+    }
+    outputs = objective.outputs(objective.model(model.encoder), model.params, batch)
+    return np.asarray(outputs["probability"].array)[0]
+
+
+@pytest.mark.parametrize("kind, term", list(itertools.product(KINDS, models.OUTPUTS)))
+def test_no_tensor_is_missing_or_left_over(written, kind, term):
+    _, folder = written(term, kind)
+    [architecture] = transformers.AutoConfig.from_pretrained(folder).architectures
+    _, loading = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+    assert not any(loading.values()), loading

@@ -1,0 +1,207 @@
+"""Fine-tuned heads in the files of transformers, without transformers: round trips, labels, and errors."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from bertjax import cli, convert, export
+from bertjax.errors import UserError
+from bertjax.inference.predictor import Predictor
+from bertjax.interop import huggingface, weights
+from tests.interop import models
+
+SUFFIXES = {
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "tagging": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+CASES = [(kind, term) for kind in models.STEMS for term in SUFFIXES]
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return models.trained()
+
+
+def change(folder, **settings):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | settings))
+
+
+@pytest.mark.parametrize("kind, term", CASES)
+def test_a_round_trip_restores_head_labels_and_task(tokens, tmp_path, kind, term):
+    original = models.fine_tuned(term, tokens, kind)
+    huggingface.write(tmp_path, original)
+    config = json.loads((tmp_path / "config.json").read_text())
+    suffix = SUFFIXES[term] + ("Simple" if (kind, term) == ("xlnet", "span") else "")
+    assert config["architectures"] == [models.STEMS[kind] + suffix]
+    restored, notes = huggingface.read(tmp_path)
+    assert (restored.encoder, restored.settings) == (original.encoder, original.settings)
+    assert notes[0].endswith(f", {term}")
+    expected, back = (flatten_dict(model.params, sep="/") for model in (original, restored))
+    assert expected.keys() == back.keys()
+    for path in expected:
+        if not path.endswith("word"):
+            np.testing.assert_array_equal(expected[path], back[path], path)
+
+
+def test_the_labels_of_config_json_are_those_of_predictions(tokens, tmp_path):
+    huggingface.write(tmp_path, models.fine_tuned("classification", tokens))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good", "2": "ü, so-so"}
+    assert config["label2id"] == {"bad": 0, "good": 1, "ü, so-so": 2}
+    assert config["problem_type"] == "single_label_classification"
+    [prediction] = Predictor(huggingface.read(tmp_path)[0]).predict(["abd ace"])
+    assert list(prediction["probabilities"]) == ["bad", "good", "ü, so-so"]
+
+
+@pytest.mark.parametrize("kind", models.STEMS)
+def test_an_encoder_alone_has_neither_head_nor_pooler(tokens, tmp_path, kind):
+    original = models.fine_tuned("classification", tokens, kind)
+    huggingface.write(tmp_path / "whole", original)
+    huggingface.write(tmp_path / "encoder", huggingface.encoder_alone(original))
+    config = json.loads((tmp_path / "encoder" / "config.json").read_text())
+    assert config["architectures"] == [f"{models.STEMS[kind]}Model"] and "id2label" not in config
+    from_whole, _ = huggingface.read(tmp_path / "whole", encoder_only=True)
+    from_encoder, _ = huggingface.read(tmp_path / "encoder")
+    assert from_whole.params.keys() == {"encoder"} and "pooler" not in from_whole.params["encoder"]
+    assert [task["objective"]["kind"] for task in from_whole.settings["tasks"].values()] == ["mlm"]
+    expected = flatten_dict(from_encoder.params, sep="/")
+    for path, leaf in flatten_dict(from_whole.params, sep="/").items():
+        np.testing.assert_array_equal(leaf, expected[path], path)
+
+
+def test_heads_that_no_class_has_are_refused_with_the_remedy(tokens, tmp_path):
+    model = models.fine_tuned("classification", tokens)
+    model.params["heads"]["left"] = {"bias": np.ones(2, np.float32)}
+    with pytest.raises(UserError, match="no name for: heads/left/bias; add --encoder-only to convert the encoder"):
+        huggingface.write(tmp_path / "out", model)
+    assert not (tmp_path / "out").exists()
+    assert huggingface.write(tmp_path / "out", huggingface.encoder_alone(model))
+
+
+@pytest.mark.parametrize(
+    "term, setting, complaint",
+    [
+        ("classification", {"reads": "mix"}, "trained with objective.reads='mix', and the classes of transformers"),
+        ("classification", {"pooling": "mean"}, "objective.pooling='mean', .*; fine-tune with objective.pooling=cls"),
+        (
+            "tagging",
+            {"kind": "mylab:Tags"},
+            "trained by objective.kind='mylab:Tags', and transformers has",
+        ),
+    ],
+)
+def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, setting, complaint):
+    model = models.fine_tuned(term, tokens)
+    model.settings["tasks"][term]["objective"].update(setting)
+    with pytest.raises(UserError, match=f"the head {term} was .*{complaint}.*--encoder-only"):
+        huggingface.write(tmp_path / "out", model)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind, activation", [("electra", "gelu"), ("distilbert", "relu"), ("albert", "tanh")])
+def test_a_pooler_with_another_activation_is_refused(tokens, tmp_path, kind, activation):
+    model = models.fine_tuned("classification", tokens, kind)
+    other = "tanh" if activation != "tanh" else "relu"
+    encoder = type(model.encoder)(**model.encoder.architecture() | {"pooler_activation": other})
+    with pytest.raises(UserError, match=f"'{other}', and .* computes '{activation}' only; fine-tune it with"):
+        huggingface.write(tmp_path / "out", model._replace(encoder=encoder))
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"id2label": {"0": "a", "1": "b"}}, "2 different labels in id2label, and the head has 3 logits"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "2 different labels in id2label, and the head has 3 logits"),
+        ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "number the labels from 0 without a gap"),
+        ({"id2label": {"x": "a"}}, "cannot be read"),
+        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'; .*--encoder-only"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(tokens, tmp_path, settings, complaint):
+    huggingface.write(tmp_path, models.fine_tuned("classification", tokens))
+    change(tmp_path, **settings)
+    with pytest.raises(UserError, match=complaint) as caught:
+        huggingface.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_without_names_are_numbered_as_in_transformers(tokens, tmp_path):
+    huggingface.write(tmp_path, models.fine_tuned("classification", tokens))
+    change(tmp_path, id2label=None, problem_type=None)
+    task = huggingface.read(tmp_path)[0].settings["tasks"]["classification"]
+    assert list(task["objective"]["classes"]) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_one_logit_without_a_problem_type_is_a_number(tokens, tmp_path):
+    huggingface.write(tmp_path, models.fine_tuned("regression", tokens))
+    change(tmp_path, problem_type=None)
+    assert huggingface.read(tmp_path)[0].settings["tasks"].keys() == {"regression"}
+
+
+def test_a_pooler_that_the_head_does_not_read_is_left_out(tokens, tmp_path):
+    """Older versions of transformers wrote one with every class."""
+    huggingface.write(tmp_path, models.fine_tuned("tagging", tokens))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    width = len(tensors["bert.embeddings.LayerNorm.bias"])
+    pooler = {"bert.pooler.dense.weight": np.ones((width, width)), "bert.pooler.dense.bias": np.ones(width)}
+    pooler = {name: tensor.astype(np.float32) for name, tensor in pooler.items()}
+    weights.write(tmp_path / "model.safetensors", tensors | pooler)
+    assert "pooler" not in huggingface.read(tmp_path)[0].params["encoder"]
+
+
+def test_the_last_token_as_the_summary_of_an_xlnet_is_refused(tokens, tmp_path):
+    huggingface.write(tmp_path, models.fine_tuned("classification", tokens, "xlnet"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["summary_type"] == "first"
+    del config["summary_type"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="summary_type='last', and bertjax's head computes 'first' only; add --encoder"):
+        huggingface.read(tmp_path)
+
+
+def test_a_checkpoint_without_the_head_of_its_class_is_refused(tokens, tmp_path):
+    huggingface.write(tmp_path, huggingface.encoder_alone(models.fine_tuned("classification", tokens)))
+    change(tmp_path, architectures=["BertForSequenceClassification"])
+    with pytest.raises(UserError, match="lacks classifier.bias, the head of its class"):
+        huggingface.read(tmp_path)
+
+
+def test_the_card_names_the_pipeline(tokens, tmp_path):
+    huggingface.write(tmp_path, models.fine_tuned("tagging", tokens))
+    card = (tmp_path / "README.md").read_text()
+    assert "pipeline_tag: token-classification\ntags:" in card
+    assert "model = AutoModelForTokenClassification.from_pretrained" in card
+    assert 'pipeline("token-classification", model="FOLDER")' in card
+
+
+def test_the_command_converts_both_ways_and_names_the_next_step(tokens, tmp_path, capsys):
+    original = models.fine_tuned("classification", tokens)
+    export.write(tmp_path / "ours", original)
+    for source, target, step in (
+        ("ours", "theirs", f"transformers.pipeline('text-classification', model='{tmp_path / 'theirs'}')"),
+        ("theirs", "back", f"-m bertjax.predict {tmp_path / 'back'} --file=RECORDS.jsonl"),
+    ):
+        flags = [f"--from={tmp_path / source}", f"--to={tmp_path / target}"]
+        assert cli.exit_code_of(functools.partial(convert.main, flags)) == 0
+        assert step in capsys.readouterr().out
+    there, back = (tmp_path / folder / "model.safetensors" for folder in ("ours", "back"))
+    assert there.read_bytes() == back.read_bytes()
+
+
+def test_encoder_only_of_a_head_that_no_other_library_knows(tokens, tmp_path, capsys):
+    original = models.fine_tuned("classification", tokens)
+    original.params["heads"] = {"left": {"bias": np.ones(2, np.float32)}}
+    export.write(tmp_path / "ours", original)
+    flags = [f"--from={tmp_path / 'ours'}", f"--to={tmp_path / 'theirs'}"]
+    assert cli.exit_code_of(lambda: convert.main(flags)) == 2 and not (tmp_path / "theirs").exists()
+    assert "add --encoder-only" in capsys.readouterr().err
+    assert cli.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
+    assert "heads and pooler not converted" in capsys.readouterr().out
+    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["BertModel"]
