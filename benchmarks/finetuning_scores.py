@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.finetuning_cell import Cell
 from bertjax.errors import RunFailed
-from bertjax.objectives.finetuning import squad_metrics
+from bertjax.objectives.finetuning import entities, squad_metrics
 
 
 def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:
@@ -27,13 +27,8 @@ def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:
 
 def _entities(labels: list[list[str]], predictions: list[list[str]]) -> dict[str, float]:
     """Return scores of whole entities over all classes, as `conlleval` counts; `token_accuracy` counts words."""
-    from seqeval import metrics
-
-    scores = {"precision": metrics.precision_score, "recall": metrics.recall_score, "f1": metrics.f1_score}
-    return {
-        **{name: float(score(labels, predictions, zero_division=0)) for name, score in scores.items()},
-        "token_accuracy": float(metrics.accuracy_score(labels, predictions)),
-    }
+    correct = [tag == guess for tags, guesses in zip(labels, predictions) for tag, guess in zip(tags, guesses)]
+    return {**entities.scores(labels, predictions), "token_accuracy": sum(correct) / len(correct)}
 
 
 def _answers(labels: list[list[dict]], predictions: list[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Configuration files `FILE[:variant]`, overrides `a.b=value`, and the command-line flags that carry both."""
 
 import argparse
+import difflib
 import importlib.util
 import re
 from pathlib import Path
@@ -13,22 +14,23 @@ from bertjax.config import INIT_FROM, Config, from_dict, plain
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
 
+# Where recipes are: in an installed package (setup.py), and in a checkout.
+_RECIPES = (Path(__file__).parent / "recipes", Path(__file__).parents[1] / "configs")
+
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
     """Read `FILE[:variant]` and apply overrides.
 
     Args:
-      config_path: a Python file whose `get_config(variant)` returns a ConfigDict or a dict.
+      config_path: a recipe that comes with bertjax (`find`), or a Python file whose `get_config(variant)` returns a
+        ConfigDict or a dict.
       overrides: assignments `a.b=value`.
 
     Raises:
       UserError: the file is missing or fails, the variant is unknown, or a setting is wrong.
     """
     path, _, variant = config_path.partition(":")
-    if not Path(path).is_file():
-        state = "is not a file" if Path(path).is_dir() else "does not exist"
-        raise UserError(f"configuration file {path!r} {state}; choose a file in configs/, or write your own")
-    mapping = _settings(config_path, path, variant)
+    mapping = _settings(config_path, find(path), variant)
     for assignment in sorted(overrides, key=_kinds_first):
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     model = mapping.get("model")
@@ -38,6 +40,30 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
+
+
+def find(path: str) -> str:
+    """Return the file that --config names without its variant: a path, or a recipe that comes with bertjax.
+
+    `tiny`, `finetune/glue` and also `configs/tiny.py` name recipes, in a checkout and in an installed package. A file
+    of that path comes first.
+
+    Raises:
+      UserError: there is neither such a file nor such a recipe.
+    """
+    if Path(path).is_file():
+        return path
+    name = path.removeprefix("configs/").removesuffix(".py")
+    for folder in _RECIPES:
+        if (folder / f"{name}.py").is_file() and ".." not in Path(name).parts:
+            return str(folder / f"{name}.py")
+    state = "is not a file" if Path(path).is_dir() else "does not exist"
+    known = sorted(
+        {str(file.relative_to(folder).with_suffix("")) for folder in _RECIPES for file in folder.rglob("*.py")}
+    )
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"recipes are {', '.join(known)}"
+    raise UserError(f"configuration file {path!r} {state}; choose a recipe or write your own file; {hint}")
 
 
 def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
@@ -109,7 +135,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--config",
         required=True,
         metavar="FILE[:VARIANT]",
-        help="configuration file with an optional variant, for example configs/tiny.py:smoke",
+        help="recipe or configuration file with an optional variant, for example tiny:smoke or my/config.py",
     )
     parser.epilog = (
         "Any setting can be overridden with --config.a.b=value, for example --config.seed=1\n"

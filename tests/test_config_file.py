@@ -8,7 +8,7 @@ import pytest
 
 from bertjax import renames
 from bertjax.config import from_dict, to_dict
-from bertjax.config_file import add_flags, load, parse, short_name
+from bertjax.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.formats import FORMATS
 from bertjax.errors import UserError
 
@@ -45,6 +45,31 @@ def path_of(name: str, variant: str = "") -> str:
 def test_every_shipped_file_is_tested():
     of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_init_from.py
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
+
+
+@pytest.mark.parametrize("name", ["tiny", "configs/tiny.py", "tiny:smoke", "finetune/glue:MRPC"])
+def test_recipes_are_found_by_name_in_any_folder(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    path, _, variant = name.partition(":")
+    assert find(path) == path_of(path.removeprefix("configs/").removesuffix(".py"))
+    if "finetune" not in name:  # fine-tuning needs a model to start from
+        assert load(name) == load(path_of("tiny", variant))
+
+
+def test_a_file_of_the_name_comes_before_a_recipe(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").write_text("")
+    assert find("tiny") == "tiny"
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [("tinny", "did you mean tiny"), ("../configs/tiny", "recipes are adapt, "), ("x", "recipes are adapt, ")],
+)
+def test_an_unknown_recipe_is_refused_with_the_nearest(name, hint, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=hint):
+        find(name)
 
 
 @pytest.mark.parametrize("name, variant", SHIPPED)
@@ -148,7 +173,7 @@ def test_broken_files(tmp_path, text, message):
 
 
 def test_missing_files_and_variants():
-    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a file in configs/"):
+    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a recipe"):
         load("no/such.py")
     with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke, chars, fixed or ko$"):
         load(path_of("tiny", "smokee"))

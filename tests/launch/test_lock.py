@@ -23,7 +23,7 @@ def required() -> list[Requirement]:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    lines += [*extras["tpu"], *extras["gcs"], *project["build-system"]["requires"]]
+    lines += [*extras["tpu"], *extras["gcs"], *extras["data"], *project["build-system"]["requires"]]
     requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return [one for one in requirements if one.marker is None or one.marker.evaluate(MACHINE)]
 

@@ -82,14 +82,15 @@ def foreign(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, ImportError) or isinstance(error.__cause__, ImportError):
-            remedy = "install it, or everything that corpora need with pip install '.[data,gcs]'"
+            remedy = "install it, or everything that corpora need with pip install '.[data,gcs,tfds]'"
         raise storage.user_error(error, what, remedy) from error
 
 
 @contextlib.contextmanager
 def extra(what: str) -> Iterator[None]:
-    """Wrap the import of a library of the extra `data`; if it is missing, the error names the command to install it."""
+    """Wrap the import of a library of an extra; if it is missing, the error names the command to install it."""
     try:
         yield
     except ImportError as error:
-        raise UserError(f"{what} needs {error.name}, which is not installed; pip install '.[data]'") from error
+        name = "tfds" if error.name == "tensorflow_datasets" else "data"
+        raise UserError(f"{what} needs {error.name}, which is not installed; pip install '.[{name}]'") from error

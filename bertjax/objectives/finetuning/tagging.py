@@ -12,12 +12,11 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.tagged import words_of
 from bertjax.objectives.base import Arrays
+from bertjax.objectives.finetuning import entities
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
-
-OUTSIDE = "O"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Tagging(TokenObjective):
 
     @property
     def _entities(self) -> bool:
-        return all(name == OUTSIDE or re.match("[BIES]-", name) for name in self.classes)
+        return all(name == entities.OUTSIDE or re.match("[BIES]-", name) for name in self.classes)
 
     @property
     def num_outputs(self) -> int:
@@ -70,12 +69,8 @@ class Tagging(TokenObjective):
     def score(self, outputs, examples, records):
         if not self._entities:
             return {}
-        from seqeval.metrics import f1_score, precision_score, recall_score
-
         tagged = self._tagged(outputs, examples, records)
-        pair = [record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged]
-        scores = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
-        return {name: float(score(*pair, zero_division=0)) for name, score in scores.items()}
+        return entities.scores([record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged])
 
     def predictions(self, outputs, examples, records):
         """Return each record with its `words` and `prediction`, a tag for each of them."""

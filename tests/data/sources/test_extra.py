@@ -1,4 +1,4 @@
-"""A library of the extra `data` is needed only for corpora that it reads."""
+"""A library of the extras `data` and `tfds` is needed only for corpora that it reads."""
 
 import subprocess
 import sys
@@ -25,7 +25,8 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, corpus, library):
         (tmp_path / corpus).write_bytes(b"anything")
         corpus = tmp_path / corpus
     message = error_of(corpus)
-    assert f"needs {library}, which is not installed; pip install '.[data]'" in message
+    extra = "tfds" if library == "tensorflow_datasets" else "data"
+    assert f"needs {library}, which is not installed; pip install '.[{extra}]'" in message
     (tmp_path / "b.txt").write_text("One.")
     assert texts(tmp_path / "b.txt") == ["One."]
 
