@@ -6,6 +6,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 from bertjax import renames, row_lengths, typed
 from bertjax.data.config import DataConfig
+from bertjax.data.filters import FILTERS
 from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
@@ -36,7 +38,7 @@ INIT_FROM = "init_from"
 MOST_PLANS = 1000
 
 # Settings whose `kind` chooses a class.
-_UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES)
+_UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
 
 # What LoRA freezes by default.
 _ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
@@ -278,9 +280,10 @@ class Config:
 
     @property
     def names_modules(self) -> bool:
-        """Whether an objective or examples are of a class from outside of bertjax, `module:Class`."""
-        kinds = ((OBJECTIVES.kind_of(task.objective), task.examples.kind) for task in self.tasks.values())
-        return any(":" in kind for pair in kinds for kind in pair)
+        """Whether an objective, examples or a filter are of a class from outside of bertjax, `module:Class`."""
+        tasks = ((OBJECTIVES.kind_of(task.objective), task.examples.kind) for task in self.tasks.values())
+        filters = (rule.kind for rule in self.data.filters.values())
+        return any(":" in kind for kind in itertools.chain(*tasks, filters))
 
     @property
     def task_name(self) -> str:
@@ -342,6 +345,8 @@ class Config:
             del identity["data"][path]
         for source in identity["data"]["sources"].values():
             del source["corpus"]
+        for rule in identity["data"]["filters"].values():  # evaluation files
+            rule.pop("against", None)
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         for task in identity["tasks"].values():

@@ -8,6 +8,8 @@ examples:
   python -m bertjax.prepare --config=configs/tiny.py --show=3
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=books --config.data.workers=8
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.on_bad_document=skip
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.near_duplicates.drop=True \\
+      --config.data.filters.quality.kind=gopher_quality --show-dropped=5
 
 The same command continues a preparation that was killed. --config.data.store may be a URL (gs://bucket/stores).
 """
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 
 from bertjax import config, config_file
 from bertjax.cli import ArgumentParser, exit_code_of
-from bertjax.data.inspect import show
+from bertjax.data.inspect import cleaning, show
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
@@ -36,16 +38,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--show", type=int, metavar="N", help="also print the first N training rows as text, with masks and labels"
     )
+    parser.add_argument(
+        "--show-dropped", type=int, metavar="N", help="also print up to N documents for each reason to drop them"
+    )
     parser.add_argument("--verify", action="store_true", help="also compare the hash of every file of the store")
     config_file.add_flags(parser)
     args, overrides = config_file.parse(parser, argv)
     if args.show is not None and args.show < 1:
         raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
+    if args.show_dropped is not None and args.show_dropped < 1:
+        raise UserError(
+            f"--show-dropped={args.show_dropped} must be at least 1, the documents to print for each reason"
+        )
     loaded = config_file.load(args.config, overrides)
     store = prepare(loaded.data)
     if args.verify:
         TokenStore.open(store.path, verify=True)
         print("verified  every file has the hash that was recorded when it was written")
+    if args.show_dropped is not None:
+        print(cleaning.show(store.path, args.show_dropped))
     if args.show is not None:
         _show(loaded, store, args.show)
     return 0

@@ -11,6 +11,7 @@ _PATHS = (
     "data.corpus",
     "data.heldout",
     "data.sources.*.corpus",
+    "data.filters.*.against.*",
     "data.tokenizer.model",
     "tasks.*.objective.teacher",
     "tasks.*.objective.masking.lexicon",

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from bertjax.data.filters.base import Filter
 from bertjax.errors import UserError
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
@@ -16,6 +17,9 @@ ONLY_FOR = {
     "character_coverage": (*SENTENCEPIECE_KINDS, "wordpiece"),
 }
 
+
+# Of each kind in `NearDuplicates`.
+MOST_HASHES = 256
 
 # What to do about a bad document of a corpus, or a bad record of a labeled file.
 ON_BAD = ("stop", "skip")
@@ -84,6 +88,36 @@ class SourceConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class NearDuplicates:
+    """Documents that differ in little, found by MinHash (`bertjax.data.preparation.minhash`).
+
+    Two documents whose n-grams of words have the Jaccard similarity s are found with probability
+    1 - (1 - s^hashes)^buckets. The defaults are those of datatrove, with which FineWeb was made.
+
+    Attributes:
+      drop: whether near-duplicates are dropped.
+      ngram: number of words in an n-gram; a character of a script without spaces counts as a word.
+      buckets: groups of hashes; two documents are near-duplicates if one group is equal.
+      hashes: number of hashes in a group.
+    """
+
+    drop: bool = False
+    ngram: int = 5
+    buckets: int = 14
+    hashes: int = 8
+
+    def __post_init__(self):
+        for name in ("ngram", "buckets", "hashes"):
+            value = getattr(self, name)
+            if not 1 <= value <= MOST_HASHES:
+                raise UserError(f"data.near_duplicates.{name}={value} must be between 1 and {MOST_HASHES}")
+            if not self.drop and value != getattr(type(self), name):
+                raise UserError(
+                    f"data.near_duplicates.{name}={value} has no effect with drop=False; set data.near_duplicates.drop"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
 class DataConfig:
     """A corpus and how it becomes a token store.
 
@@ -101,6 +135,9 @@ class DataConfig:
       heldout_share: share of the documents that are held out, by a threshold on the hash of their content.
       share: share of the training documents that are used, chosen by the hash of their content. A smaller share is
         part of a larger one, and all shares have the same held-out documents and the same tokenizer.
+      filters: rules by name that drop or rewrite documents, applied in this order; see `bertjax.data.filters`. Files of
+        `heldout` are not filtered.
+      near_duplicates: whether and how documents that differ in little are dropped.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
       store: folder or URL (`gs://...`) of the token stores, shared by all runs, or of one store.
       cache_dir: local folder for copies of stores under a URL, one copy per host.
@@ -116,6 +153,8 @@ class DataConfig:
     heldout: str = ""
     heldout_share: float = 0.05
     share: float = 1.0
+    filters: dict[str, Filter] = dataclasses.field(default_factory=dict)
+    near_duplicates: NearDuplicates = NearDuplicates()
     splitter: str = "punctuation"
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = "~/.cache/bertjax/stores"
@@ -149,6 +188,13 @@ class DataConfig:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
             if not 0 < source.weight < float("inf"):
                 raise UserError(f"data.sources.{name}.weight={source.weight} must be above 0")
+        for name in self.filters:
+            if not re.fullmatch(r"[\w-]+", name):
+                raise UserError(f"data.filters has the name {name!r}; use only letters, digits, - and _")
+            if name in ("duplicate", "near-duplicate"):
+                raise UserError(
+                    f"data.filters has the name {name!r}, by which other documents are listed; choose another"
+                )
         self._check_smoothing()
 
     def _check_smoothing(self) -> None:

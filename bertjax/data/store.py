@@ -195,7 +195,8 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
     Args:
       spec: the settings that decide the content.
       contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
-        documents}, and `longest` [[tokens, source, document id]].
+        documents}, `longest` [[tokens, source, document id]] and, if documents were filtered or near-duplicates
+        dropped, `cleaning` (`bertjax.data.preparation.reading.Reading`).
     """
     counts = contents["counts"]
     names = [f"{split}.{part}.bin" for split in SPLITS for part in PARTS]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertjax.data.inspect import lengths
+from bertjax.data.inspect import cleaning, lengths
 from bertjax.data.store import SPLITS, TokenStore
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
@@ -52,6 +52,7 @@ def report(store: TokenStore) -> str:
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
         details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
         lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
+    lines += cleaning.lines(manifest.get("cleaning", {}))
     lines.append(
         "longest documents: "
         + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])

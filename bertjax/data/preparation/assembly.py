@@ -38,4 +38,5 @@ def assemble(folder: Path, reading: Reading, token_dtype: np.dtype, store: Path)
         counts[split][source] = dict(zip(COUNTS, counts_C.tolist(), strict=True))
         duplicates[source] += number
     longest = [[tokens, reading.groups[group][1], name] for tokens, group, name in longest]
-    return {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
+    contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
+    return contents | ({"cleaning": reading.cleaning} if reading.cleaning else {})

@@ -53,11 +53,22 @@ def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...
             kept_G += np.bincount(entries["group"][~is_duplicate], minlength=groups)
             duplicates_G += np.bincount(entries["group"][is_duplicate], minlength=groups)
             file.write(entries["key"][is_duplicate].tobytes())
-    if duplicates_G.any():
+    _sort(duplicates)
+    return tuple(kept_G.tolist()), tuple(duplicates_G.tolist())
+
+
+def add(duplicates: Path, keys: np.ndarray) -> None:
+    """Add packed keys to the file that `find` wrote."""
+    with open(duplicates, "ab") as file:
+        file.write(keys.tobytes())
+    _sort(duplicates)
+
+
+def _sort(duplicates: Path) -> None:
+    if duplicates.stat().st_size:
         keys = np.memmap(duplicates, PACKED_KEY, mode="r+")
         keys.sort()
         keys.flush()
-    return tuple(kept_G.tolist()), tuple(duplicates_G.tolist())
 
 
 class Duplicates:
@@ -68,12 +79,23 @@ class Duplicates:
         if path.stat().st_size:
             self._keys = np.memmap(path, PACKED_KEY, mode="r")
 
+    def packed(self) -> Iterator[bytes]:
+        """Yield the packed keys in the order of the corpus."""
+        yield from map(bytes, self._keys)
+
     def __contains__(self, key: Key) -> bool:
         return bool(self.contain([key])[0])
 
     def contain(self, keys: Sequence[Key]) -> np.ndarray:
         """Return whether each document is a duplicate: bool [keys]."""
-        packed = np.array([key.packed() for key in keys], PACKED_KEY)
+        return self.contain_packed(np.array([key.packed() for key in keys], PACKED_KEY))
+
+    def contain_packed(self, packed: np.ndarray) -> np.ndarray:
+        """Return whether each document is a duplicate: bool [keys].
+
+        Args:
+          packed: keys as `PACKED_KEY`.
+        """
         if not len(self._keys):
             return np.zeros(len(packed), bool)
         places = np.minimum(np.searchsorted(self._keys, packed), len(self._keys) - 1)

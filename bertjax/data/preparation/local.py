@@ -5,7 +5,6 @@ first pass is complete), `text/` and `tokens/` (shards) and `store/` (the store 
 """
 
 import dataclasses
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -120,8 +119,7 @@ def _second_pass(config: DataConfig, partial: Path, read: Reading, trained: Toke
     with tqdm(
         total=sum(read.shard_bytes), initial=finished, desc="encoding", unit="B", unit_scale=True, disable=None
     ) as bar:
-        processes = os.cpu_count() if config.workers is None else config.workers
-        for index, skipped in workers.unordered(encoder, todo, processes):
+        for index, skipped in workers.unordered(encoder, todo, workers.number(config.workers)):
             for group, message in skipped:
                 bad.add(read.groups[group][1], UserError(message))
             shards.text_path(partial, index).unlink()
@@ -134,6 +132,8 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     if train >= 2 and heldout >= 2:
         return
     remedy = "add documents (in .txt a blank line ends one)"
+    if config.filters or config.near_duplicates.drop:
+        remedy += ", drop fewer with data.filters and data.near_duplicates"
     if config.share < 1:
         remedy += f", raise data.share={config.share}"
     if not config.heldout:

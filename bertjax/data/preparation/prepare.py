@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax import locks, storage
 from bertjax.data import remote, store
-from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
 from bertjax.data.preparation import local, reading
@@ -21,6 +21,9 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
+
+# Fields of `DataConfig` with settings of their own.
+_NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 
 
 def prepare(config: DataConfig) -> TokenStore:
@@ -139,9 +142,11 @@ def _command(config: DataConfig) -> str:
         for prefix, part, default in (
             ("data", config, DataConfig()),
             ("data.tokenizer", config.tokenizer, TokenizerConfig()),
+            ("data.near_duplicates", config.near_duplicates, NearDuplicates()),
+            *((f"data.filters.{name}", rule, None) for name, rule in config.filters.items()),
             *((f"data.sources.{name}", source, SourceConfig()) for name, source in config.sources.items()),
         )
         for field in dataclasses.fields(part)
-        if field.name not in ("tokenizer", "sources") and getattr(part, field.name) != getattr(default, field.name)
+        if field.name not in _NESTED and getattr(part, field.name) != getattr(default, field.name, field.default)
     ]
     return " ".join(["python -m bertjax.prepare --config=FILE", *flags])

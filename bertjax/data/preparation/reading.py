@@ -1,22 +1,27 @@
 """First pass: every document once, in order, to shards of text on disk, with a digest of each.
 
-A document runs through a pipe of generators: read, grouped, sampled, recorded, written. Documents outside of
+A document runs through a pipe of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside of
 `data.share` run through all of it but the last, so the tokenizer and the duplicates are those of the whole corpus.
+Cleaning comes first, so digests, splits and duplicates are those of the text that filters leave.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import numpy as np
 from tqdm import tqdm
 
 from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import duplicates, shards, steps
+from bertjax.data.preparation import duplicates, near_duplicates, shards, steps, workers
+from bertjax.data.preparation.cleaning import Cleaner, Entry, cleaned
+from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, ShardDocument
@@ -25,7 +30,7 @@ from bertjax.data.sources.bad import BadRecords
 from bertjax.data.store import SPLITS
 
 HELDOUT_FILE = "heldout file"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +39,13 @@ class Reading:
 
     Attributes:
       groups: (split, source) of each group of documents.
-      kept: documents of each group without duplicates, also those outside of `data.share`.
+      kept: documents of each group without duplicates and near-duplicates, also those outside of `data.share`.
       duplicates: duplicates of each group.
       skipped: bad documents of each source.
       shard_bytes: bytes of text in each shard.
+      cleaning: empty without filters and near-duplicates. Else `dropped` {source: {filter: {reason: documents}}},
+        `changed` {source: {filter: [documents, changes]}}, and, if near-duplicates are dropped, `near_duplicates`
+        {source: documents}, `clusters` and `largest` [[documents, id of the one that stays, beginning of its text]].
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -45,12 +53,14 @@ class Reading:
     duplicates: tuple[int, ...]
     skipped: dict[str, int]
     shard_bytes: tuple[int, ...]
+    cleaning: dict[str, Any]
 
     @classmethod
     def from_json(cls, fields: dict) -> "Reading":
         """Return the inverse of `dataclasses.asdict` after a round trip through JSON."""
         tuples = {key: tuple(fields[key]) for key in ("kept", "duplicates", "shard_bytes")}
-        return cls(groups=tuple(map(tuple, fields["groups"])), skipped=fields["skipped"], **tuples)
+        groups = tuple(map(tuple, fields["groups"]))
+        return cls(groups=groups, skipped=fields["skipped"], cleaning=fields["cleaning"], **tuples)
 
     def documents(self, split: str) -> int:
         """Return the number of documents of a split."""
@@ -67,12 +77,13 @@ class _Source(NamedTuple):
 
 
 class _Grouped(NamedTuple):
-    """A document with its digest and the index of its group."""
+    """A document with its digest, the index of its group, and its buckets (see `Entry`)."""
 
     key: Key
     document: Document
     digest: bytes
     group: int
+    buckets: np.ndarray | None
 
 
 def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Reading, list[str]]:
@@ -95,21 +106,74 @@ def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Readi
 
     bad = BadRecords(config.on_bad_document, "documents")
     size = sum(part.size for source in all_sources for part in source.parts)
-    with (
-        open(folder / "documents.bin", "wb") as records,
-        tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
-    ):
-        documents = _read(all_sources, bar.update, bad)
-        documents = _grouped(documents, all_sources, config.heldout_share)
-        if sample:
-            documents = _sampled(documents, sample, is_train)
-        documents = _recorded(documents, records)
-        used = _in_share(documents, config.share, is_train)
-        shard_bytes = shards.write_texts(folder, map(_to_shard, used))
-    kept, dropped = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
+    near, is_cleaned = config.near_duplicates, bool(config.filters) or config.near_duplicates.drop
+    with contextlib.ExitStack() as stack:
+        dropped = stack.enter_context(Dropped(folder / "store")) if is_cleaned else None
+        with (
+            open(folder / "documents.bin", "wb") as records,
+            open(folder / "near.bin", "wb") if near.drop else contextlib.nullcontext() as near_records,
+            tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
+        ):
+            documents = _read(all_sources, bar.update, bad)
+            if dropped:
+                names = [source.name for source in all_sources]
+                cleaner = Cleaner(config.filters, near)
+                documents = cleaned(documents, cleaner, workers.number(config.workers), dropped, names)
+            documents = _grouped(documents, all_sources, config.heldout_share)
+            if sample:
+                documents = _sampled(documents, sample, is_train)
+            documents = _recorded(documents, records, near_records)
+            used = _in_share(documents, config.share, is_train)
+            shard_bytes = shards.write_texts(folder, map(_to_shard, used))
+        kept, copies = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
+        cleaning = {}
+        if dropped:
+            _write_exact(dropped, folder, all_sources)
+            cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
+        if near.drop:
+            is_heldout = [not is_train(group) for group in range(len(groups))]
+            exact = Duplicates(duplicates.path(folder))
+            clusters = near_duplicates.find(folder / "near.bin", exact, near.buckets, is_heldout)
+            duplicates.add(duplicates.path(folder), clusters.dropped)
+            dropped_G = np.bincount(clusters.groups, minlength=len(groups))
+            kept = tuple((np.array(kept) - dropped_G).tolist())
+            cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
     is_duplicate = Duplicates(duplicates.path(folder)).__contains__
     sentences = sample.sentences(config.splitter, is_duplicate) if sample else []
-    return Reading(groups, kept, dropped, bad.skipped, shard_bytes), sentences
+    return Reading(groups, kept, copies, bad.skipped, shard_bytes, cleaning), sentences
+
+
+def _write_exact(dropped: Dropped, folder: Path, all_sources: list[_Source]) -> None:
+    """List the exact duplicates."""
+    for packed in Duplicates(duplicates.path(folder)).packed():
+        source, name = _name(packed, all_sources)
+        dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
+
+
+def _write_near(
+    dropped: Dropped,
+    clusters: near_duplicates.Clusters,
+    dropped_G: np.ndarray,
+    groups: tuple[tuple[str, str], ...],
+    all_sources: list[_Source],
+) -> dict[str, Any]:
+    """List the near-duplicates and return what a manifest has of them."""
+    for packed, packed_kept in zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True):
+        (source, name), (kept_source, kept) = _name(packed, all_sources), _name(packed_kept, all_sources)
+        reason = "differs little from a document that stays"
+        dropped.write(source=source, id=name, rule="near-duplicate", reason=reason, kept=kept, kept_source=kept_source)
+    by_source = dict.fromkeys((source for _, source in groups), 0)
+    for (_, source), number in zip(groups, dropped_G.tolist(), strict=True):
+        by_source[source] += number
+    largest = [[size, "/".join(_name(packed, all_sources)), text] for size, packed, text in clusters.largest]
+    return {"near_duplicates": by_source, "clusters": clusters.number, "largest": largest}
+
+
+def _name(packed: bytes, all_sources: list[_Source]) -> tuple[str, str]:
+    """Return the source and the id of the document with a packed key."""
+    key = Key.unpacked(packed)
+    source = all_sources[key.source]
+    return source.name, f"{source.parts[key.part].name}:{key.number}"
 
 
 def _sources(config: DataConfig) -> list[_Source]:
@@ -121,21 +185,20 @@ def _sources(config: DataConfig) -> list[_Source]:
     return [heldout, *(_Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
-def _read(all_sources: list[_Source], on_read: OnRead, bad: BadRecords) -> Iterator[tuple[Key, Document]]:
+def _read(all_sources: list[_Source], on_read: OnRead, bad: BadRecords) -> Iterator[Entry]:
     for index, source in enumerate(all_sources):
         on_bad = functools.partial(bad.add, source.name)
         for part_index, part in enumerate(source.parts):
             for document in part.documents(on_read, on_bad):
-                yield Key(index, part_index, document.number), document
+                is_filtered = source.name != HELDOUT_FILE
+                yield Entry(Key(index, part_index, document.number), document, is_filtered)
 
 
-def _grouped(
-    documents: Iterable[tuple[Key, Document]], all_sources: list[_Source], heldout_share: float
-) -> Iterator[_Grouped]:
-    for key, document in documents:
+def _grouped(documents: Iterable[Entry], all_sources: list[_Source], heldout_share: float) -> Iterator[_Grouped]:
+    for key, document, _, buckets in documents:
         digest, source = steps.digest(document.text), all_sources[key.source]
         split = source.splits[0] if len(source.splits) == 1 else steps.split_of(digest, heldout_share)
-        yield _Grouped(key, document, digest, source.first_group + source.splits.index(split))
+        yield _Grouped(key, document, digest, source.first_group + source.splits.index(split), buckets)
 
 
 def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
@@ -146,10 +209,13 @@ def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[
         yield entry
 
 
-def _recorded(documents: Iterable[_Grouped], records: IO[bytes]) -> Iterator[_Grouped]:
-    """Write what is compared to find duplicates."""
+def _recorded(documents: Iterable[_Grouped], records: IO[bytes], near_records: IO[bytes] | None) -> Iterator[_Grouped]:
+    """Write what is compared to find duplicates and near-duplicates."""
     for entry in documents:
         records.write(duplicates.record(entry.digest, entry.key, entry.group))
+        if near_records:
+            text = entry.document.text.encode()
+            near_records.write(near_duplicates.record(entry.key, entry.digest, entry.group, text, entry.buckets))
         yield entry
 
 

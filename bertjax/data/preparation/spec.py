@@ -39,12 +39,23 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
         "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
         # A store of the whole corpus keeps the name that it had before there were shares.
         **({"share": config.share} if config.share < 1 else {}),
+        **_cleaning(config),
         "on_bad_document": config.on_bad_document,
         "splitter": config.splitter,
         "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint
         if settings.model
         else dataclasses.asdict(settings),
     }
+
+
+def _cleaning(config: DataConfig) -> dict[str, Any]:
+    """Return the settings of filters and near-duplicates, without those that are off."""
+    near, spec = config.near_duplicates, {}
+    if config.filters:  # in a list, for their order
+        spec["filters"] = [[name, rule.identity()] for name, rule in config.filters.items()]
+    if near.drop:
+        spec["near_duplicates"] = {"ngram": near.ngram, "buckets": near.buckets, "hashes": near.hashes}
+    return json.loads(json.dumps(spec))  # tuples become lists, as in a manifest
 
 
 def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
@@ -120,6 +131,7 @@ def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
             {name: field for name, (_, field) in spec["sources"].items()},
         ),
         "share": (config.share, spec.get("share", 1.0)),
+        **{name: (_cleaning(config).get(name, {}), spec.get(name, {})) for name in ("filters", "near_duplicates")},
         "on_bad_document": (config.on_bad_document, spec["on_bad_document"]),
         "splitter": (config.splitter, spec["splitter"]),
     }

@@ -40,6 +40,11 @@ class Key(NamedTuple):
         """Return the key as 16 bytes."""
         return struct.pack(">IIQ", *self)
 
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "Key":
+        """Return the inverse of `packed`; zero bytes at the end may be missing, as numpy leaves them out."""
+        return cls(*struct.unpack(">IIQ", packed.ljust(16, b"\0")))
+
 
 def digest(text: str) -> bytes:
     """Return 16 bytes for the content of a document: the first half of the SHA-256 of its NFC form in UTF-8."""

@@ -1,19 +1,26 @@
-"""Processes that encode shards.
+"""Processes that filter and encode documents.
 
 They start from this module and not through `multiprocessing`. So they import neither JAX nor the program that prepares,
 a script needs no `if __name__ == "__main__"`, and they end with the process that started them.
 """
 
+import collections
+import itertools
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 from bertjax.errors import RunFailed
+
+
+def number(setting: int | None) -> int:
+    """Return the processes that `data.workers` asks for: one per core by default."""
+    return (os.cpu_count() or 1) if setting is None else setting
 
 
 def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:
@@ -30,21 +37,53 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
     try:
         waiting, busy = iter(tasks), {}
         for worker in workers:
-            _send(worker, next(waiting))
-            busy[worker.stdout] = worker
+            task = next(waiting)
+            _send(worker, task)
+            busy[worker.stdout] = worker, task
         while busy:
             for stdout in wait(list(busy)):
-                worker = busy.pop(stdout)
-                answer = _receive(worker)
+                worker, task = busy.pop(stdout)
+                answer = task, _receive(worker)
                 for task in waiting:
                     _send(worker, task)
-                    busy[stdout] = worker
+                    busy[stdout] = worker, task
                     break
                 yield answer
     finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
+        _end(workers)
+
+
+def ordered(work: Callable[[Any], Any], tasks: Iterable[Any], processes: int) -> Iterator[Any]:
+    """Yield the result of `work` for each task, in the order of the tasks; up to one process is the calling one.
+
+    Tasks are read as they are needed: at most one per process is under way.
+
+    Raises:
+      RunFailed: a process was killed.
+      Exception: `work` raised it.
+    """
+    if processes <= 1:
+        yield from map(work, tasks)
+        return
+    workers = [_start(work) for _ in range(processes)]
+    busy: collections.deque[subprocess.Popen] = collections.deque()
+    try:
+        # Processes take turns, so the one whose turn it is has been busy for the longest time.
+        for task, worker in zip(tasks, itertools.cycle(workers)):
+            if len(busy) == len(workers):
+                yield _receive(busy.popleft())
+            _send(worker, task)
+            busy.append(worker)
+        while busy:
+            yield _receive(busy.popleft())
+    finally:
+        _end(workers)
+
+
+def _end(workers: Sequence[subprocess.Popen]) -> None:
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
 
 
 def _start(work: Callable[[int], Any]) -> subprocess.Popen:
@@ -82,7 +121,7 @@ def _receive(worker: subprocess.Popen) -> Any:
 
 def _died(worker: subprocess.Popen) -> RunFailed:
     return RunFailed(
-        f"a process that encodes ended with code {worker.wait()}, perhaps because memory ran out; "
+        f"a process of the preparation ended with code {worker.wait()}, perhaps because memory ran out; "
         "run the same command again to resume, if needed with a lower data.workers"
     )
 
@@ -96,7 +135,7 @@ def serve() -> None:
         while True:
             task = pickle.load(sys.stdin.buffer)
             try:
-                answer = task, work(task)
+                answer = work(task)
             except Exception as error:
                 answer = error
             pickle.dump(answer, answers)

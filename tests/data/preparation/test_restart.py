@@ -121,7 +121,7 @@ def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_
     with open(children) as file:
         os.kill(int(file.read().split()[0]), signal.SIGKILL)
     errors = process.communicate()[1]
-    assert "a process that encodes ended with code -9" in errors and process.returncode
+    assert "a process of the preparation ended with code -9" in errors and process.returncode
     assert _encoded(tmp_path)
     assert content(prepare(config).path) == expected
 

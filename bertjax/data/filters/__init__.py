@@ -1,0 +1,22 @@
+"""Filters of documents, one per file, which `data.filters` applies while a corpus is prepared.
+
+The registry lists them; a filter outside of bertjax is named by `module:Class`.
+"""
+
+from bertjax.data.filters.base import Filter
+from bertjax.registry import Union
+
+FILTERS = Union(
+    "data.filters.*",
+    Filter,
+    default="length",
+    kinds={
+        "length": "bertjax.data.filters.length:Length",
+        "gopher_quality": "bertjax.data.filters.gopher_quality:GopherQuality",
+        "gopher_repetition": "bertjax.data.filters.gopher_repetition:GopherRepetition",
+        "c4": "bertjax.data.filters.c4:C4",
+        "scripts": "bertjax.data.filters.scripts:Scripts",
+        "personal": "bertjax.data.filters.personal:Personal",
+        "decontamination": "bertjax.data.filters.decontamination:Decontamination",
+    },
+)

@@ -1,0 +1,68 @@
+"""The rules of C4 for lines and pages (Raffel et al. 2020, arXiv 1910.10683, section 2.2)."""
+
+import dataclasses
+import re
+
+from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.sources import Document
+from bertjax.data.text.sentences import split
+
+_CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+_ENDS = (".", "?", "!", '"', "\u201d", "\u3002", "\uff01", "\uff1f")
+_ELLIPSIS = ("...", "\u2026")
+_POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+LONGEST_WORD = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class C4(Filter):
+    """Removes lines that are not sentences, and drops pages with few sentences, `lorem ipsum` or code.
+
+    The thresholds are those of the published code (tensorflow/datasets, `text/c4_utils.py`). The list of bad words is
+    not applied, and repeated spans of three sentences stay.
+
+    Attributes:
+      fewest_sentences: least number of sentences of a page, after lines were removed.
+      fewest_words: least number of words of a line.
+    """
+
+    kind: str = dataclasses.field(default="c4", init=False)
+    fewest_sentences: int = 5
+    fewest_words: int = 3
+
+    def __post_init__(self):
+        for name in ("fewest_sentences", "fewest_words"):
+            check_range(self.kind, name, getattr(self, name), 0)
+
+    def rewrite(self, text: str) -> tuple[str, int]:
+        """Return the text without citation marks and bad lines, and the number of removed lines and marks."""
+        lines, changes = [], 0
+        for line in text.split("\n"):
+            line, citations = _CITATION.subn("", line)
+            changes += citations
+            if not line.strip() or self._is_sentence(line.strip()):
+                lines.append(line)
+            else:
+                changes += 1
+        return ("\n".join(lines).strip() if changes else text), changes
+
+    def keep(self, document: Document) -> str | None:
+        lower = document.text.lower()
+        if "lorem ipsum" in lower:
+            return "lorem ipsum"
+        if "{" in lower:
+            return "curly bracket"
+        if len(split(document.text, "punctuation")) < self.fewest_sentences:
+            return f"fewer than {self.fewest_sentences} sentences"
+        return None
+
+    def _is_sentence(self, line: str) -> bool:
+        words, lower = line.split(), line.lower()
+        return (
+            line.endswith(_ENDS)
+            and not line.endswith(_ELLIPSIS)
+            and len(words) >= self.fewest_words
+            and max(map(len, words)) <= LONGEST_WORD
+            and "javascript" not in lower
+            and not any(policy in lower for policy in _POLICIES)
+        )

@@ -1,0 +1,65 @@
+"""Documents that hold a passage of an evaluation file."""
+
+import dataclasses
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from bertjax.data import sources
+from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.sources import Document
+from bertjax.data.text import ngrams
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Decontamination(Filter):
+    """Drops documents that share an n-gram of words with evaluation files.
+
+    13-grams are those of GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C), which cuts the passage out of the
+    document; here the document is dropped. Words are lower-case and without punctuation, see `text.ngrams`.
+    Texts of an evaluation file with fewer than `ngram` words are not compared.
+
+    Attributes:
+      against: the evaluation files: any corpus, see `bertjax.data.sources.parts`.
+      text_field: the field or column of their text.
+      ngram: number of words; a character of a script without spaces counts as a word.
+    """
+
+    kind: str = dataclasses.field(default="decontamination", init=False)
+    against: tuple[str, ...] = ()
+    text_field: str = "text"
+    ngram: int = 13
+
+    def __post_init__(self):
+        if not self.against:
+            raise UserError("the filter 'decontamination' compares with nothing; name evaluation files in against")
+        check_range(self.kind, "ngram", self.ngram, 1, 1000)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings, with the evaluation files by their content."""
+        parts = [part.fingerprint() for corpus in self.against for part in sources.parts(corpus, self.text_field)]
+        digest = hashlib.sha256(" ".join(sorted(parts)).encode()).hexdigest()
+        return dataclasses.asdict(self) | {"against": digest}
+
+    def keep(self, document: Document) -> str | None:
+        return f"shares {self.ngram} words with evaluation files" if self._shares(document.text) else None
+
+    def _shares(self, text: str) -> bool:
+        hashes = self._hashes(text)
+        places = np.minimum(np.searchsorted(self._evaluation, hashes), len(self._evaluation) - 1)
+        return bool(len(self._evaluation) and (self._evaluation[places] == hashes).any())
+
+    @functools.cached_property
+    def _evaluation(self) -> np.ndarray:
+        """The n-grams of all evaluation files: sorted uint64."""
+        texts = (text.text for corpus in self.against for text in sources.documents(corpus, self.text_field))
+        return np.unique(np.concatenate([np.zeros(0, np.uint64), *map(self._hashes, texts)]))
+
+    def _hashes(self, text: str) -> np.ndarray:
+        words, counts = ngrams.word_hashes([text])
+        if counts[0] < self.ngram:
+            return np.zeros(0, np.uint64)
+        return ngrams.ngram_hashes(words, counts, self.ngram)[0]

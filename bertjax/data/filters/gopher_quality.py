@@ -1,0 +1,81 @@
+"""The quality rules of Gopher (Rae et al. 2021, arXiv 2112.11446, appendix A1.1, "Quality filtering")."""
+
+import dataclasses
+import re
+import string
+
+from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.sources import Document
+from bertjax.errors import UserError
+
+_ELLIPSIS = ("...", "\u2026")
+_BULLETS = ("\u2022", "\u2023", "\u25cf", "\u25e6", "\u2043", "*", "-")
+_LETTER = re.compile(r"[^\W\d_]")
+_PUNCTUATION = string.punctuation + "\u2018\u2019\u201c\u201d"
+
+
+@dataclasses.dataclass(frozen=True)
+class GopherQuality(Filter):
+    """Keeps documents that look like prose, with the thresholds of the paper.
+
+    The paper does not define a word; here it is what white space separates. Its stop words are English: for another
+    language set `stop_words`, or `fewest_stop_words=0`.
+
+    Attributes:
+      shortest_mean_word: least mean number of characters of a word; Chinese and Japanese text has no words for it.
+      most_symbols: largest number of `#`, and of ellipses, divided by the number of words.
+      most_bullets: largest share of lines that start with a bullet.
+      most_ellipses: largest share of lines that end with an ellipsis.
+      fewest_alphabetic: least share of words with a letter.
+      fewest_stop_words: how many different stop words must occur.
+    """
+
+    kind: str = dataclasses.field(default="gopher_quality", init=False)
+    fewest_words: int = 50
+    most_words: int = 100_000
+    shortest_mean_word: float = 3.0
+    longest_mean_word: float = 10.0
+    most_symbols: float = 0.1
+    most_bullets: float = 0.9
+    most_ellipses: float = 0.3
+    fewest_alphabetic: float = 0.8
+    fewest_stop_words: int = 2
+    stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
+
+    def __post_init__(self):
+        for name in ("fewest_words", "most_words", "shortest_mean_word", "longest_mean_word", "fewest_stop_words"):
+            check_range(self.kind, name, getattr(self, name), 0)
+        for name in ("most_symbols", "most_bullets", "most_ellipses", "fewest_alphabetic"):
+            check_range(self.kind, name, getattr(self, name), 0, 1)
+        if self.fewest_stop_words > len(set(self.stop_words)):
+            raise UserError(
+                f"fewest_stop_words={self.fewest_stop_words} of the filter {self.kind!r} exceeds its "
+                f"{len(set(self.stop_words))} stop_words, so it would drop everything; lower it"
+            )
+
+    def keep(self, document: Document) -> str | None:
+        words = document.text.split()
+        if len(words) < self.fewest_words:
+            return f"fewer than {self.fewest_words:,} words"
+        if len(words) > self.most_words:
+            return f"more than {self.most_words:,} words"
+        mean = sum(map(len, words)) / len(words)
+        if mean < self.shortest_mean_word:
+            return f"mean word shorter than {self.shortest_mean_word:g}"
+        if mean > self.longest_mean_word:
+            return f"mean word longer than {self.longest_mean_word:g}"
+        most = self.most_symbols * len(words)
+        if document.text.count("#") > most or sum(map(document.text.count, _ELLIPSIS)) > most:
+            return f"more than {self.most_symbols:g} symbols a word"
+        lines = [line.strip() for line in document.text.splitlines() if line.strip()]
+        if sum(line.startswith(_BULLETS) for line in lines) > self.most_bullets * len(lines):
+            return f"more than {self.most_bullets:.0%} of the lines start with a bullet"
+        if sum(line.endswith(_ELLIPSIS) for line in lines) > self.most_ellipses * len(lines):
+            return f"more than {self.most_ellipses:.0%} of the lines end with an ellipsis"
+        if sum(map(bool, map(_LETTER.search, words))) < self.fewest_alphabetic * len(words):
+            return f"less than {self.fewest_alphabetic:.0%} of the words hold a letter"
+        if self.fewest_stop_words:
+            present = {word.strip(_PUNCTUATION).lower() for word in words} & set(self.stop_words)
+            if len(present) < self.fewest_stop_words:
+                return f"fewer than {self.fewest_stop_words} stop words"
+        return None

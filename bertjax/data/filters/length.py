@@ -1,0 +1,45 @@
+"""Documents that are too short or too long."""
+
+import dataclasses
+
+from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.sources import Document
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Length(Filter):
+    """Keeps documents by their length; 0 turns a limit off.
+
+    Attributes:
+      fewest_words: a word is what white space separates.
+      fewest_characters: white space is counted.
+    """
+
+    kind: str = dataclasses.field(default="length", init=False)
+    fewest_words: int = 0
+    most_words: int = 0
+    fewest_characters: int = 0
+    most_characters: int = 0
+
+    def __post_init__(self):
+        limits = [name.name for name in dataclasses.fields(self) if name.name != "kind"]
+        for name in limits:
+            check_range(self.kind, name, getattr(self, name), 0)
+        if not any(getattr(self, name) for name in limits):
+            raise UserError(f"the filter 'length' has no limit; set {' or '.join(limits)}")
+
+    def keep(self, document: Document) -> str | None:
+        characters = len(document.text)
+        if characters < self.fewest_characters:
+            return f"fewer than {self.fewest_characters:,} characters"
+        if self.most_characters and characters > self.most_characters:
+            return f"more than {self.most_characters:,} characters"
+        if not self.fewest_words and not self.most_words:
+            return None
+        words = len(document.text.split())
+        if words < self.fewest_words:
+            return f"fewer than {self.fewest_words:,} words"
+        if self.most_words and words > self.most_words:
+            return f"more than {self.most_words:,} words"
+        return None

@@ -1,0 +1,46 @@
+"""E-mail and IP addresses, replaced by addresses that belong to nobody."""
+
+import dataclasses
+import ipaddress
+import re
+
+from bertjax.data.filters.base import Filter
+
+# A local part, an at sign and a domain with a dot; quoted local parts and addresses in Unicode stay.
+_EMAIL = re.compile(r"\b[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}\b")
+_IP = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Personal(Filter):
+    """Replaces e-mail addresses and public IPv4 addresses, and counts them; it drops no document.
+
+    Attributes:
+      email: the replacement of an e-mail address; example.com is reserved (RFC 2606).
+      ip: the replacement of a public IP address; 192.0.2.1 is reserved for documentation (RFC 5737).
+    """
+
+    kind: str = dataclasses.field(default="personal", init=False)
+    email: str = "email@example.com"
+    ip: str = "192.0.2.1"
+
+    def rewrite(self, text: str) -> tuple[str, int]:
+        changes = 0
+
+        def replace(match: re.Match) -> str:
+            nonlocal changes
+            is_email = "@" in match[0]
+            new = self.email if is_email else self.ip
+            if match[0] == new or not (is_email or _is_public(match[0])):
+                return match[0]
+            changes += 1
+            return new
+
+        return _IP.sub(replace, _EMAIL.sub(replace, text)), changes
+
+
+def _is_public(address: str) -> bool:
+    try:
+        return ipaddress.IPv4Address(address).is_global
+    except ValueError:  # a number above 255, or with a leading zero
+        return False

@@ -1,0 +1,87 @@
+"""Shares of writing systems and of symbols, from the Unicode names of characters: no model."""
+
+import collections
+import dataclasses
+import difflib
+import functools
+import sys
+import unicodedata
+
+from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.sources import Document
+from bertjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Scripts(Filter):
+    """Keeps documents by the writing systems of their letters and by their share of symbols.
+
+    A script is the first word of the Unicode names of its letters: `latin`, `hangul`, `cjk` (Chinese characters),
+    `hiragana`, `cyrillic`, `arabic`. Compatibility forms count as what they stand for (NFKC).
+
+    Attributes:
+      at_least: {script: least share of the letters}.
+      at_most: {script: largest share of the letters}.
+      most_symbols: largest share of symbols, as opposed to letters, marks, digits and punctuation, in the characters
+        that are not white space.
+      fewest_letters: least share of letters in the characters that are not white space.
+    """
+
+    kind: str = dataclasses.field(default="scripts", init=False)
+    at_least: dict[str, float] = dataclasses.field(default_factory=dict)
+    at_most: dict[str, float] = dataclasses.field(default_factory=dict)
+    most_symbols: float = 1.0
+    fewest_letters: float = 0.0
+
+    def __post_init__(self):
+        shares = {f"at_least.{name}": share for name, share in self.at_least.items()}
+        shares |= {f"at_most.{name}": share for name, share in self.at_most.items()}
+        for name, share in (
+            shares | {"most_symbols": self.most_symbols, "fewest_letters": self.fewest_letters}
+        ).items():
+            check_range(self.kind, name, share, 0, 1)
+        for script in (*self.at_least, *self.at_most):
+            if script not in _known():
+                near = difflib.get_close_matches(script.lower(), _known(), n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else "names are such as latin, hangul, cjk, cyrillic"
+                raise UserError(f"the filter 'scripts' knows no script {script!r}; {hint}")
+        if not shares and self.most_symbols == 1 and self.fewest_letters == 0:
+            raise UserError("the filter 'scripts' has no limit; set at_least, at_most, most_symbols or fewest_letters")
+
+    def keep(self, document: Document) -> str | None:
+        kinds: collections.Counter[str] = collections.Counter()
+        for character, number in collections.Counter(unicodedata.normalize("NFKC", document.text)).items():
+            kinds[_kind(character)] += number
+        symbols, others, _ = (kinds.pop(name, 0) for name in ("SYMBOL", "OTHER", "SPACE"))
+        letters = sum(kinds.values())
+        characters = max(1, letters + symbols + others)
+        if symbols > self.most_symbols * characters:
+            return f"more than {self.most_symbols:.0%} symbols"
+        if letters < self.fewest_letters * characters:
+            return f"less than {self.fewest_letters:.0%} letters"
+        for script, share in self.at_least.items():
+            if kinds[script] < share * max(1, letters):
+                return f"less than {share:.0%} of the letters are {script}"
+        for script, share in self.at_most.items():
+            if kinds[script] > share * letters:
+                return f"more than {share:.0%} of the letters are {script}"
+        return None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _kind(character: str) -> str:
+    """Return the script of a letter, in lower case, else SPACE, SYMBOL or OTHER."""
+    category = unicodedata.category(character)
+    if category[0] == "L":
+        return unicodedata.name(character, "unnamed").split()[0].partition("-")[0].lower()
+    if character.isspace():
+        return "SPACE"
+    return "SYMBOL" if category[0] == "S" else "OTHER"
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    """Return the names of all scripts."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    letters = (character for character in characters if unicodedata.category(character)[0] == "L")
+    return frozenset(unicodedata.name(letter, "unnamed").split()[0].partition("-")[0].lower() for letter in letters)

@@ -1,0 +1,71 @@
+"""What filters and near-duplicate removal left out of a token store, in lines for the terminal."""
+
+import collections
+from pathlib import Path
+from typing import Any
+
+from bertjax.data.preparation import dropped
+from bertjax.errors import printable
+
+CLUSTERS_LISTED = 3
+BEGINNING = 80
+
+
+def lines(cleaning: dict[str, Any]) -> list[str]:
+    """Return the counts of a store's manifest, by filter, reason and source; none if nothing was cleaned."""
+    if not cleaning:
+        return []
+    result = []
+    by_reason: dict[tuple[str, str], dict[str, int]] = collections.defaultdict(dict)
+    for source, by_rule in cleaning["dropped"].items():
+        for rule, reasons in by_rule.items():
+            for reason, number in reasons.items():
+                by_reason[rule, reason][source] = number
+    ranked = sorted(by_reason.items(), key=lambda entry: (entry[0][0], -sum(entry[1].values()), entry[0][1]))
+    for (rule, reason), by_source in ranked:
+        result.append(f"dropped by {rule}: {_counts(by_source)}, {printable(reason)}")
+    changed: dict[str, dict[str, list[int]]] = collections.defaultdict(dict)
+    for source, by_rule in cleaning["changed"].items():
+        for rule, numbers in by_rule.items():
+            changed[rule][source] = numbers
+    for rule, by_source in sorted(changed.items()):
+        changes = sum(number for _, number in by_source.values())
+        documents = _counts({source: number for source, (number, _) in by_source.items()})
+        result.append(f"changed by {rule}: {documents}, {changes:,} changes")
+    if "clusters" in cleaning:
+        result.append(f"near-duplicates dropped: {_counts(cleaning['near_duplicates'])}")
+        result.append(f"clusters of near-duplicates: {cleaning['clusters']:,}")
+        for size, document, beginning in cleaning["largest"][:CLUSTERS_LISTED]:
+            start = " ".join(beginning.split())[:BEGINNING]
+            result.append(f"  {size:,} documents, {printable(document)} stays: {printable(start)}")
+    return result
+
+
+def show(folder: Path, number: int) -> str:
+    """Return up to `number` documents for each reason for which a store lacks documents.
+
+    Raises:
+      UserError: the store was made without filters and near-duplicates.
+    """
+    shown: collections.Counter[tuple[str, str]] = collections.Counter()
+    result = collections.defaultdict(list)
+    for line in dropped.read(folder):
+        reason = line["rule"], line["reason"]
+        shown[reason] += 1
+        if shown[reason] <= number:
+            detail = f": {' '.join(line['text'].split())}" if "text" in line else ""
+            detail += f", {line['kept_source']}/{line['kept']} stays" if "kept" in line else ""
+            result[reason].append(printable(f"  {line['source']}/{line['id']}{detail}"))
+    if not shown:
+        return "no document was dropped"
+    return "\n".join(
+        f"{rule}, {printable(reason)}: {_counts({'': shown[rule, reason]})}\n" + "\n".join(documents)
+        for (rule, reason), documents in sorted(result.items())
+    )
+
+
+def _counts(by_source: dict[str, int]) -> str:
+    """Return the number of documents, and those of each source if there are several: `3 documents (a 1, b 2)`."""
+    total = sum(by_source.values())
+    details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
+    return f"{total:,} document{'s' * (total != 1)}" + (f" ({details})" if len(by_source) > 1 else "")

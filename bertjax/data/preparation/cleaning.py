@@ -1,0 +1,140 @@
+"""Filters and signatures, a step of the first pass that any number of processes apply to batches of documents."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.data.config import NearDuplicates
+from bertjax.data.filters.base import Filter
+from bertjax.data.preparation import minhash, workers
+from bertjax.data.preparation.dropped import Dropped
+from bertjax.data.preparation.steps import Key
+from bertjax.data.sources import Document
+from bertjax.errors import UserError, printable, reason
+
+BATCH_CHARACTERS = 1 << 20
+NOTHING_LEFT = "nothing is left"
+
+
+class Entry(NamedTuple):
+    """A document on its way through the first pass.
+
+    Attributes:
+      is_filtered: False for a document of a held-out file, which stays as it is.
+      buckets: see `minhash.buckets`, uint64 [buckets]; None if near-duplicates stay.
+    """
+
+    key: Key
+    document: Document
+    is_filtered: bool
+    buckets: np.ndarray | None = None
+
+
+class Verdict(NamedTuple):
+    """What the filters do with a document.
+
+    Attributes:
+      text: the text that is left; that of the filter's input if it is dropped.
+      rule: name of the filter that drops the document; empty if it is kept.
+      reason: why it is dropped.
+      changes: {name of a filter: number of changes}.
+    """
+
+    text: str
+    rule: str
+    reason: str
+    changes: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cleaner:
+    """Applies filters and computes signatures; pickled to the processes that do so.
+
+    Attributes:
+      filters: by name, in the order in which they are applied.
+      near_duplicates: the settings of the signatures.
+    """
+
+    filters: Mapping[str, Filter]
+    near_duplicates: NearDuplicates
+
+    def __call__(self, batch: Sequence[Entry]) -> tuple[list[Verdict], np.ndarray | None]:
+        """Return what to do with each document, and the buckets of all of them, uint64 [D, buckets].
+
+        Raises:
+          UserError: a filter failed.
+        """
+        verdicts = [
+            judge(entry.document, self.filters) if entry.is_filtered else Verdict(entry.document.text, "", "", {})
+            for entry in batch
+        ]
+        if not self.near_duplicates.drop:
+            return verdicts, None
+        return verdicts, minhash.buckets([verdict.text for verdict in verdicts], self.near_duplicates)
+
+
+def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
+    """Return what filters do with a document.
+
+    Raises:
+      UserError: a filter failed; the message names it and the document.
+    """
+    changes = {}
+    for name, rule in filters.items():
+        try:
+            text, number = rule.rewrite(document.text)
+            if number:
+                changes[name] = number
+                document = dataclasses.replace(document, text=text)
+            why = rule.keep(document) if text.strip() else NOTHING_LEFT
+            if not (why is None or (isinstance(why, str) and why)):
+                raise TypeError(f"keep returned {why!r}, not a reason or None")
+        except UserError:
+            raise
+        except Exception as error:  # the filter is a program of the user and may fail in any way
+            raise UserError(
+                f"the filter data.filters.{name} ({rule.kind}) failed on document {printable(document.id)}: "
+                f"{type(error).__name__}: {printable(reason(error))}; correct the filter, or remove it"
+            ) from error
+        if why is not None:
+            return Verdict(document.text, name, why, changes)
+    return Verdict(document.text, "", "", changes)
+
+
+def cleaned(
+    entries: Iterable[Entry], cleaner: Cleaner, processes: int, dropped: Dropped, source_names: Sequence[str]
+) -> Iterator[Entry]:
+    """Yield the documents that the filters keep, rewritten and with their buckets; the others go to `dropped`.
+
+    The order stays, so any number of processes gives the same documents.
+    """
+    under_way: list[list[Entry]] = []
+
+    def batches() -> Iterator[list[Entry]]:
+        for batch in _batches(entries):
+            under_way.append(batch)
+            yield batch
+
+    for verdicts, buckets_DB in workers.ordered(cleaner, batches(), processes):
+        for d, (entry, verdict) in enumerate(zip(under_way.pop(0), verdicts, strict=True)):
+            source = source_names[entry.key.source]
+            dropped.count_changes(source, verdict.changes)
+            if verdict.rule:
+                dropped.add(source, entry.document.id, verdict.rule, verdict.reason, verdict.text)
+                continue
+            document = dataclasses.replace(entry.document, text=verdict.text) if verdict.changes else entry.document
+            yield entry._replace(document=document, buckets=None if buckets_DB is None else buckets_DB[d])
+
+
+def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    batch, characters = [], 0
+    for entry in entries:
+        batch.append(entry)
+        characters += len(entry.document.text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,86 @@
+"""`dropped.jsonl.gz`: the documents that are not in a store, each with the reason, and their counts.
+
+A line has `source`, `id` (`<part>:<number>`, as in messages), `rule` (the name of a filter, `duplicate` or
+`near-duplicate`) and `reason`; a filter's also `text`, the beginning of the document; a near-duplicate's `kept`, the
+document that stays in its place, and `kept_source`.
+"""
+
+import collections
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import UserError, printable
+
+NAME = "dropped.jsonl.gz"
+TEXT_CHARACTERS = 200
+# A filter with more reasons names documents in them, and they would not be counts.
+MOST_REASONS = 100
+
+
+class Dropped:
+    """Writes `dropped.jsonl.gz` and counts, by source, rule and reason.
+
+    Attributes:
+      numbers: {source: {rule: {reason: documents}}}.
+      changes: {source: {filter: [documents that it changed, changes]}}.
+    """
+
+    def __init__(self, folder: Path):
+        self._file = open(folder / NAME, "wb")  # noqa: SIM115
+        self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file, mtime=0)
+        self._reasons: dict[str, set[str]] = collections.defaultdict(set)
+        self.numbers: dict[str, dict[str, dict[str, int]]] = {}
+        self.changes: dict[str, dict[str, list[int]]] = {}
+
+    def __enter__(self) -> "Dropped":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gzip.close()
+        self._file.close()
+
+    def add(self, source: str, document: str, rule: str, reason: str, text: str) -> None:
+        """Record a document that a filter drops.
+
+        Raises:
+          UserError: the filter gave too many different reasons.
+        """
+        self._reasons[rule].add(reason)
+        if len(self._reasons[rule]) > MOST_REASONS:
+            raise UserError(
+                f"the filter data.filters.{rule} gave more than {MOST_REASONS} different reasons, such as "
+                f"{printable(reason)[:60]!r}; a reason names the rule and not the document, correct the filter"
+            )
+        by_reason = self.numbers.setdefault(source, {}).setdefault(rule, {})
+        by_reason[reason] = by_reason.get(reason, 0) + 1
+        self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])
+
+    def count_changes(self, source: str, changes: Mapping[str, int]) -> None:
+        """Count a document that filters changed."""
+        for rule, number in changes.items():
+            counts = self.changes.setdefault(source, {}).setdefault(rule, [0, 0])
+            counts[0] += 1
+            counts[1] += number
+
+    def write(self, **fields: Any) -> None:
+        """Write a line."""
+        self._gzip.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+
+
+def read(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a store.
+
+    Raises:
+      UserError: the store was made without filters and near-duplicates, or the file is damaged.
+    """
+    path = folder / NAME
+    if not path.exists():
+        raise UserError(f"{path} does not exist; a store has it if data.filters or data.near_duplicates.drop is set")
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from map(json.loads, file)
+    except (OSError, EOFError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); delete the folder and prepare again") from None

@@ -1,0 +1,59 @@
+"""MinHash signatures of texts (Broder 1997): near-duplicates have equal parts with a known probability."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.config import NearDuplicates
+from bertjax.data.text import ngrams
+
+# n-grams that are hashed at once: their hashes and the product with a multiplier stay in the cache of a core.
+GRAMS_AT_ONCE = 1 << 15
+
+
+def probability(similarity: float | np.ndarray, settings: NearDuplicates) -> float | np.ndarray:
+    """Return the probability that two documents of this Jaccard similarity have an equal bucket."""
+    return 1 - (1 - similarity**settings.hashes) ** settings.buckets
+
+
+def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
+    """Return a hash for each text and bucket, uint64 [D, buckets]; near-duplicates have one of them in common.
+
+    A bucket is the hash of `hashes` minima, each over the n-grams of a text after another permutation of 32 bits:
+    x -> a x + b modulo 2**32 with an odd a. Two sets of n-grams have the same minimum with a probability that is their
+    Jaccard similarity. A text without a word is only like itself.
+    """
+    words, counts_D = ngrams.word_hashes(texts)
+    grams, grams_D = ngrams.ngram_hashes(words, counts_D, settings.ngram)
+    minima_DN = _minima((grams >> np.uint64(32)).astype(np.uint32), grams_D, settings.buckets * settings.hashes)
+    minima_DBH = minima_DN.reshape(len(texts), settings.buckets, settings.hashes)
+    result = np.zeros((len(texts), settings.buckets), np.uint64)
+    for h in range(settings.hashes):
+        result = ngrams.mix(result ^ minima_DBH[:, :, h])
+    for d in np.flatnonzero(grams_D == 0):
+        result[d] = int.from_bytes(hashlib.sha256(texts[d].encode()).digest()[:8], "little")
+    return result
+
+
+def _minima(grams: np.ndarray, grams_D: np.ndarray, hashes: int) -> np.ndarray:
+    """Return the minimum of each hash function over the n-grams of each text: uint32 [D, hashes]."""
+    constants = ngrams.mix(np.arange(1, 2 * hashes + 1, dtype=np.uint64)).astype(np.uint32)
+    factors, offsets = constants[:hashes] | np.uint32(1), constants[hashes:]
+    minima = np.zeros((len(grams_D), hashes), np.uint32)
+    ends_D = np.cumsum(grams_D)
+    filled = np.flatnonzero(grams_D)
+    first = 0
+    while first < len(filled):
+        start = ends_D[filled[first]] - grams_D[filled[first]]
+        after = max(first + 1, int(np.searchsorted(ends_D[filled], start + GRAMS_AT_ONCE, side="right")))
+        block = filled[first:after]
+        starts = ends_D[block] - grams_D[block] - start
+        here = grams[start : ends_D[block[-1]]]
+        permuted = np.empty_like(here)
+        for h in range(hashes):
+            np.multiply(here, factors[h], out=permuted)
+            np.add(permuted, offsets[h], out=permuted)
+            minima[block, h] = np.minimum.reduceat(permuted, starts)
+        first = after
+    return minima

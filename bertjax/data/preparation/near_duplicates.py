@@ -1,0 +1,154 @@
+"""Near-duplicates: documents with an equal bucket are connected, and of each connected cluster one document stays.
+
+The rule: held-out documents stay, and no training document of their cluster does. In a cluster without one, the longest
+text (in UTF-8) stays; of several, the one with the lowest digest. The rule reads content only, so the order of files
+and documents has no effect on it.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates
+from bertjax.data.preparation.steps import Key
+
+BEGINNING = 96
+DOCUMENTS_PER_READ = 1 << 16
+LARGEST = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Clusters:
+    """The near-duplicates of a corpus.
+
+    Attributes:
+      number: clusters of two and more documents.
+      dropped: packed keys of the documents that are dropped, sorted.
+      kept: the packed key of the document that stays in place of each of `dropped`.
+      groups: index of the group of each of `dropped`.
+      largest: (documents, packed key of the one that stays, beginning of its text), largest first.
+    """
+
+    number: int
+    dropped: np.ndarray
+    kept: np.ndarray
+    groups: np.ndarray
+    largest: list[tuple[int, bytes, str]]
+
+
+def document_dtype(buckets: int) -> np.dtype:
+    """Return the dtype of a document on disk."""
+    fixed = [("key", PACKED_KEY), ("digest", "S16"), ("group", "<u2"), ("bytes", "<u8"), ("beginning", f"S{BEGINNING}")]
+    return np.dtype([*fixed, ("buckets", "<u8", (buckets,))])
+
+
+def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarray) -> bytes:
+    """Return a document as `document_dtype`.
+
+    Args:
+      text: its text in UTF-8.
+    """
+    size = len(text).to_bytes(8, "little")
+    beginning = text[:BEGINNING].ljust(BEGINNING, b"\0")
+    return key.packed() + digest + group.to_bytes(2, "little") + size + beginning + buckets_B.astype("<u8").tobytes()
+
+
+def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[bool]) -> Clusters:
+    """Return the near-duplicates among documents that are no exact duplicates.
+
+    Memory is about 40 bytes a document, and 350 if all are in clusters; the signatures stay on disk.
+
+    Args:
+      documents: a file of `document_dtype`, in any order.
+      exact: the exact duplicates, which are left out.
+      is_heldout: whether documents of each group are held out.
+    """
+    dtype = document_dtype(buckets)
+    is_exact = [exact.contain_packed(block["key"]) for block in _blocks(documents, dtype)]
+    is_used = ~np.concatenate([np.zeros(0, bool), *is_exact])
+    labels = np.arange(np.count_nonzero(is_used), dtype=np.int32)
+    for bucket in range(buckets):
+        labels = _connected(labels, _bucket(documents, dtype, bucket, len(is_used))[is_used])
+    sizes = np.bincount(labels)
+    is_member = np.zeros(len(is_used), bool)
+    is_member[is_used] = sizes[labels] > 1
+    members = _selected(documents, dtype, is_member)
+    return _clusters(members, labels[is_member[is_used]], np.array(is_heldout, bool))
+
+
+def _bucket(documents: Path, dtype: np.dtype, bucket: int, size: int) -> np.ndarray:
+    """Return one bucket of each document: uint64 [size]."""
+    hashes, start = np.zeros(size, np.uint64), 0
+    for block in _blocks(documents, dtype):  # copied, as a view would keep all of the block
+        hashes[start : start + len(block)] = block["buckets"][:, bucket]
+        start += len(block)
+    return hashes
+
+
+def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Return the clusters after documents with the same hash were connected: int32 [documents].
+
+    Args:
+      labels: the clusters so far.
+      hashes: uint64 [documents].
+    """
+    order = np.argsort(hashes)
+    equal = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    if not len(equal):
+        return labels
+    first, second = labels[order[equal]], labels[order[equal + 1]]
+    size = int(labels.max()) + 1
+    graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(size, size))
+    return connected_components(graph, directed=False)[1][labels]
+
+
+def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray) -> Clusters:
+    """Return the clusters of documents.
+
+    Args:
+      members: the documents of all clusters, `document_dtype` without buckets.
+      labels: the cluster of each.
+    """
+    stays = is_heldout_G[members["group"]] if len(members) else np.zeros(0, bool)
+    order = np.lexsort([members["digest"], np.iinfo(np.int64).max - members["bytes"].astype(np.int64), ~stays, labels])
+    members, labels, stays = members[order], labels[order], stays[order]
+    starts = np.flatnonzero(np.diff(labels, prepend=-1))
+    sizes = np.diff(starts, append=len(labels))
+    first = np.repeat(starts, sizes)
+    is_dropped = (first != np.arange(len(members))) & ~stays
+    by_key = np.flatnonzero(is_dropped)[np.argsort(members["key"][is_dropped])]
+    largest = np.lexsort([members["digest"][starts], -sizes])[:LARGEST]
+    return Clusters(
+        number=len(starts),
+        dropped=members["key"][by_key],
+        kept=members["key"][first[by_key]],
+        groups=members["group"][by_key],
+        largest=[
+            (int(sizes[c]), bytes(members["key"][starts[c]]), members["beginning"][starts[c]].decode(errors="ignore"))
+            for c in largest
+        ],
+    )
+
+
+def _selected(documents: Path, dtype: np.dtype, is_selected: np.ndarray) -> np.ndarray:
+    """Return the selected documents without their buckets."""
+    names = [name for name in dtype.names if name != "buckets"]
+    parts, start = [np.zeros(0, np.dtype([(name, dtype[name]) for name in names]))], 0
+    for block in _blocks(documents, dtype):
+        rows = np.flatnonzero(is_selected[start : start + len(block)])
+        part = np.zeros(len(rows), parts[0].dtype)
+        for name in names:
+            part[name] = block[name][rows]
+        parts.append(part)
+        start += len(block)
+    return np.concatenate(parts)
+
+
+def _blocks(documents: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
+    with open(documents, "rb") as file:
+        while len(block := np.fromfile(file, dtype, DOCUMENTS_PER_READ)):
+            yield block

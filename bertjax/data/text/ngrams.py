@@ -1,0 +1,130 @@
+"""Hashes of the words of texts and of their n-grams, for comparing texts in any script.
+
+Texts are compared after NFKC and case folding. A word is a run of letters, marks and digits. In scripts that do not
+separate words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each character is a word, so an n-gram there is one of
+characters. All hashes depend only on the text: not on the process, the machine or other texts.
+"""
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+BLOCK = 1 << 20
+_SPACE = re.compile(r"\s")
+_PLACE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never zero
+_WORD = np.uint64(0xD1342543DE82EF95)
+_SEPARATOR, _LETTER, _ALONE = range(3)
+# Thai and Lao, Burmese, Khmer, kana, Chinese characters and their compatibility forms.
+_WITHOUT_SPACES = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3005, 0x3007),
+    (0x3040, 0x30FF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x323AF),
+)
+_CHARACTERS = 0x323B0  # characters after these have no letters of a living script
+
+
+def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a hash of each word of D texts, uint64 [words], and the number of words of each text, int64 [D].
+
+    Memory is 8 bytes a word, and that of `BLOCK` characters.
+    """
+    hashes, counts_D = [np.zeros(0, np.uint64)], np.zeros(len(texts), np.int64)
+    for owners, block in _blocks(texts):
+        words, counts = _word_hashes(block)
+        hashes.append(words)
+        np.add.at(counts_D, owners, counts)
+    return np.concatenate(hashes), counts_D
+
+
+def _blocks(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
+    """Yield indices of texts and the texts, about `BLOCK` characters at once; a longer text is cut at white space."""
+    owners, block, size = [], [], 0
+    for owner, text in enumerate(texts):
+        start = 0
+        while start < len(text):
+            space = _SPACE.search(text, start + BLOCK, start + 2 * BLOCK)
+            stop = space.end() if space else start + 2 * BLOCK
+            owners.append(owner)
+            block.append(text[start:stop])
+            size += stop - start
+            start = stop
+            if size >= BLOCK:
+                yield owners, block
+                owners, block, size = [], [], 0
+    if block:
+        yield owners, block
+
+
+def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `word_hashes` does, for a few characters."""
+    normal = [unicodedata.normalize("NFKC", text).casefold() + "\n" for text in texts]
+    codes = np.frombuffer("".join(normal).encode("utf-32-le"), "<u4")
+    kinds = _kinds()[np.minimum(codes, _CHARACTERS)]
+    is_letter = kinds == _LETTER
+    starts_word = is_letter.copy()
+    starts_word[1:] &= ~is_letter[:-1]
+    starts_word |= kinds == _ALONE
+    inside = np.flatnonzero(kinds)
+    starts = np.flatnonzero(starts_word[inside])
+    ends_D = np.cumsum(np.fromiter(map(len, normal), np.int64, len(normal)))
+    counts_D = np.diff(np.searchsorted(inside[starts], ends_D), prepend=0)
+    if not len(starts):
+        return np.zeros(0, np.uint64), counts_D
+    lengths = np.diff(starts, append=len(inside))
+    places = np.arange(len(inside)) - np.repeat(starts, lengths)
+    powers = np.cumprod(np.full(lengths.max(), _PLACE))
+    return mix(np.add.reduceat(codes[inside] * powers[places], starts)), counts_D
+
+
+def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a hash of each n-gram of D texts, uint64 [n-grams], and the number of n-grams of each text, int64 [D].
+
+    A text of fewer than n words, but at least one, has one n-gram: all of it.
+
+    Args:
+      words: hashes of the words of all texts, uint64 [words].
+      counts_D: words of each text.
+    """
+    short_D = np.where((counts_D > 0) & (counts_D < n), n - counts_D, 0)
+    padded = np.zeros(len(words) + short_D.sum(), np.uint64)
+    padded[np.arange(len(words)) + np.repeat(np.cumsum(short_D) - short_D, counts_D)] = words
+    size = max(0, len(padded) - n + 1)
+    hashes = padded[:size].copy()
+    for k in range(1, n):
+        hashes *= _WORD
+        hashes += padded[k : k + size]
+    padded_D = counts_D + short_D
+    grams_D = np.where(padded_D > 0, padded_D - n + 1, 0)
+    # Those that would reach into the next text are left out.
+    first_D, first_gram_D = np.cumsum(padded_D) - padded_D, np.cumsum(grams_D) - grams_D
+    return mix(hashes[np.arange(grams_D.sum()) + np.repeat(first_D - first_gram_D, grams_D)]), grams_D
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """Return a permutation of 64 bits in which each bit depends on all: the last step of SplitMix64 (`data.random`)."""
+    values = values ^ (values >> np.uint64(30))
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+@functools.cache
+def _kinds() -> np.ndarray:
+    """Return whether each character separates words, is a letter of one, or is one: uint8 [characters + 1]."""
+    kinds = np.zeros(_CHARACTERS + 1, np.uint8)
+    kinds[:_CHARACTERS] = [unicodedata.category(chr(code))[0] in "LMN" for code in range(_CHARACTERS)]
+    for first, last in _WITHOUT_SPACES:
+        kinds[first : last + 1] *= _ALONE
+    return kinds

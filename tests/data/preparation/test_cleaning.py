@@ -1,0 +1,217 @@
+"""Filters and near-duplicates in a preparation: counted, listed, the same for any workers; errors name the filter."""
+
+import collections
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
+from bertjax.data.filters.base import Filter
+from bertjax.data.filters.gopher_quality import GopherQuality
+from bertjax.data.filters.length import Length
+from bertjax.data.filters.personal import Personal
+from bertjax.data.inspect import cleaning
+from bertjax.data.preparation import cleaning as steps
+from bertjax.data.preparation import dropped
+from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.spec import spec_of
+from bertjax.data.sources import documents
+from bertjax.data.store import SPLITS
+from bertjax.errors import UserError
+from tests.data.preparation.corpora import content, write_corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnRule(Filter):
+    """A rule of a user: documents with a word are dropped, and others fail."""
+
+    kind: str = dataclasses.field(default=f"{__name__}:OwnRule", init=False)
+    word: str = "fails"
+    answer: object = None
+
+    def keep(self, document):
+        if self.word in document.text:
+            raise ValueError("no such\nthing \x1b[1m")
+        return self.answer
+
+
+@pytest.fixture
+def cleaned(config, tmp_path):
+    """200 documents, of which some are copied with a changed sentence, and documents that filters drop or change."""
+    texts = [document.text for document in documents(config.corpus, "text")]
+    lines = []
+    for i, text in enumerate(texts):
+        lines.append(text)
+        if i % 10 == 0:
+            lines.append(text.replace(".", ". Edited", 1))
+        if i % 25 == 0:
+            lines.append("Too short.")
+    lines += ["Write to someone@mail.org or to nobody at all. " * 3, texts[3]]
+    (tmp_path / "web.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in lines))
+    return dataclasses.replace(
+        config,
+        corpus=str(tmp_path / "web.jsonl"),
+        filters={"personal": Personal(), "length": Length(fewest_words=5)},
+        near_duplicates=NearDuplicates(drop=True, ngram=2),
+        workers=0,
+    )
+
+
+def test_what_is_left_out_is_counted_listed_and_shown(cleaned, capsys):
+    store = prepare(cleaned)
+    manifest = store.manifest
+    listed = list(dropped.read(store.path))
+    by_rule = collections.Counter(line["rule"] for line in listed)
+    kept = sum(counts["documents"] for counts in manifest["splits"].values())
+    assert kept + len(listed) == sum(1 for _ in documents(cleaned.corpus, "text"))
+    assert by_rule == {"length": 8, "duplicate": 1, "near-duplicate": manifest["cleaning"]["near_duplicates"]["corpus"]}
+    assert manifest["cleaning"]["dropped"] == {"corpus": {"length": {"fewer than 5 words": 8}}}
+    assert manifest["cleaning"]["changed"] == {"corpus": {"personal": [1, 3]}}
+    assert manifest["duplicates"] == {"corpus": 1} and 10 < by_rule["near-duplicate"] <= 20
+    printed = capsys.readouterr().out
+    assert "dropped by length: 8 documents, fewer than 5 words" in printed
+    assert "changed by personal: 1 document, 3 changes" in printed and "clusters of near-duplicates: " in printed
+    shown = cleaning.show(store.path, 2)
+    assert "length, fewer than 5 words: 8 documents\n  corpus/web.jsonl:3: Too short.\n" in shown
+    assert shown.count("Too short.") == 2 and "stays" in shown
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_writes_the_same_bytes(cleaned, monkeypatch, workers):
+    expected = content(prepare(cleaned).path)
+    monkeypatch.setattr(steps, "BATCH_CHARACTERS", 5000)
+    again = prepare(dataclasses.replace(cleaned, workers=workers, store=cleaned.store + "2"))
+    assert content(again.path) == expected
+
+
+def texts_of(store):
+    texts = set()
+    for name in SPLITS:
+        part = store.split(name)
+        ends = part.sentences[part.documents]
+        for start, stop in zip(ends[:-1], ends[1:]):
+            texts.add((name, store.tokenizer.decode(part.tokens[start:stop].tolist())))
+    return texts
+
+
+def test_the_order_of_documents_does_not_choose_what_stays(cleaned, tmp_path):
+    first = texts_of(prepare(cleaned))
+    lines = (tmp_path / "web.jsonl").read_text().split("\n")
+    (tmp_path / "web.jsonl").write_text("\n".join(reversed(lines)))
+    assert texts_of(prepare(cleaned)) == first
+
+
+def test_held_out_files_are_not_filtered_and_their_near_duplicates_leave_training(cleaned, tmp_path):
+    texts = [document.text for document in documents(cleaned.corpus, "text")]
+    (tmp_path / "heldout.txt").write_text("Too short.\n\n" + texts[0].replace(".", "!", 1) + "\n\n" + texts[1] + "\n")
+    store = prepare(dataclasses.replace(cleaned, heldout=str(tmp_path / "heldout.txt")))
+    assert store.manifest["splits"]["heldout"]["documents"] == 3
+    training = {text for name, text in texts_of(store) if name == "train"}
+    first_sentence = texts[0].split(".")[1].strip()
+    assert not any(first_sentence in text for text in training)
+
+
+def test_sources_are_counted_apart(config, cleaned, tmp_path):
+    write_corpus(tmp_path / "other.txt", documents=30, seed=3)
+    sources = {"web": SourceConfig(cleaned.corpus), "clean": SourceConfig(str(tmp_path / "other.txt"))}
+    store = prepare(dataclasses.replace(cleaned, corpus=DataConfig.corpus, sources=sources))
+    numbers = store.manifest["cleaning"]
+    assert numbers["dropped"] == {"web": {"length": {"fewer than 5 words": 8}}}
+    assert numbers["near_duplicates"]["clean"] == 0 < numbers["near_duplicates"]["web"]
+
+
+def test_all_shares_have_the_duplicates_and_the_tokenizer_of_the_whole_corpus(cleaned):
+    whole, half = (prepare(dataclasses.replace(cleaned, share=share)) for share in (1.0, 0.5))
+    assert half.manifest["cleaning"] == whole.manifest["cleaning"] and half.tokenizer == whole.tokenizer
+
+
+def test_without_filters_nothing_changes(config):
+    """The name of the store is the hash of all settings, as it was before there were filters."""
+    spec = spec_of(config)
+    assert set(spec) == {"format_version", "sources", "heldout", "on_bad_document", "splitter", "tokenizer"}
+    store = prepare(config)
+    assert "cleaning" not in store.manifest and not (store.path / dropped.NAME).exists()
+    with pytest.raises(UserError, match="dropped.jsonl.gz does not exist; a store has it if data.filters"):
+        cleaning.show(store.path, 1)
+
+
+def test_the_settings_of_filters_name_the_store(config):
+    choices = [
+        {},
+        {"filters": {"length": Length(fewest_words=5)}},
+        {"filters": {"length": Length(fewest_words=6)}},
+        {"filters": {"a": Length(fewest_words=5), "b": GopherQuality()}},
+        {"filters": {"b": GopherQuality(), "a": Length(fewest_words=5)}},
+        {"near_duplicates": NearDuplicates(drop=True)},
+        {"near_duplicates": NearDuplicates(drop=True, ngram=4)},
+    ]
+    assert len({store_path(dataclasses.replace(config, **choice)) for choice in choices}) == len(choices)
+
+
+def test_a_single_store_must_have_the_filters_of_the_configuration(config):
+    made = prepare(config)
+    filtered = dataclasses.replace(config, store=str(made.path), filters={"length": Length(fewest_words=2)})
+    with pytest.raises(UserError, match=r"made with data.filters=\{\}, and the configuration has \[\['length'"):
+        open_or_prepare(filtered, may_prepare=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "rule, complaint",
+    [
+        (OwnRule(word=""), "ValueError: no such"),
+        (OwnRule(answer=False), "TypeError: keep returned False, not a reason or None"),
+        (OwnRule(answer=""), "TypeError: keep returned '', not a reason or None"),
+    ],
+)
+def test_a_filter_that_fails_is_named_with_the_document(config, tmp_path, rule, complaint, workers):
+    with pytest.raises(UserError) as caught:
+        prepare(dataclasses.replace(config, filters={"own": rule}, workers=workers))
+    assert str(caught.value) == (
+        f"the filter data.filters.own ({OwnRule.kind}) failed on document corpus.txt:1: {complaint}; "
+        "correct the filter, or remove it"
+    )
+    assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
+
+
+def test_reasons_that_name_documents_are_refused(tmp_path):
+    with dropped.Dropped(tmp_path) as file, pytest.raises(UserError, match="gave more than 100 different reasons"):
+        for number in range(101):
+            file.add("source", f"part:{number}", "own", f"document {number}", "text")
+
+
+def test_a_document_of_which_nothing_is_left_is_dropped():
+    @dataclasses.dataclass(frozen=True)
+    class Empties(Filter):
+        kind: str = dataclasses.field(default="empties", init=False)
+
+        def rewrite(self, text):
+            return " \n", 1
+
+    [document] = documents_of("text")
+    assert steps.judge(document, {"empties": Empties()}).reason == "nothing is left"
+
+
+def documents_of(*texts):
+    from bertjax.data.sources import Document
+
+    return [Document("part", number, text) for number, text in enumerate(texts, 1)]
+
+
+def test_filters_that_drop_everything(config):
+    with pytest.raises(UserError, match="gives 0 training and 0 held-out documents.*drop fewer with data.filters"):
+        prepare(dataclasses.replace(config, filters={"length": Length(fewest_words=10_000)}))
+
+
+def test_a_filter_of_another_module_from_the_command_line(tmp_path):
+    """One line, exit code 2, and nothing that looks finished; the rule is found on PYTHONPATH."""
+    write_corpus(tmp_path / "corpus.txt", documents=50)
+    command = [sys.executable, "-m", "bertjax.prepare", "--config=configs/tiny.py"]
+    command += [f"--config.data.corpus={tmp_path}/corpus.txt", f"--config.data.store={tmp_path}/stores"]
+    command += [f"--config.data.filters.own.kind={OwnRule.kind}", "--config.data.filters.own.word=."]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: the filter data.filters.own (")
+    assert done.stderr.count("\n") == 1 and not list((tmp_path / "stores").glob("*/manifest.json"))
