@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
+from bertjax.inference.readable import text_of
 from bertjax.inference.records import read_file, read_lines, records_of, single_field
 from bertjax.opening import SavedModel
 from bertjax.storage import StorageError
@@ -41,6 +42,8 @@ examples:
       python -m bertjax.predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
   the ten best pieces for each mask, for all lines of a file, from a certain checkpoint:
       python -m bertjax.predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
+  the three most probable classes of a sentence:
+      python -m bertjax.predict runs/mine/export "My card has not come yet." --top=3
   the mean of three seeds of a fine-tuning:
       python -m bertjax.predict runs/RTE/seed=0 --with=runs/RTE/seed=1 --with=runs/RTE/seed=2 --file=pairs.jsonl
   only the best sentence, from a stream:
@@ -48,18 +51,24 @@ examples:
   vectors of length 1, as a numpy array of shape [sentences, width]:
       python -m bertjax.predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
 
-Each record becomes one line of JSON, in the order of the input, and keeps its own fields.
+On a terminal, predictions are printed as text with percentages, embeddings as JSON. In a pipe, in a file (--out) and
+with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields.
 A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
 """
 
 
-def run(predictor: Predictor, request: Request, out: str = "") -> None:
+# Classes that are printed for a text on a terminal without --top.
+_SHOWN = 3
+
+
+def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0) -> None:
     """Write the predictions to stdout or a file; progress and the number of cut texts go to stderr.
 
     Args:
       predictor: the model.
       request: the encoded records, from `predictor.request`.
       out: a file of JSON lines, or a .npy file of embeddings; stdout if empty. The file appears when it is complete.
+      readable: number of classes to print for each record in lines of text; 0 for JSON.
 
     Raises:
       UserError: the file cannot be written.
@@ -70,9 +79,13 @@ def run(predictor: Predictor, request: Request, out: str = "") -> None:
             np.save(file, np.concatenate([outputs["embedding"] for outputs in parts]))
         else:
             for prediction in predictor.predictions(request, progress.update):
-                file.write(json.dumps(prediction, ensure_ascii=False).encode() + b"\n")
+                file.write(_line(prediction, request.pipeline.fields, readable).encode() + b"\n")
     for note, count in request.notes.items():
         print(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
+
+
+def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
+    return text_of(prediction, fields, readable) if readable else json.dumps(prediction, ensure_ascii=False)
 
 
 @contextlib.contextmanager
@@ -135,7 +148,8 @@ def main(argv: list[str] | None = None) -> int:
         "--file",
         default="",
         metavar="F",
-        help="a file with one sentence per line, or .jsonl with the field 'text' (or the fields of the task)",
+        help="a file with one sentence per line, or a .csv, .tsv, .jsonl or .json with the field 'text' (or the fields "
+        "of the task); also .gz, .zst or .xz",
     )
     parser.add_argument(
         "--out",
@@ -157,7 +171,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--task", default="", metavar="NAME", help="the task to predict, if the model was fine-tuned on several"
     )
-    parser.add_argument("--top", type=int, metavar="K", help="with fill: number of pieces for each mask (default: 5)")
+    parser.add_argument(
+        "--top", type=int, metavar="K", help="number of pieces for each mask (default: 5), or of classes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON also on a terminal")
     parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
     parser.add_argument(
         "--layers",
@@ -195,7 +212,8 @@ def main(argv: list[str] | None = None) -> int:
         print("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     try:
-        run(predictor, request, args.out)
+        readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
+        run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0)
     except BrokenPipeError:  # the reader of stdout has closed it; closing it here must not fail either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -18,6 +18,7 @@ from bertjax import cli, config_file, export, storage
 from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -245,6 +246,21 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     curves.draw(files.metrics, files.curves, name)
 
 
+def _next(config: Config, root: str) -> list[str]:
+    """Return three commands to try with a finished run."""
+    export_folder = f"{root}/export"
+    if isinstance(config.task.examples, LabeledFormat):
+        use, score = ["--file=FILE"], ["--corpus=TEST_FILE"]
+    else:
+        is_masked = "mlm" in config.task.objective.heads(config.model)
+        use, score = ["The [MASK] is old."] if is_masked else ["--do=embed", "The king is old."], []
+    return [
+        command("evaluate", export_folder, *score),
+        command("predict", export_folder, *use),
+        command("report", root),
+    ]
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
@@ -328,8 +344,8 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
     report.print_summary(summary.figures)
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
     trust = ["--trust-code"] if config.names_modules else []
-    print(f"next      {command('evaluate', str(root / 'export'), *trust)}")
-    print(f"          {command('report', str(root), *trust)}")
+    for index, line in enumerate(_next(config, str(root))):
+        print(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
     return 0
 
 

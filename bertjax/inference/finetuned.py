@@ -28,9 +28,17 @@ def has_predictions(model: Export) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FineTuned(Pipeline):
-    """The objective that the model was fine-tuned for, on records that need no label."""
+    """The objective that the model was fine-tuned for, on records that need no label.
+
+    Attributes:
+      top: number of classes in `probabilities`, the most probable first; 0 for all, in the order of the classes.
+    """
+
+    top: int = 0
 
     def __post_init__(self):
+        if self.top < 0:
+            raise UserError(f"top={self.top} must not be negative; 0 gives the probabilities of all classes")
         if not has_predictions(self.model):
             raise UserError(
                 "the model was not fine-tuned for a task that predicts something for each record of text fields; "
@@ -68,6 +76,17 @@ class FineTuned(Pipeline):
     @property
     def group(self) -> int:
         return self.objective.group
+
+    def predictions(self, outputs, examples):
+        predictions = super().predictions(outputs, examples)
+        if not self.top:
+            return predictions
+        if not all(isinstance(record.get("probabilities"), dict) for record in predictions):
+            raise UserError(f"top={self.top} has no effect on a model without probabilities of classes; leave it out")
+        return [record | {"probabilities": self._best(record["probabilities"])} for record in predictions]
+
+    def _best(self, probabilities: dict[str, float]) -> dict[str, float]:
+        return dict(sorted(probabilities.items(), key=lambda pair: -pair[1])[: self.top])
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         """Return the examples of records, without their labels and the fields that the model does not read."""

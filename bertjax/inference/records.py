@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from etils import epath
+
+from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
-from bertjax.data.sources.lines import BYTE_ORDER_MARK
+from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.errors import UserError
-from bertjax.storage import reason_of
 
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
@@ -65,21 +67,21 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
 
 
 def read_file(path: str, fields: Sequence[str]) -> list[Record]:
-    """Return the records of a file: the objects of a .jsonl file, or each line of another file as a text.
+    """Return the records of a file: the rows of a table (.csv, .tsv, .jsonl, .json), or each line of another file.
+
+    A file may be compressed (.gz, .zst, .xz). Records keep all columns of a table.
 
     Raises:
-      UserError: the file cannot be read, has a bad line, is a table, or has lines of text although a record has several
-        fields.
+      UserError: the file cannot be read, has a bad line, or has lines of text although a record has several fields.
     """
-    if path.endswith((".tsv", ".csv")):
-        raise UserError(f"{path} has columns, but each line would be read as one text; write its rows as .jsonl")
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            if path.endswith(".jsonl"):
-                return read_objects(file, path, fields)
-            return read_lines(file, path, single_field(fields))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason_of(error)}; name a file of text or a .jsonl file") from None
+    full = str(Path(path).expanduser())
+    kind = tables.kind_of(path)
+    if kind in tables.DELIMITERS or kind == ".json":
+        return [_checked(record, record[WHERE], fields) for record in tables.read(full, fields, all_columns=True)]
+    lines = (line for _, line in numbered_lines(epath.Path(full)))
+    if kind == ".jsonl":
+        return read_objects(lines, path, fields)
+    return read_lines(lines, path, single_field(fields))
 
 
 def single_field(fields: Sequence[str]) -> str:

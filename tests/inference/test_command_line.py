@@ -1,5 +1,6 @@
 """The command line of predict, and of evaluate on minimal pairs."""
 
+import gzip
 import io
 import json
 import os
@@ -48,6 +49,34 @@ def test_sentences_files_and_streams_give_the_results_of_python(folder, predicto
     for source in (TEXTS, [f"--file={tmp_path / 'texts.txt'}"], []):
         assert call(folder, "--top=2", *source) == 0
         assert answers(capsys.readouterr().out) == expected
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.json", "a.txt.gz"])
+def test_tables_and_compressed_files_are_read(folder, predictor, tmp_path, capsys, name):
+    rows = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+    content = {
+        ".csv.gz": "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows),
+        ".json": json.dumps(rows),
+        ".txt.gz": LINES,
+    }[name[1:]].encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert call(folder, f"--file={tmp_path / name}") == 0
+    own = [{}] * len(rows) if name == "a.txt.gz" else rows
+    assert answers(capsys.readouterr().out) == [
+        row | answer for row, answer in zip(own, predictor.fill(TEXTS), strict=True)
+    ]
+
+
+def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    [answer] = predictor.fill(TEXTS[:1], top=2)
+    assert call(folder, TEXTS[0], "--top=2") == 0
+    text, guesses, filled = capsys.readouterr().out.splitlines()
+    best, _ = answer["masks"][0]
+    assert text == TEXTS[0] and filled.strip() == answer["filled"]
+    assert guesses.strip().startswith(f"{best['piece']} {best['probability']:.1%}   ")
+    assert call(folder, TEXTS[0], "--json") == 0
+    assert answers(capsys.readouterr().out) == predictor.fill(TEXTS[:1])
 
 
 def test_records_keep_their_fields(folder, predictor, tmp_path):
@@ -131,7 +160,7 @@ def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):
     [
         (["--file=nowhere.txt"], "nowhere.txt cannot be read: No such file"),
         (["--file=."], ". cannot be read: Is a directory"),
-        (["--file=x.tsv"], "x.tsv has columns"),
+        (["--file=x.tsv"], "x.tsv cannot be read: No such file"),
         (["--file=x.txt", "a [MASK]"], "give one of them"),
         (["a [MASK]", "--out=nowhere/out.jsonl"], "--out=nowhere/out.jsonl cannot be written"),
         (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy can hold only embeddings"),

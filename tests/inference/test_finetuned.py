@@ -10,7 +10,10 @@ from bertjax import cli, export, predict
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
 from bertjax.inference.ensemble import Ensemble
+from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
+from bertjax.inference.readable import text_of
+from bertjax.inference.records import records_of
 from tests import batches
 from tests.inference.conftest import LONGEST, sentences
 from tests.inference.test_predictor import framed, hidden
@@ -52,6 +55,22 @@ def test_probabilities_equal_those_of_encoder_and_head(classifier):
         expected_C = reference.softmax(logits(classifier, ids, "classification"))
         assert answer["one"] == text and answer["prediction"] == ["bad", "fine", "good"][expected_C.argmax()]
         np.testing.assert_allclose(list(answer["probabilities"].values()), expected_C, atol=1e-5)
+
+
+def test_the_most_probable_classes_come_first(classifier):
+    texts, predictor = sentences(3, most_words=5), Predictor(classifier)
+    everything = predictor.predict(texts)
+    request = predictor.request(predictor.pipeline(FineTuned, top=2), records_of(texts, "one"))
+    for whole, short in zip(everything, predictor.predictions(request), strict=True):
+        best = sorted(whole["probabilities"].items(), key=lambda pair: -pair[1])
+        assert list(short["probabilities"].items()) == best[:2] and short["prediction"] == best[0][0]
+        assert text_of(whole, ["one"], 1).splitlines()[1].strip() == f"{best[0][0]} {best[0][1]:.1%}"
+
+
+def test_predictions_as_text():
+    tags = {"text": "Ann ran", "words": ["Ann", "ran"], "prediction": ["B-PER", "O"]}
+    assert text_of(tags, ["text"], 3) == "Ann ran\n    Ann[B-PER] ran"
+    assert text_of({"a": "x", "b": "y", "prediction": 1.5}, ["a", "b"], 3) == "x  |  y\n    1.5"
 
 
 def test_pairs_are_read_from_records(model, tmp_path, capsys):

@@ -1,17 +1,20 @@
-"""Records from tables with named columns: .tsv, .csv and .jsonl files, plain or compressed."""
+"""Records from tables with named columns: .tsv, .csv, .jsonl and .json files, plain or compressed."""
 
 import csv
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, object_of, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, object_of, stop, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.errors import UserError, shorten
+from bertjax.storage import reason_of
 
-_DELIMITERS = {".tsv": "\t", ".csv": ","}
+DELIMITERS = {".tsv": "\t", ".csv": ","}
 # Characters of a column's name that a message shows.
 _SHOWN = 40
 # The csv module refuses fields of more than 131,072 characters unless told otherwise; this is the largest C long.
@@ -20,34 +23,49 @@ _LONGEST_FIELD = 2**63 - 1
 _CARRIAGE_RETURN = "\udc0d"
 
 
-def read(path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad = stop) -> list[Record]:
+def read(
+    path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad = stop, all_columns: bool = False
+) -> list[Record]:
     """Return the rows of a table, each as {column: text} with its place under `WHERE`.
 
     The first line of a .tsv or .csv names the columns. If all of `columns` are numbers, they are counted from 0 and
-    there is no such line (as in GLUE's CoLA). A .tsv has no quotes unless `quoted`; a .csv always has.
+    there is no such line (as in GLUE's CoLA). A .tsv has no quotes unless `quoted`; a .csv always has. A .json file
+    holds one array of objects.
 
     Args:
-      path: a .tsv, .csv or .jsonl file, plain, .gz, .zst or .xz.
+      path: a .tsv, .csv, .jsonl or .json file, plain, .gz, .zst or .xz.
       columns: the required columns.
       quoted: whether a field of a .tsv may be in double quotes.
       on_bad: called with the error of each line that is not a row of the table; if the call returns, it is left out.
+      all_columns: whether rows keep the other columns, too.
 
     Raises:
       UserError: the file or a column is missing, or no row is left.
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each")
-    suffixes = [suffix for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]
-    kind = suffixes[-1] if suffixes else ""
+    kind = kind_of(path)
     if kind == ".jsonl":
-        records = list(_objects(path, columns, on_bad))
-    elif kind in _DELIMITERS:
-        records = list(_rows(path, columns, kind, quoted or kind == ".csv", on_bad))
+        rows = _objects(path, columns, on_bad)
+    elif kind == ".json":
+        rows = _array(path, columns, on_bad)
+    elif kind in DELIMITERS:
+        rows = _rows(path, columns, kind, quoted or kind == ".csv", on_bad)
     else:
-        raise UserError(f"{path} is not a table; its name must end with .tsv, .csv or .jsonl (and .gz, .zst or .xz)")
+        raise UserError(
+            f"{path} is not a table; its name must end with .tsv, .csv, .jsonl or .json (and .gz, .zst or .xz)"
+        )
+    names = {*columns, WHERE}
+    records = [row if all_columns else {name: row[name] for name in row if name in names} for row in rows]
     if not records:
         raise UserError(f"{path} has no rows; give a file with at least one")
     return records
+
+
+def kind_of(path: str) -> str:
+    """Return the suffix of a file without that of its compression, such as `.csv` of `a.csv.gz`."""
+    suffixes = [suffix for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]
+    return suffixes[-1] if suffixes else ""
 
 
 def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
@@ -55,7 +73,7 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
     if all(column.isdecimal() for column in columns):
         header = [str(number) for number in range(1 + max(map(int, columns)))]
     width = None  # of a .csv
-    for number, row in (_quoted if quoted else _unquoted)(path, _DELIMITERS[kind]):
+    for number, row in (_quoted if quoted else _unquoted)(path, DELIMITERS[kind]):
         width = width or len(row)
         if header is None:
             header = row
@@ -67,7 +85,7 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
             on_bad(UserError(f"{path}:{number} {error}"))
             continue
         values = dict(zip(header, row))
-        yield {column: values[column] for column in columns} | {WHERE: f"{path}:{number}"}
+        yield values | {WHERE: f"{path}:{number}"}
 
 
 def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
@@ -132,15 +150,41 @@ def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Recor
                 yield record
 
 
+def _array(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+    content = b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
+    try:
+        values = json.loads(text_of(content, path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not JSON ({reason_of(error)}); a .json file holds one array of objects; a .jsonl file "
+            "has one in each line"
+        ) from None
+    if not isinstance(values, list):
+        raise UserError(f"{path} holds no array but {str(values)[:40]!r}; write [{{{columns[0]!r}: ...}}, ...]")
+    for number, value in enumerate(values, start=1):
+        where = f"{path}: object {number}"
+        try:
+            if not isinstance(value, dict):
+                raise UserError(f"{where} is {str(value)[:40]!r}; write {{{columns[0]!r}: ...}}")
+            record = _checked(value, where, columns)
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield record
+
+
 def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
-    record = object_of(line, where, columns[0])
+    return _checked(object_of(line, where, columns[0]), where, columns)
+
+
+def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:
     if missing := [column for column in columns if column not in record]:
         names = shorten([repr(name[:_SHOWN]) for name in record], limit=20)
         raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line or the name")
     for column in columns:
         texts = record[column] if isinstance(record[column], list) else [record[column]]
         check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")
-    return {column: record[column] for column in columns} | {WHERE: where}
+    return record | {WHERE: where}
 
 
 def _text(path: str) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Tagged(LabeledFormat):
       tag: the column of the tags.
       conllu: the tag in a .conllu file: `upos`, `xpos` or a feature, such as `feats.Case`; `_` is the tag of words
         without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
+      comment: lines that start with it are left out, such as `##`; empty for none. CoNLL-U has comments of its own.
       stride: tokens from the start of one window to the start of the next.
     """
 
@@ -47,6 +48,7 @@ class Tagged(LabeledFormat):
     word: int = 0
     tag: int = -1
     conllu: str = "upos"
+    comment: str = dataclasses.field(default="", kw_only=True)
     stride: int = 64
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
@@ -65,11 +67,11 @@ class Tagged(LabeledFormat):
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
         if conllu.SUFFIX in PurePath(path).suffixes:
-            self._check_no_effect(("word", "tag"), f"{path}, a file of CoNLL-U")
+            self._check_no_effect(("word", "tag", "comment"), f"{path}, a file of CoNLL-U")
             return conllu.read(path, self.conllu, on_bad)
         self._check_no_effect(("conllu",), f"{path}, which does not end in {conllu.SUFFIX}")
         records = []
-        for lines in _sentences(path):
+        for lines in _sentences(path, self.comment):
             try:
                 pairs = [self._columns(columns, f"{path}:{number}") for number, columns in lines]
             except UserError as error:
@@ -158,7 +160,7 @@ def words_of(record: Record) -> list[str]:
     return record["words"] if "words" in record else record["text"].split()
 
 
-def _sentences(path: str) -> Iterator[list[tuple[int, list[str]]]]:
+def _sentences(path: str, comment: str) -> Iterator[list[tuple[int, list[str]]]]:
     """Yield runs of lines between blank lines or `_DOCUMENT` lines, each line as its number and columns."""
     lines = []
     for number, line in numbered_lines(epath.Path(path)):
@@ -166,6 +168,8 @@ def _sentences(path: str) -> Iterator[list[tuple[int, list[str]]]]:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file") from None
+        if comment and text.startswith(comment):
+            continue
         columns = text.split("\t") if "\t" in text else text.split()
         if text.strip() and columns[0] != _DOCUMENT:
             lines.append((number, columns))

@@ -28,6 +28,30 @@ def test_tsv_columns_have_names_and_quotes_are_text(tmp_path, name):
     assert [record[WHERE] for record in records] == [f"{path}:2", f"{path}:3"]
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_an_array_of_objects(tmp_path, name):
+    rows = [{"id": 1, "text": "Ja\nnein", "label": "x"}, {"text": "그래", "label": "y", "id": 2}, 3, {"label": "z"}]
+    path, errors = write(tmp_path, name, json.dumps(rows, indent=1, ensure_ascii=False)), []
+    assert columns_of(tables.read(path, ["text"], on_bad=errors.append)) == [{"text": "Ja\nnein"}, {"text": "그래"}]
+    assert columns_of(tables.read(path, ["text"], on_bad=errors.append, all_columns=True)) == rows[:2]
+    assert [str(error).removeprefix(path) for error in errors[:2]] == [
+        ": object 3 is '3'; write {'text': ...}",
+        ": object 4 has no field 'text', it has 'label'; correct the line or the name",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        ('{"text": "a"}\n{"text": "b"}\n', "is not JSON .*; a .json file holds one array of objects; a .jsonl file"),
+        ('{"data": []}', "holds no array but .*; write .{'text': ...}, ....$"),
+    ],
+)
+def test_other_json_is_refused(tmp_path, content, complaint):
+    with pytest.raises(UserError, match=complaint):
+        tables.read(write(tmp_path, "a.json", content), ["text"])
+
+
 def test_columns_without_a_header_have_numbers(tmp_path):
     path = write(tmp_path, "cola.tsv", "gj04\t1\t\tThey sing.\ngj04\t0\t*\tThey singing.\n")
     assert columns_of(tables.read(path, ["3", "1"])) == [
@@ -80,7 +104,7 @@ def test_json_lines(tmp_path):
         ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
         ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
         ("a.tsv", "other\n", "a.tsv has no rows"),
-        ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv or .jsonl"),
+        ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv, .jsonl or .json"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path, name, text, complaint):

@@ -48,6 +48,17 @@ def test_columns_and_sentences(tmp_path, name):
     assert Tagged(word=1, tag=0).read(path)[1]["words"] == ["TO", "NNP"]
 
 
+def test_lines_of_comments_are_left_out(tmp_path):
+    path = write(tmp_path, "## 1\tOslo is a city\nOslo\tB-LOC\n# \tO\n\n## 2\tx\nx\tO\n")
+    records = Tagged(comment="##").read(path)
+    assert [(record["words"], record["tags"]) for record in records] == [
+        (["Oslo", "# "], ["B-LOC", "O"]),
+        (["x"], ["O"]),
+    ]
+    with pytest.raises(UserError, match="examples.comment=## has no effect on .*conllu"):
+        Tagged(comment="##").read(write(tmp_path, "", "a.conllu"))
+
+
 def test_with_tabs_a_word_may_have_a_space_and_line_ends_may_be_crlf(tmp_path):
     path = write(tmp_path, "\ufeffnew york\tB-LOC\r\n\r\n \tO\r\n")
     assert [record["words"] for record in Tagged().read(path)] == [["new york"], [" "]]
