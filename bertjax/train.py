@@ -30,7 +30,7 @@ from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
-from bertjax.training.results import classes, curves, report
+from bertjax.training.results import classes, curves, report, source_epochs
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
@@ -210,6 +210,8 @@ def _record_run(
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     print("\n".join(report.plan_line(feed, task, label(task)) for (task, _), feed in feeds.train.items()))
+    for line in source_epochs.lines(feeds, program.timetable):
+        print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))

@@ -67,6 +67,10 @@ class Timetable:
                 first += self._rows(end, task, stage.seq_len) - self._rows(start, task, stage.seq_len)
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
+    def rows(self, task: str, seq_len: int) -> int:
+        """Return how many rows of `seq_len` tokens a task has in the whole run."""
+        return self._rows(self.steps, task, seq_len)
+
     def _rows(self, step: int, task: str, seq_len: int) -> int:
         """Return how many rows of `seq_len` tokens a task has in the first `step` steps, if none are skipped.
 

@@ -1,0 +1,42 @@
+"""How often a run reads each source of its corpus, before it trains."""
+
+import collections
+
+from bertjax.data.store import TokenStore
+from bertjax.training.feeds import Feeds
+from bertjax.training.stages import Timetable
+
+# Muennighoff et al. 2023, arXiv 2305.16264: up to 4 epochs, repeated text is almost as good as new text. They trained
+# left-to-right models; nobody has measured it for masked ones.
+MOST_EPOCHS = 4
+
+
+def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
+    """Return how many times a run reads each source, summed over its tasks and row lengths."""
+    names, epochs = list(feeds.config.data.named_sources), collections.Counter()
+    for (task, seq_len), feed in feeds.train.items():
+        taken = feed.turns.taken(timetable.rows(task, seq_len)).tolist()
+        read = [
+            rows * len(source.plans) / sum(plan.counts.rows for plan in source.plans)
+            for rows, source in zip(taken, feed.sources, strict=True)
+        ]
+        # Sources without weights are one stream of rows.
+        epochs.update(dict(zip(names, read if len(read) == len(names) else read * len(names), strict=True)))
+    return dict(epochs)
+
+
+def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
+    """Return the epochs of each of several sources, and a warning for each one that is read more than 4 times."""
+    sources = feeds.config.data.sources
+    if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
+        return []
+    epochs = epochs_by_source(feeds, timetable)
+    result = ["epochs of the sources: " + ", ".join(f"{name} {number:.1f}" for name, number in epochs.items())]
+    for name, number in epochs.items():
+        if number > MOST_EPOCHS:
+            result.append(
+                f"warning: the run reads {name} {number:.1f} times, and text that is read more than {MOST_EPOCHS} "
+                "times teaches less (arXiv 2305.16264); add text, train for fewer steps, or draw it less often by "
+                f"data.sources.{name}.weight or data.smoothing"
+            )
+    return result
