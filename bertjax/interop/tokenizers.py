@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import untrusted
-from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizers_library, wordpiece
+from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, quoted, reason
-from bertjax.interop import sentencepiece_json
+from bertjax.interop import published_sentencepiece, sentencepiece_json
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
@@ -53,7 +53,8 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
             files[VOCAB] = "".join(lines).encode()
             settings |= _bert_settings(description)
         else:
-            settings["add_prefix_space"] = True  # otherwise transformers removes the setting of the description
+            # Otherwise transformers replaces the setting of the description by False.
+            settings["add_prefix_space"] = (description["pre_tokenizer"] or {}).get("add_prefix_space", False)
             for symbol in description["added_tokens"]:
                 symbol["lstrip"] = symbol["id"] == tokenizer.mask_id  # the space before it belongs to the masked word
     description["post_processor"] = _template(tokenizer, second=int(segments > 1))
@@ -66,8 +67,8 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
 def read(folder: Path) -> Tokenizer:
     """Return the tokenizer of a checkpoint.
 
-    It is read from a SentencePiece `tokenizer.model`, a `tokenizer.json`, or older files of BERT (`vocab.txt`) and
-    RoBERTa (`vocab.json` and `merges.txt`).
+    It is read from a SentencePiece `tokenizer.model`, a `tokenizer.json`, or older files of BERT (`vocab.txt`), RoBERTa
+    (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT (`sentencepiece.bpe.model`).
 
     Raises:
       UserError: none of these files exists, or bertjax cannot read them.
@@ -90,15 +91,20 @@ def _read(folder: Path) -> Tokenizer:
     if description:
         return _from_description(description, settings, str(folder / MODEL))
     if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
-        return byte_bpe.from_files(folder / _BYTE_VOCAB, folder / _MERGES)
+        return byte_bpe.from_files(folder / _BYTE_VOCAB, folder / _MERGES, bool(settings.get("add_prefix_space")))
+    for name in (published_sentencepiece.SPIECE, published_sentencepiece.BPE):
+        if (folder / name).exists():
+            family = load_json(folder / "config.json").get("model_type")
+            description = published_sentencepiece.describe(folder / name, family, settings)
+            return tokenizer_json.from_json(_json(description, indent=None), str(folder / name))
     if (folder / VOCAB).exists():
         tokenizer = wordpiece.from_vocab(folder / VOCAB, settings.get("do_lower_case", True))
         description = tokenizer.description
         description["normalizer"]["normalizers"][-1] |= _normalization(settings)
-        return tokenizers_library.from_json(_json(description, indent=None), str(folder / VOCAB))
+        return tokenizer_json.from_json(_json(description, indent=None), str(folder / VOCAB))
     raise UserError(
-        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, or {_SENTENCEPIECE}); download "
-        "it beside the weights"
+        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, {_SENTENCEPIECE}, "
+        f"{published_sentencepiece.SPIECE} or {published_sentencepiece.BPE}); download it beside the weights"
     )
 
 
@@ -109,11 +115,14 @@ def _from_description(description: dict, settings: dict, path: str) -> HuggingFa
         "BertNormalizer"
     ):  # the class replaces the settings of the description by its own
         normalizer |= _normalization(settings)
+    splitter = description.get("pre_tokenizer")
+    if splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel":
+        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # so does every class of transformers
     for step in ("truncation", "padding", "post_processor"):
         description[step] = None
     for symbol in description.get("added_tokens", []):
         symbol["lstrip"] = symbol["rstrip"] = False
-    return tokenizers_library.from_json(_json(description, indent=None), path)
+    return tokenizer_json.from_json(_json(description, indent=None), path)
 
 
 def _normalization(settings: dict) -> dict[str, bool]:

@@ -1,32 +1,58 @@
-"""Read and write the weights of a checkpoint: safetensors, or a PyTorch pickle."""
+"""Read and write the weights of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from bertjax import untrusted
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, quoted, reason
 from bertjax.export import write_tensors
 from bertjax.interop import pickles
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
     """Return the tensors of `model.safetensors`, or else of `pytorch_model.bin`, by name; bfloat16 as float32.
 
+    Instead of either file there may be shards and `FILE.index.json`, which has the shard of each tensor.
+
     Raises:
-      UserError: neither exists, it is damaged, or see `pickles.read`.
+      UserError: there are no weights, a file is damaged, or see `pickles.read`.
     """
-    if (folder / SAFETENSORS).exists():
-        return _read_safetensors(folder / SAFETENSORS)
-    if (folder / PICKLE).exists():
-        return pickles.read(folder / PICKLE)
-    if split := sorted(path.name for path in folder.glob("*.index.json")):
-        raise UserError(f"the weights in {folder} are split ({split[0]}); save them again as one {SAFETENSORS}")
+    for name, read_file in ((SAFETENSORS, _read_safetensors), (PICKLE, pickles.read)):
+        if (folder / name).exists():
+            return read_file(folder / name)
+        if (folder / f"{name}{_INDEX}").exists():
+            return _read_shards(folder / f"{name}{_INDEX}", read_file)
     raise UserError(f"{folder} holds neither {SAFETENSORS} nor {PICKLE}; download the weights beside its config.json")
+
+
+def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the tensors of all shards that an index names."""
+    try:
+        shard_of = untrusted.read_json(index)["weight_map"].copy()
+        names = sorted(set(shard_of.values()))
+        if odd := [name for name in names if Path(name).name != name]:
+            raise ValueError(f"the shard {quoted(odd[0])} is not a file beside it")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index} is not a readable index of shards ({reason(error)}); download it again") from None
+    tensors = {}
+    for name in names:
+        if not (path := index.parent / name).exists():
+            raise UserError(f"{path}, which {index.name} names, does not exist; download it beside the others")
+        shard = read_file(path)
+        expected = {tensor for tensor, shard_name in shard_of.items() if shard_name == name}
+        if differing := sorted(expected ^ shard.keys()):
+            raise UserError(
+                f"{path} and {index.name} differ in {quoted(differing[0])}; download the files of one checkpoint"
+            )
+        tensors |= shard
+    return tensors
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:

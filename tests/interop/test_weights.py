@@ -1,6 +1,7 @@
 """Files of tensors: reading without PyTorch, and errors."""
 
 import collections
+import json
 import os
 import pickle
 import struct
@@ -243,9 +244,56 @@ def test_a_safetensors_file_that_was_cut(tmp_path):
             weights.read(tmp_path)
 
 
-def test_missing_and_split_weights_are_named(tmp_path):
+def test_missing_weights_are_named(tmp_path):
     with pytest.raises(UserError, match="holds neither model.safetensors nor pytorch_model.bin"):
         weights.read(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(UserError, match=r"are split \(model.safetensors.index.json\)"):
+
+
+def indexed(folder, name: str, shard_of: dict) -> None:
+    (folder / f"{name}.index.json").write_text(json.dumps({"metadata": {"total_size": 48}, "weight_map": shard_of}))
+
+
+def test_shards_are_one_checkpoint(tmp_path):
+    first, second = {"a": NUMBERS, "b": NUMBERS[:3]}, {"c": NUMBERS.reshape(3, 4)}
+    weights.write(tmp_path / "model-00001-of-00002.safetensors", first)
+    weights.write(tmp_path / "model-00002-of-00002.safetensors", second)
+    names = {name: f"model-0000{number}-of-00002.safetensors" for number, name in ((1, "a"), (1, "b"), (2, "c"))}
+    indexed(tmp_path, "model.safetensors", names)
+    tensors = weights.read(tmp_path)
+    assert tensors.keys() == {"a", "b", "c"}
+    for name, expected in (first | second).items():
+        np.testing.assert_array_equal(tensors[name], expected)
+
+
+def test_shards_of_pickles_run_nothing_either(tmp_path):
+    archive(tmp_path / "pytorch_model-1.bin", tensor("FloatStorage", 12, 0, (12,), (1,)), **{"0": NUMBERS.tobytes()})
+    indexed(tmp_path, "pytorch_model.bin", {"a": "pytorch_model-1.bin"})
+    np.testing.assert_array_equal(weights.read(tmp_path)["a"], NUMBERS)
+    archive(tmp_path / "pytorch_model-1.bin", pickle.dumps({"a": Call(os.system, "false")}, protocol=2))
+    with pytest.raises(UserError, match="pytorch_model-1.bin asks to run .*system"):
         weights.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shard_of, refused",
+    [
+        ({"a": "one", "b": "one"}, "one and model.safetensors.index.json differ in 'b'; download"),
+        ({}, None),
+        ({"a": "one", "b": "two"}, "two, which model.safetensors.index.json names, does not exist"),
+        ({"a": "../one"}, "shard '../one' is not a file beside it"),
+        ({"a": "/etc/passwd"}, "shard '/etc/passwd' is not a file beside it"),
+        ({"a": ""}, "one checkpoint|not a file|is damaged"),
+        ({"a": 1}, "is not a readable index"),
+        ({"a": ["one"]}, "is not a readable index"),
+        ([], "is not a readable index"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(tmp_path, shard_of, refused):
+    weights.write(tmp_path / "one", {"a": NUMBERS})
+    indexed(tmp_path, "model.safetensors", shard_of)
+    if refused is None:
+        assert weights.read(tmp_path) == {}
+        return
+    with pytest.raises(UserError, match=refused) as caught:
+        weights.read(tmp_path)
+    assert "\n" not in str(caught.value)

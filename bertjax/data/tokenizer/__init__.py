@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.data.tokenizer import base, sentencepiece, tokenizers_library
+from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
+from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.data.tokenizer.unigram import UnigramTokenizer
 from bertjax.errors import UserError
 
 __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
@@ -52,7 +55,7 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     if path.is_dir():
         return load(path)
     if path.suffix == ".json":
-        return tokenizers_library.from_file(path)
+        return tokenizer_json.from_file(path)
     return sentencepiece.from_file(path)
 
 
@@ -62,4 +65,4 @@ def load(folder: Path) -> Tokenizer:
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.
     """
-    return base.load(folder, (tokenizers_library.HuggingFaceTokenizer, sentencepiece.SentencePieceTokenizer))
+    return base.load(folder, (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer))

@@ -26,7 +26,7 @@ RECORD_FILE = "bertjax_tokenizer.json"
 LARGEST_VOCABULARY = 2**24
 # Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
 _RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
-_MODEL_FILES = ("tokenizer.model", "tokenizer.json", _HUGGINGFACE_FILE_1)
+_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", _HUGGINGFACE_FILE_1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,18 +101,20 @@ class Tokenizer(abc.ABC):
         parts = [symbol.split(text) for text in texts]
         return [
             list(
-                itertools.chain(self._encode_part(first), *([self.mask_id, *self._after_mask(part)] for part in others))
+                itertools.chain(self._before_mask(first), *([self.mask_id, *self._after_mask(part)] for part in others))
             )
             for first, *others in parts
         ]
 
-    def _encode_part(self, text: str) -> list[int]:
+    def _before_mask(self, text: str) -> list[int]:
         text = text.strip()
         return self.encode([text])[0] if text else []
 
     def _after_mask(self, text: str) -> list[int]:
-        if not text or text[0].isspace():
-            return self._encode_part(text)
+        if not text.strip():
+            return []
+        if text[0].isspace():
+            return self.encode([" " + text.strip()])[0]
         return self._encode_continued(text.rstrip())
 
     @abc.abstractmethod
@@ -120,7 +122,10 @@ class Tokenizer(abc.ABC):
         """Return the token ids of a stripped text that directly follows another piece."""
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode like `encode`, without a Python object for every token.
+        """Encode sentences of a corpus, without a Python object for every token.
+
+        The ids are those of `encode` for the sentence after a space: a published byte-level BPE reads the first word of
+        a text as the end of a word, and a sentence of a corpus follows others.
 
         Returns:
           The concatenated ids of all sentences, int32 [n], and the number of ids of each sentence, int64 [S].

@@ -33,8 +33,11 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
 
 
-def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
+def from_files(vocab: Path, merges: Path, add_prefix_space: bool) -> HuggingFaceTokenizer:
     """Read the `vocab.json` and `merges.txt` of RoBERTa: ids by piece, and one pair per line in order of priority.
+
+    Args:
+      add_prefix_space: whether a text gets a space before its first word; not so as published.
 
     Raises:
       UserError: a file cannot be read, or see `tokenizers_library.checked`.
@@ -44,14 +47,17 @@ def from_files(vocab: Path, merges: Path) -> HuggingFaceTokenizer:
         ids = untrusted.read_json(vocab)
         lines = untrusted.read_text(merges).split("\n")
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-        symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS.values() if symbol in ids]
-        description = _describe(ids, pairs, [], symbols)
+        symbols = [symbol for names in tokenizers_library.EQUIVALENTS.values() for symbol in names if symbol in ids]
+        description = _describe(ids, pairs, [], symbols, add_prefix_space)
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{refused} or {merges.name} beside it cannot be read ({error}); name another") from None
     return tokenizers_library.checked(HuggingFaceTokenizer(description), refused)
 
 
-def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str]) -> bytes:
+def _describe(
+    vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str], add_prefix_space: bool = True
+) -> bytes:
+    byte_level = BYTE_LEVEL | {"add_prefix_space": add_prefix_space}
     model = {
         "type": "BPE",
         "dropout": None,
@@ -64,4 +70,4 @@ def _describe(vocab: dict[str, int], merges: list, normalizers: list[dict], symb
         "vocab": vocab,
         "merges": merges,
     }
-    return tokenizers_library.describe(model, normalizers, BYTE_LEVEL, BYTE_LEVEL, symbols)
+    return tokenizers_library.describe(model, normalizers, byte_level, byte_level, symbols)

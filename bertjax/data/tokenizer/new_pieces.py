@@ -47,7 +47,8 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
     """
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
-    kind = "byte-level BPE" if isinstance(tokenizer, HuggingFaceTokenizer) else "SentencePiece"
+    is_bpe = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "BPE"
+    kind = "byte-level BPE" if is_bpe else "SentencePiece"
     raise UserError(
         f"new pieces need a WordPiece tokenizer, this one is {kind}, whose pieces have scores or merges that a list "
         "does not give; train a tokenizer on the new corpus and pretrain with it instead"

@@ -90,7 +90,7 @@ class SentencePieceTokenizer(Tokenizer):
         (`_is_start_piece_sp`) and XLNet (`_is_start_piece`). As there, a letter directly after punctuation continues
         it: `well-known` is the words `well` and `-known`.
         """
-        starts = (i for i in range(self.vocab_size) if _starts_word(self.piece(i)))
+        starts = (i for i in range(self.vocab_size) if starts_word(self.piece(i)))
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
@@ -132,7 +132,8 @@ class SentencePieceTokenizer(Tokenizer):
         return [unicodedata.normalize("NFC", text) for text in texts] if self.normalizer == "nfc" else texts
 
 
-def _starts_word(piece: str) -> bool:
+def starts_word(piece: str) -> bool:
+    """Return whether a piece of SentencePiece starts a word, see `SentencePieceTokenizer.continuation_ids`."""
     is_punctuation = all(unicodedata.category(character)[0] in "PS" for character in piece)
     return piece.startswith(WORD_START) or (is_punctuation and piece not in APOSTROPHES)
 

@@ -1,11 +1,13 @@
-"""Tokenizers of the Hugging Face `tokenizers` library, described by its `tokenizer.json`: WordPiece, byte-level BPE."""
+"""Tokenizers of the Hugging Face `tokenizers` library, described by its `tokenizer.json`: WordPiece, byte-level BPE.
+
+`bertjax.data.tokenizer.unigram` has the third kind.
+"""
 
 import contextlib
 import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,15 @@ from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.errors import UserError, quoted, reason
 
-# RoBERTa's names of the symbols of BERT (Liu et al. 2019, arXiv 1907.11692).
-EQUIVALENTS = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[SEP]": "</s>", "[CLS]": "<s>", "[MASK]": "<mask>"}
+# Other names of the symbols of BERT: those of XLNet (Yang et al. 2019, arXiv 1906.08237), whose vocabulary also has
+# <s> and </s>, and of RoBERTa (Liu et al. 2019, arXiv 1907.11692). The first one in a vocabulary is used.
+EQUIVALENTS = {
+    "[PAD]": ("<pad>",),
+    "[UNK]": ("<unk>",),
+    "[SEP]": ("<sep>", "</s>"),
+    "[CLS]": ("<cls>", "<s>"),
+    "[MASK]": ("<mask>",),
+}
 # How a byte-level piece spells a space (GPT-2, Radford et al. 2019).
 SPACE = "\u0120"
 # A piece that occurs once in the sample is not worth a row of the embedding.
@@ -61,11 +70,15 @@ class HuggingFaceTokenizer(Tokenizer):
     def _processor(self):
         library_class = library().Tokenizer
         with _as_value_errors():
-            processor = library_class.from_str(self.model.decode("utf-8"))
+            processor = library_class.from_str(self._library_json())
         processor.encode_special_tokens = True  # that is, as ordinary text
         processor.no_truncation()
         processor.no_padding()
         return processor
+
+    def _library_json(self) -> str:
+        """Return the `tokenizer.json` that the library runs."""
+        return self.model.decode("utf-8")
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
@@ -78,16 +91,19 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._processor.get_vocab(with_added_tokens=True)
 
     def check(self) -> None:
-        model, ids = self.description["model"], self._ids
+        self._check_model(self.description["model"])
+        if not self._ids:
+            raise ValueError("it has no pieces")
+        super().check()
+
+    def _check_model(self, model: dict[str, Any]) -> None:
+        """Raise ValueError unless this class reads such a model."""
         if model["type"] not in ("WordPiece", "BPE"):
             raise ValueError(f"its kind is {quoted(model['type'])}, and bertjax reads WordPiece and byte-level BPE")
         if model["type"] == "WordPiece" and not isinstance(model["continuing_subword_prefix"], str):
             raise ValueError("its continuing_subword_prefix is not text")
-        if not ids:
-            raise ValueError("it has no pieces")
         if model["type"] == "WordPiece" and model["unk_token"] not in model["vocab"]:
             raise ValueError(f"its unk_token={quoted(model['unk_token'])} is not a piece")
-        super().check()
 
     @property
     def _is_byte_level(self) -> bool:
@@ -132,6 +148,11 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 
+    def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if self._is_byte_level:
+            sentences = [f" {sentence}" if sentence else "" for sentence in sentences]
+        return super().encode_flat(sentences)
+
     def _encode_continued(self, text: str) -> list[int]:
         if self._is_byte_level:
             return self._without_prefix_space.encode([text])[0]
@@ -146,7 +167,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _without_prefix_space(self) -> "HuggingFaceTokenizer":
-        return HuggingFaceTokenizer(_with_prefix_space(self.model, False))
+        return HuggingFaceTokenizer(_without_prefix_space(self.model))
 
     def _continuing_pieces(self, word: str) -> list[int]:
         """Return WordPiece ids for the rest of a word: the longest matching piece, from left to right."""
@@ -180,7 +201,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return text.removeprefix(" ") if self._is_byte_level else text
 
     def _special_id(self, symbol: str) -> int:
-        return self._ids[symbol if symbol in self._ids else EQUIVALENTS[symbol]]
+        return next(self._ids[name] for name in (symbol, *EQUIVALENTS[symbol]) if name in self._ids)
 
 
 def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
@@ -226,52 +247,14 @@ def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int
     return model
 
 
-def from_file(path: Path) -> HuggingFaceTokenizer:
-    """Read a `tokenizer.json`, see `from_json`.
-
-    Raises:
-      UserError: the file cannot be read, or see `from_json`.
-    """
-    refused = f"data.tokenizer.model={str(path)!r}"
-    try:
-        model = untrusted.read_bytes(path)
-    except OSError as error:
-        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
-    return from_json(model, refused)
-
-
-def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a `tokenizer.json`; byte-level BPE gets a space before every sentence.
-
-    Without the space, the first word of a sentence would look like the end of a word.
-
-    Args:
-      model: content of the file.
-      refused: name of the file in errors.
-
-    Raises:
-      UserError: it is unreadable, is neither WordPiece nor byte-level BPE, or see `checked`.
-    """
-    try:
-        tokenizer = HuggingFaceTokenizer(_with_prefix_space(model, True))
-        kind = tokenizer.description["model"]["type"]
-        steps = json.dumps([tokenizer.description[step] for step in ("pre_tokenizer", "decoder")])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
-    if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
-        remedy = "bertjax reads WordPiece and byte-level BPE, and SentencePiece from a .model"
-        raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
-    return checked(tokenizer, refused)
-
-
-def _with_prefix_space(model: bytes, prefix_space: bool) -> bytes:
-    """Return a description with this `add_prefix_space` in its byte-level pre-tokenizers; unchanged if it has it."""
+def _without_prefix_space(model: bytes) -> bytes:
+    """Return a description whose byte-level pre-tokenizers put no space before a text; unchanged if they do not."""
     description = untrusted.parse_json(model)
     outer = description.get("pre_tokenizer")
     steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
-    others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"] != prefix_space]
+    others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"]]
     for step in others:
-        step["add_prefix_space"] = prefix_space
+        step["add_prefix_space"] = False
     return json.dumps(description, ensure_ascii=False).encode() if others else model
 
 
@@ -288,7 +271,7 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
         raise UserError(
             f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
         ) from None
-    if missing := [symbol for symbol, other in EQUIVALENTS.items() if symbol not in ids and other not in ids]:
+    if missing := [symbol for symbol, others in EQUIVALENTS.items() if not ids.keys() & {symbol, *others}]:
         raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
     symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})
     for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):

@@ -42,10 +42,9 @@ def test_roberta_s_symbols_are_ours(tmp_path, roberta):
     assert (tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id, tokens.mask_id) == (0, 1, 2, 3, 600)
     assert tokens.special_ids == {0, 1, 2, 3, 600} and tokens.vocab_size == 601 and len(tokens.byte_ids) == 256
     [ids] = tokens.encode(["the same"])
-    assert json.loads(roberta.to_str())["pre_tokenizer"]["add_prefix_space"] is False
-    assert (
-        ids[0] not in tokens.continuation_ids
-    )  # otherwise the first word of a sentence would continue the word before it
+    assert ids == roberta.encode("the same", add_special_tokens=False).ids[: len(ids)]
+    assert ids[0] in tokens.continuation_ids  # as published, a text starts like the end of a word
+    assert tokens.encode_flat(["the same"])[0][0] not in tokens.continuation_ids  # a sentence of a corpus does not
     assert tokens.decode([0, *ids, 600, 2], keep_special=True) == "<s> the same <mask> </s>"
     assert tokens.decode([0, *ids, 600, 2]) == "the same"
 
@@ -82,7 +81,8 @@ def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
         ("[1]", "is not a readable tokenizer.json"),
         ('{"a": 1}', "is not a readable tokenizer.json .*model"),
         ('{"format_version": 1, "normalizer": "nfc"}', "is not a readable tokenizer.json"),
-        ('{"model": {"type": "Unigram"}, "pre_tokenizer": null, "decoder": null}', r"another kind .*\(Unigram\); bert"),
+        ('{"model": {"type": "WordLevel"}, "pre_tokenizer": null, "decoder": null}', r"another .*\(WordLevel\); bert"),
+        ('{"model": {"type": "Unigram"}, "pre_tokenizer": null, "decoder": null}', "is not readable by the tokenizers"),
         ('{"model": {"type": "BPE"}, "pre_tokenizer": null, "decoder": null}', r"another kind of tokenizer \(BPE\)"),
         (
             '{"model": {"type": "WordPiece"}, "pre_tokenizer": 3, "decoder": null}',

@@ -1,0 +1,47 @@
+"""Reads a `tokenizer.json` of the Hugging Face `tokenizers` library: WordPiece, byte-level BPE, Unigram."""
+
+import json
+from pathlib import Path
+
+from bertjax import untrusted
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, checked
+from bertjax.data.tokenizer.unigram import UnigramTokenizer
+from bertjax.errors import UserError
+
+
+def from_file(path: Path) -> HuggingFaceTokenizer:
+    """Read a `tokenizer.json`, see `from_json`.
+
+    Raises:
+      UserError: the file cannot be read, or see `from_json`.
+    """
+    refused = f"data.tokenizer.model={str(path)!r}"
+    try:
+        model = untrusted.read_bytes(path)
+    except OSError as error:
+        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
+    return from_json(model, refused)
+
+
+def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
+    """Return the tokenizer of a `tokenizer.json`; it gives the same ids as the library.
+
+    Args:
+      model: content of the file.
+      refused: name of the file in errors.
+
+    Raises:
+      UserError: it is unreadable, is another kind of tokenizer, or see `checked`.
+    """
+    try:
+        description = untrusted.parse_json(model)
+        kind = description["model"]["type"]
+        steps = json.dumps([description[step] for step in ("pre_tokenizer", "decoder")])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
+    if kind == "Unigram":
+        return checked(UnigramTokenizer(model), refused)
+    if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
+        remedy = "bertjax reads WordPiece, byte-level BPE and Unigram, and other SentencePiece models from a .model"
+        raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
+    return checked(HuggingFaceTokenizer(model), refused)

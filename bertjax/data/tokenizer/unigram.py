@@ -1,0 +1,59 @@
+"""Unigram tokenizers in a `tokenizer.json`, the format in which ALBERT, XLNet, XLM-R and CamemBERT are published.
+
+Their vocabularies were trained with SentencePiece (Kudo 2018, arXiv 1804.10959), and their ids are those of the
+tokenizers library, which splits words at spaces first and adds steps of its own, such as removing accents.
+`bertjax.data.tokenizer.sentencepiece` trains such models, and runs them as SentencePiece does.
+"""
+
+import functools
+import json
+import re
+from typing import Any
+
+from bertjax.data.tokenizer.sentencepiece import starts_word
+from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS, HuggingFaceTokenizer
+from bertjax.errors import quoted
+
+
+class UnigramTokenizer(HuggingFaceTokenizer):
+    """A Unigram tokenizer: the segmentation with the highest sum of scores.
+
+    The vocabulary of the library holds the special symbols, so the library would find their spelling in a text.
+    Here the spelling is split after its first character. No other text is changed.
+    """
+
+    MODEL_FILE = "unigram.json"
+
+    def _library_json(self) -> str:
+        unknown = self.description["model"]["vocab"][self.description["model"]["unk_id"]][0]
+        added = [token["content"] for token in self.description["added_tokens"] if token["special"]]
+        symbols = sorted({unknown, *added, *EQUIVALENTS, *(name for names in EQUIVALENTS.values() for name in names)})
+        spelled = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols if len(s) > 1)
+        own = self.description.get("pre_tokenizer")
+        split = {"type": "Split", "pattern": {"Regex": spelled}, "behavior": "MergedWithPrevious", "invert": False}
+        steps = {"type": "Sequence", "pretokenizers": [*([own] if own else []), split]}
+        return json.dumps(self.description | {"pre_tokenizer": steps}, ensure_ascii=False)
+
+    def _check_model(self, model: dict[str, Any]) -> None:
+        if model["type"] != "Unigram":
+            raise ValueError(f"its kind is {quoted(model['type'])}, and its file is that of Unigram")
+
+    @functools.cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids of the 256 byte pieces; empty without byte fallback."""
+        pieces = (f"<0x{byte:02X}>" for byte in range(256) if self.description["model"].get("byte_fallback"))
+        return frozenset(self._ids[piece] for piece in pieces if piece in self._ids)
+
+    @functools.cached_property
+    def continuation_ids(self) -> frozenset[int]:
+        """Ids of the pieces that continue a word, as in `SentencePieceTokenizer`."""
+        return frozenset(i for piece, i in self._ids.items() if not starts_word(piece)) - self.special_ids
+
+    def _encode_continued(self, text: str) -> list[int]:
+        letter = "a"  # in front of the text, it takes the sign for a space
+        first, *others = self.words(letter + text)
+        continued = first[first.index(letter) + 1 :]
+        return [token_id for word in (continued, *others) if word for token_id in self.parts(word)]
+
+    def piece(self, token_id: int) -> str:
+        return self._processor.id_to_token(int(token_id)) or ""

@@ -1,0 +1,110 @@
+"""The SentencePiece model of a published checkpoint as the `tokenizer.json` of transformers.
+
+(transformers 4.57, convert_slow_tokenizer.py: `AlbertConverter`, `XLNetConverter`, `XLMRobertaConverter` and
+`CamembertConverter`.) Checkpoints from before `tokenizer.json` have only `spiece.model` or `sentencepiece.bpe.model`.
+"""
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertjax import untrusted
+from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
+from bertjax.errors import UserError
+
+SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # the latter is also Unigram, whatever its name
+# ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
+_CONTROL, _USER_DEFINED, _UNIGRAM = 3, 4, 1
+_METASPACE = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
+_LOWERCASE_DEFAULT = {"albert": True, "xlnet": False}
+_OWN_SYMBOLS = {
+    "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "xlnet": ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"),
+    "xlm-roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"),
+}
+_FAIRSEQ_UNKNOWN = 3
+
+Piece = tuple[str, float]
+
+
+def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parsed `tokenizer.json`, without a post-processor.
+
+    Args:
+      path: the SentencePiece model.
+      family: `model_type` of the checkpoint.
+      settings: its `tokenizer_config.json`.
+
+    Raises:
+      UserError: the model is not Unigram, or bertjax does not know how the family arranges its ids.
+      OSError, ValueError: it cannot be read.
+    """
+    if family not in _OWN_SYMBOLS:
+        known = ", ".join(_OWN_SYMBOLS)
+        raise UserError(f"{path} belongs to a model_type={family!r}; bertjax reads it for {known}")
+    model = SentencePieceTokenizer(untrusted.read_bytes(path), "model").description
+    if (kind := model.trainer_spec.model_type) != _UNIGRAM:
+        raise UserError(f"{path} has model_type={kind}, and {family} is published with {_UNIGRAM} (Unigram)")
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    vocab, unknown = _vocabulary(pieces, family, model.trainer_spec.unk_id)
+    ids = {piece: i for i, (piece, _) in enumerate(vocab)}
+    special = {piece.piece: True for piece in model.pieces if piece.type == _CONTROL and piece.piece in ids}
+    # Pieces that SentencePiece never splits; transformers takes them out of a text before everything else.
+    whole = {piece.piece: False for piece in model.pieces if piece.type == _USER_DEFINED}
+    added = whole | special | {symbol: True for symbol in _OWN_SYMBOLS[family] if symbol in ids}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": ids[symbol], "content": symbol, **flags, "special": is_special}
+            for symbol, is_special in sorted(added.items(), key=lambda item: ids[item[0]])
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, family, settings)},
+        "pre_tokenizer": _METASPACE,
+        "post_processor": None,
+        "decoder": _METASPACE,
+        "model": {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": False},
+    }
+
+
+def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:
+    """Return pieces and scores in the order of the ids, and the id of the unknown piece.
+
+    Fairseq, with which XLM-R and CamemBERT were trained, has symbols of its own before those of SentencePiece.
+    """
+    if family == "xlm-roberta":
+        symbols = [(symbol, 0.0) for symbol in ("<s>", "<pad>", "</s>", "<unk>")]
+        return [*symbols, *pieces[3:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
+    if family == "camembert":
+        symbols = [(symbol, 0.0) for symbol in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
+        return [*symbols, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
+    # No piece is a digit with a comma: the published code of ALBERT and XLNet reads "9," as a 9 and a comma.
+    return [(piece, score - 100 if _ends_in_number_comma(piece) else score) for piece, score in pieces], unknown
+
+
+def _ends_in_number_comma(piece: str) -> bool:
+    return len(piece) >= 2 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _normalizers(model, family: str, settings: Mapping[str, Any]) -> list[dict]:
+    rules = model.normalizer_spec.precompiled_charsmap
+    normalizers = []
+    if rules:
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
+
+    def replace(pattern: dict, content: str) -> dict:
+        return {"type": "Replace", "pattern": pattern, "content": content}
+
+    blanks = {"Regex": " {2,}"}
+    if family not in _LOWERCASE_DEFAULT:
+        return [*normalizers, {"type": "Strip", "strip_left": False, "strip_right": True}, replace(blanks, WORD_START)]
+    first = [replace({"String": quotes}, '"') for quotes in ("``", "''")]
+    if not settings.get("keep_accents", False):
+        first += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if settings.get("do_lower_case", _LOWERCASE_DEFAULT[family]):
+        first.append({"type": "Lowercase"})
+    return [*first, *normalizers, replace(blanks, " ")]
