@@ -10,7 +10,9 @@ from etils import epath
 
 from bertjax import cli
 from bertjax.cli import command
-from bertjax.comparison import curves
+from bertjax.comparison import curves, tables
+from bertjax.comparison.curves import Look
+from bertjax.comparison.effects import Effect, effects_of
 from bertjax.comparison.numbers import Numbers, numbers_of
 from bertjax.comparison.report import as_dict, print_comparison
 from bertjax.comparison.runs import Entry, open_entries
@@ -26,12 +28,14 @@ class Comparison:
       entries: the runs, in the order of the arguments.
       differences: settings in which the runs differ.
       numbers: results and costs of each run.
-      picture: path of the PNG that was written.
+      effects: of each run but the first, the differences of its held-out metrics from those of the first.
+      picture: path of the figure that was written.
     """
 
     entries: list[Entry]
     differences: Differences
     numbers: list[Numbers]
+    effects: list[dict[str, Effect]]
     picture: epath.Path
 
 
@@ -41,28 +45,36 @@ def run(
     x: str = "steps",
     metrics: Sequence[str] = (),
     out: epath.PathLike = "compare.png",
-    trust_code: bool = False,
+    table: str = "",
+    look: Look | None = None,
 ) -> Comparison:
-    """Compare runs, finished or not, and draw their curves.
+    """Compare runs, finished or not, and draw their curves. No code that a run names is imported.
 
     Args:
-      paths: at least two workdirs, or folders of runs with `--seeds`.
+      paths: workdirs, or folders of runs with `--seeds`; differences are from the first.
       x: quantity of the x axis: `steps`, `tokens`, `flops` or `seconds`.
       metrics: names of the metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses
         that two runs share.
-      out: path of the PNG to write.
-      trust_code: whether modules that a run names as `module:Class` are imported, which runs their code.
+      out: path of the figure to write, .png, .svg or .pdf.
+      table: path of a table of the numbers to write, .csv or .tex; none if empty.
+      look: smoothing, scales and labels of the figure.
 
     Raises:
       UserError: a path is not a run or is damaged, or there is no such axis or metric; nothing was written.
     """
     target = epath.Path(out).expanduser()
-    if target.suffix != ".png":
-        raise UserError(f"--out={out} must end in .png")
-    entries = open_entries([str(path) for path in paths], trust_code)
+    if target.suffix not in curves.FORMATS:
+        raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")
+    table_path = tables.check_path(table) if table else None
+    look = look or Look()
+    look.check(len(paths))
+    entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
-    comparison = Comparison(entries, differences_of(entries), [numbers_of(entry) for entry in entries], target)
-    curves.draw(entries, drawn, axis, target)
+    numbers = [numbers_of(entry) for entry in entries]
+    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), target)
+    curves.draw(entries, drawn, axis, target, look)
+    if table_path:
+        tables.write(table_path, entries, numbers, comparison.effects)
     return comparison
 
 
@@ -75,11 +87,13 @@ def main(argv: list[str] | None = None) -> int:
         epilog="examples:\n"
         "  two runs at equal cost:            python -m bertjax.compare runs/tiny runs/tiny-layers=6 --x=flops\n"
         "  metrics of your choice:            python -m bertjax.compare runs/* --metric=mlm_accuracy\n"
-        "  seeds, as mean and band:           python -m bertjax.compare runs/a/MRPC runs/b/MRPC",
+        "  seeds, as mean and band:           python -m bertjax.compare runs/a/MRPC runs/b/MRPC\n"
+        "  for a paper:                       python -m bertjax.compare runs/a runs/b --out=fig.pdf --table=tab.tex "
+        "--label=MLM --label=ours --smooth=9",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more workdirs, or folders of runs with --seeds")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="workdirs, or folders of runs with --seeds")
     parser.add_argument(
         "--x", default="steps", help=f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"
     )
@@ -90,12 +104,26 @@ def main(argv: list[str] | None = None) -> int:
         metavar="NAME",
         help="metric to draw; may be repeated (default: the losses)",
     )
-    parser.add_argument("--out", default="compare.png", help="picture to write (default: %(default)s)")
+    parser.add_argument(
+        "--out", default="compare.png", help="figure to write, .png, .svg or .pdf (default: %(default)s)"
+    )
+    parser.add_argument("--table", default="", metavar="FILE", help="also write the numbers, as .csv or .tex")
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="NAME", help="name of a run in the figure; once for each run"
+    )
+    parser.add_argument(
+        "--smooth",
+        type=int,
+        default=1,
+        metavar="N",
+        help="average training curves over N logged points (default: %(default)s)",
+    )
+    parser.add_argument("--log", default="", metavar="AXES", help="axes with a logarithmic scale: x, y or xy")
     parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
-    cli.add_trust_flag(parser)
     args = parser.parse_args(argv)
-    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, trust_code=args.trust_code)
-    parts = (comparison.entries, comparison.differences, comparison.numbers)
+    look = Look(args.smooth, args.log, tuple(args.label))
+    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
+    parts = (comparison.entries, comparison.differences, comparison.numbers, comparison.effects)
     if args.json:
         print(json.dumps(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2, ensure_ascii=False))
         return 0

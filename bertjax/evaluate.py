@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from etils import epath
+
 from bertjax import cli
 from bertjax.config import Config
 from bertjax.data.config import TokenizerConfig
@@ -18,6 +20,7 @@ from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
+from bertjax.objectives.finetuning.base import without_location
 from bertjax.opening import SavedModel
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
@@ -27,7 +30,7 @@ from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import RunRecord, read_record
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.workdir import Workdir, write_jsonl
 
 
 def run(name: str, corpus: str = "", trust_code: bool = False, task: str = "") -> dict[str, Any]:
@@ -117,16 +120,18 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
     return files.store
 
 
-def run_pairs(name: str, path: str, trust_code: bool = False) -> dict[str, Any]:
+def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
     """Score a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
 
     Args:
       name: path of an export folder, `RUN` or `RUN@STEP`.
-      path: a .jsonl file with BLiMP's fields `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
+      path: a .jsonl file, plain or compressed, or a folder of them, with the fields of BLiMP, see
+        `bertjax.inference.minimal_pairs.read`.
       trust_code: see `run`.
+      scores: a .jsonl file to write, with the scores of both sentences of each pair; none if empty.
 
     Returns:
-      {`minimal_pairs`: {`accuracy`, `ties`, `pairs`, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}}.
+      {`minimal_pairs`: the result of `bertjax.inference.minimal_pairs.shares`}.
 
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
@@ -134,10 +139,13 @@ def run_pairs(name: str, path: str, trust_code: bool = False) -> dict[str, Any]:
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
     request = minimal_pairs.request(predictor, pairs)
     with bar(request.tokens) as progress:
-        figures = minimal_pairs.score(predictor, pairs, request, progress.update)
+        judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
     for note, count in request.notes.items():
         print(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
-    return {"minimal_pairs": figures}
+    if scores:
+        lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
+        write_jsonl(epath.Path(scores).expanduser(), lines)
+    return {"minimal_pairs": minimal_pairs.shares(pairs, judged)}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -175,7 +183,10 @@ def main(argv: list[str] | None = None) -> int:
         "--minimal-pairs",
         default="",
         metavar="F",
-        help="score on the sentence pairs of this .jsonl file instead (fields of BLiMP)",
+        help="score on the sentence pairs of this .jsonl file or folder instead (fields of BLiMP)",
+    )
+    parser.add_argument(
+        "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     cli.add_trust_flag(parser)
@@ -183,6 +194,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.task and (args.minimal_pairs or args.suite):
         raise UserError(f"--task={args.task} has no effect with --minimal-pairs and --suite; remove it")
+    if args.scores and not args.minimal_pairs:
+        raise UserError(f"--scores={args.scores} needs --minimal-pairs; add it, or remove --scores")
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
         raise UserError("--corpus, --minimal-pairs and --suite exclude each other; give one of them")
     if args.suite:
@@ -194,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
         if args.minimal_pairs:
-            figures = run_pairs(args.model, args.minimal_pairs, args.trust_code)
+            figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
         else:
             figures = run(args.model, args.corpus, args.trust_code, args.task)
     if args.json:

@@ -1,4 +1,7 @@
-"""python -m bertjax.probe: what the layers of models know, as a table; the part `layers` of the analysis."""
+"""python -m bertjax.probe: what the layers of models know, and which of two sentences they prefer, as a table.
+
+The first is the part `layers` of the analysis. Results are written beside the runs, where `bertjax.compare` reads them.
+"""
 
 import argparse
 import contextlib
@@ -8,17 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from bertjax import cli
 from bertjax.analysis import results, running
 from bertjax.analysis.labeled_files import format_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.layers import RANK, Layers
+from bertjax.analysis.probing import pairs, tasks
 from bertjax.analysis.probing.tasks import is_conllu
 from bertjax.analysis.reduce import show
 from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.errors import UserError
 from bertjax.hardware import platform
+from bertjax.inference import minimal_pairs
+from bertjax.training.results.scores import scores_of, write_probe
 
 # More records than any file has.
 _ALL = 10**9
@@ -77,27 +85,44 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.probe",
-        description="Print what the layers of models know: of the labels and trees of a file, or of its word senses.",
+        description="Print what the layers of models know: of the labels and trees of a file, or of its word senses;\n"
+        "or which sentence of minimal pairs they prefer. Runs keep the result, and bertjax.compare reads it.",
         epilog="examples:\n"
         "  parts of speech and syntax trees:  python -m bertjax.probe my/bert --labeled=ud/train.conllu "
         "--heldout=ud/dev.conllu\n"
         "  a feature of the words:            python -m bertjax.probe my/bert --labeled=ud/train.conllu "
         "--tag=feats.Number\n"
         "  over the checkpoints of a run:     python -m bertjax.probe 'runs/tiny@*' --labeled=ud/train.conllu\n"
-        "  word senses:                       python -m bertjax.probe my/bert --labeled=senses.tsv\n",
+        "  word senses:                       python -m bertjax.probe my/bert --labeled=senses.tsv\n"
+        "  BLiMP, three seeds of two runs:    python -m bertjax.probe runs/a runs/b --minimal-pairs=blimp/data\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="an export folder, a workdir, WORKDIR@STEP, or 'WORKDIR@*'"
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="an export folder, a workdir, WORKDIR@STEP, 'WORKDIR@*', or a folder of --seeds",
     )
     parser.add_argument(
         "--labeled",
         action="append",
-        required=True,
+        default=[],
         metavar="FILE",
         help="a file that trains the probes: .conllu, words and tags in columns, or a table with the columns sentence "
         "and label; or a table with the columns word, sense and sentence. May be repeated",
+    )
+    parser.add_argument(
+        "--minimal-pairs",
+        default="",
+        metavar="PATH",
+        help="a .jsonl file of sentence pairs, or a folder of them, such as BLiMP's",
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=tasks.POOLINGS,
+        help="state of a word or text: that of its first token, or the mean of its tokens (default: first for words, "
+        "mean for texts)",
     )
     parser.add_argument(
         "--heldout", default="", metavar="FILE", help="a file that scores the probes (default: a third of --labeled)"
@@ -120,12 +145,19 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"--{name}={getattr(args, name)} must be at least 1")
     if args.heldout and len(args.labeled) > 1:
         raise UserError(f"--heldout={args.heldout} scores the probes of one labeled file; name one with --labeled")
+    if bool(args.labeled) == bool(args.minimal_pairs):
+        raise UserError("name what to probe: --labeled=FILE, or --minimal-pairs=PATH")
+    for name in ("tag", "heldout", "pooling", "out", "examples"):
+        if args.minimal_pairs and getattr(args, name):
+            raise UserError(f"--{name} has no effect with --minimal-pairs; remove it")
     platform.configure_logging()
     platform.configure(args.platform)
     if args.out:
         results.check_folder(Path(args.out).expanduser())
 
-    part = Layers(heldout=args.heldout, rank=args.rank)
+    if args.minimal_pairs:
+        return _on_pairs(args)
+    part = Layers(heldout=args.heldout, rank=args.rank, pooling=args.pooling or "")
     with contextlib.redirect_stdout(sys.stderr):
         subjects = open_subjects(args.models, args.trust_code)
         materials = _materials(subjects, args.labeled, args.examples, args.tag)
@@ -133,10 +165,46 @@ def main(argv: list[str] | None = None) -> int:
         if args.out:
             out = Path(args.out).expanduser()
             results.write(out, [running.Outcome(part, result, {})], subjects, materials)
+        _keep(subjects, result.numbers)
     print(table(result.numbers))
     if args.out:
         print(f"\npage: {out / results.PAGE}")
     return 0
+
+
+def _on_pairs(args: argparse.Namespace) -> int:
+    """Print the table of minimal pairs for each model, and keep the scores of runs."""
+    found = minimal_pairs.read(args.minimal_pairs)
+    tables = []
+    with contextlib.redirect_stdout(sys.stderr):
+        for subject in open_subjects(args.models, args.trust_code):
+            judged = pairs.judge(subject, found)
+            tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
+            if workdir := _workdir_of(subject):
+                name = Path(args.minimal_pairs).name.partition(".")[0]
+                print(f"kept in {write_probe(workdir, name, pairs.scores_of(found, judged))}")
+    print("\n\n".join(tables))
+    return 0
+
+
+def _keep(subjects: Sequence[Subject], numbers: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """Write the accuracies of the linear probes of runs beside them, by layer."""
+    for subject in subjects:
+        workdir = _workdir_of(subject)
+        for material, found in numbers[subject.label].items():
+            if workdir and "probe" in found:
+                by_layer = {
+                    f"layer_{layer}/accuracy": scores_of([0], [(accuracy, 1.0)])
+                    for layer, accuracy in enumerate(found["probe"]["accuracy"])
+                }
+                majority = {"majority": scores_of([0], [(found["probe"]["majority"], 1.0)])}
+                print(f"kept in {write_probe(workdir, material.partition('.')[0], by_layer | majority)}")
+
+
+def _workdir_of(subject: Subject) -> epath.Path | None:
+    """Return the workdir whose newest state a model is; None for one checkpoint of several, and for an export."""
+    saved = subject.saved
+    return None if saved is None or saved.is_export or saved.step else epath.Path(saved.folder)
 
 
 def _materials(subjects: Sequence[Subject], files: Sequence[str], examples: int, tag: str) -> list[Labeled]:

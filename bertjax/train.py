@@ -23,7 +23,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
-from bertjax.training import init_from
+from bertjax.training import init_from, sweep
 from bertjax.training.evaluation import Evaluation, tuned
 from bertjax.training.feeds import Feeds
 from bertjax.training.loop import Loop
@@ -31,6 +31,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results import classes, curves, report, source_epochs
+from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
@@ -41,6 +42,7 @@ from bertjax.training.run.notify import Notifier
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.record import start_record
 from bertjax.training.run.stop_signal import stop_signal
+from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
@@ -110,6 +112,7 @@ def run(
         locks.push(lambda kind, *_: watchdog.end("failed") if kind else None)
         processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
+        processes.together(lambda: check_trackers(config.runtime.trackers))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
         with watchdog.state("starting", is_watched=False):  # to prepare a corpus takes minutes or a day
             feeds = open_feeds(config, before)
@@ -123,9 +126,22 @@ def run(
         if before is not None:  # a start that is refused changes no file of the run
             writer.add(elapsed, watchdog.heartbeat)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
+        names = config.runtime.trackers if processes.is_writer() else ()
+        trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
         with watchdog.state("restoring"):
             loop = Loop(
-                program, feeds, files, meta, initial_state, should_stop, elapsed, writer, watchdog, lock, profile
+                program,
+                feeds,
+                files,
+                meta,
+                initial_state,
+                should_stop,
+                elapsed,
+                writer,
+                watchdog,
+                lock,
+                profile,
+                [locks.enter_context(tracker) for tracker in trackers],
             )
         trained = loop.run()
         if trained.evaluation is None:
@@ -240,6 +256,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
             huggingface.write(folder / "hf", model)
         except UserError as error:  # transformers has no class for the heads of this objective
             print(f"{files.export / 'hf'} is not written: {error}")
+    write_scores(files.scores, evaluation.all_scores)
     write_json(files.summary, model.numbers)
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
@@ -306,9 +323,19 @@ def main(argv: list[str] | None = None) -> int:
         metavar="N",
         help="train N times, with the seeds 0 to N-1, and report mean and standard deviation of the scores",
     )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE,...",
+        help="train with each of these values of a setting; may be repeated, for all combinations",
+    )
     args, overrides = config_file.parse(parser, argv)
     if args.seeds < 0:
         raise UserError(f"--seeds={args.seeds} must be 1 or more")
+    if args.sweep and (args.distributed or args.longer):
+        flag = "--distributed" if args.distributed else "--longer"
+        raise UserError(f"{flag} has no place in a sweep; start the --sweep on each machine with one --workdir")
     if args.workdir == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
     if argv is None:
@@ -327,9 +354,43 @@ def main(argv: list[str] | None = None) -> int:
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
         options |= {"other_versions": args.other_versions, "on_event": args.on_event}
+        if args.sweep:
+            return _sweep(args, overrides, config, workdir, options, argv)
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
         return _report(run(config, workdir, **options), None, config, argv)
+
+
+def _sweep(
+    args: argparse.Namespace,
+    overrides: list[str],
+    base: Config,
+    workdir: str,
+    options: dict[str, Any],
+    argv: list[str] | None,
+) -> int:
+    """Train all combinations of `--sweep`, print their results, and return the exit code."""
+    trials = []
+    for folder, chosen in sweep.combinations(args.sweep).items():
+        config = config_file.load(args.config, [*overrides, *chosen])
+        name = config_file.reference_name(args.config, [*overrides, *chosen])
+        seeds = {f"{folder}/seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(args.seeds)}
+        trials += [sweep.Trial(path, of_seed, name) for path, of_seed in (seeds or {folder: config}).items()]
+    root = Workdir.at(workdir).root
+
+    def train(trial: sweep.Trial, path: epath.Path) -> bool:
+        print(f"run       {path}", flush=True)
+        return run(trial.config, path, **options | {"name": trial.name}).finished
+
+    failures = sweep.run_all(root, base, trials, train, options["should_stop"])
+    if failures is None:
+        print(f"stopped; to resume: {command('train', *(sys.argv[1:] if argv is None else argv))}")
+        return STOPPED
+    results = sweep.results_of(root, trials, failures)
+    sweep.print_results(results)
+    print(f"best      {root / results[0].folder}\nfigures   {sweep.write_results(root, results)}")
+    print(f"next      {command('compare', *(str(root / result.folder) for result in results if result.values))}")
+    return 0 if results[0].values else cli.FAILED
 
 
 def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:

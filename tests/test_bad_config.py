@@ -168,6 +168,8 @@ FLAGS = [
     ("--profile=", "--profile='' must be FIRST:LAST"),
     ("--seeds=-1", "--seeds=-1 must be 1 or more"),
     ("--seeds=1e3", "argument --seeds: invalid int value: '1e3'"),
+    ("--sweep=seed", "--sweep=seed has an empty name or value"),
+    ("--sweep=optimizer.lerning_rate=1,2", "unknown configuration key 'optimizer.lerning_rate'"),
     ("--platform=tpux", "argument --platform: invalid choice: 'tpux'"),
     ("--workdir=", "--workdir is empty; name a folder, or leave the flag out"),
     ("--workdir=a\0b", "workdir 'a\\x00b' has control characters"),

@@ -1,8 +1,10 @@
 """The command that compares runs."""
 
+import csv
 import json
 
 import pytest
+from scipy import stats
 
 from bertjax import cli, compare
 from tests.comparison.workdirs import STEPS, record, write
@@ -42,6 +44,7 @@ def test_tables_a_picture_and_what_to_do_next(here, capsys):
     assert rows["finished"] == ["yes", "no, of 20 steps", "3 of 3 seeds"]
     assert rows["steps"] == ["20", "10", "20"] and rows["seconds"] == ["50.0", "20.0", "50.0"]
     assert rows["FLOPs"][0] == "2.000e+04"
+    assert rows["mlm_loss"] == ["+1.2500", "-0.2500"], "one run of the first: there is nothing to draw from"
     *_, curves, following = output.splitlines()
     assert curves == "curves    compare.png" and (here / "compare.png").stat().st_size
     assert following.endswith("-m bertjax.compare runs/first runs/second runs/many --x=flops --out=compare.png")
@@ -73,11 +76,38 @@ def test_json_has_all_differences_and_numbers(here, capsys):
     assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
 
 
+def test_one_run_is_drawn_and_has_no_differences(here, capsys):
+    assert call("runs/first", "--out=one.svg", "--smooth=3", "--log=xy", "--label=ours & theirs") == 0
+    output = capsys.readouterr().out
+    assert "differ" not in output and "held out: mlm_loss" in output
+    svg = (here / "one.svg").read_text()
+    assert "<svg" in svg and "ours &amp; theirs" in svg and "training step" in svg
+
+
+def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
+    """Against SciPy's paired t-test; losses of the seeds are 3, 4, 5 and 3.1, 4.3, 5.2."""
+    for seed, loss in enumerate((3.1, 4.3, 5.2)):
+        write(here / f"runs/other/seed={seed}", [record(STEPS, 4.0, loss)], {"seed": seed}, baseline={})
+    for name in ("table.csv", "new/table.tex"):
+        assert call("runs/many", "runs/other", "--json", f"--table={name}") == 0
+    effect = json.loads(capsys.readouterr().out.split("\n}\n")[1] + "}")["effects"]["other"]["mlm_loss"]
+    expected = stats.ttest_rel((3.1, 4.3, 5.2), (3.0, 4.0, 5.0))
+    assert (effect["paired"], effect["covers"]) == (True, "seeds")
+    assert effect["p"] == pytest.approx(expected.pvalue) and effect["value"] == pytest.approx(0.2)
+    assert (effect["low"], effect["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    with open(here / "table.csv") as file:
+        first, second = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert (first["run"], first["runs"], first["p"], second["covers"]) == ("many", "3", "", "seeds")
+    assert float(second["difference"]) == effect["value"] and float(second["p"]) == effect["p"]
+    lines = (here / "new/table.tex").read_text().splitlines()
+    assert lines[0] == r"\begin{tabular}{lrr}" and r" & mlm\_loss & " in lines[2]
+    assert lines[4].startswith(r"many & $4.0000 \pm 1.0000$ & ") and f"p={effect['p']:.3f}" in lines[5]
+
+
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
         ([], "the following arguments are required: RUN; see python -m bertjax.compare --help"),
-        (["runs/first"], "runs/first is the only run; name two runs or more"),
         (["runs/first", "runs/first/"], "runs/first/ is named twice; name each run once"),
         (["runs/first", "runs/none"], "'runs/none' does not exist; name a workdir"),
         (["runs/first", "runs"], "'runs' is not a run: it has neither config.json nor folders seed=N with one"),
@@ -97,7 +127,12 @@ def test_json_has_all_differences_and_numbers(here, capsys):
             ["runs/first", "runs/second", "--metric=f1"],
             "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
         ),
-        (["runs/first", "runs/second", "--out=a.pdf"], "--out=a.pdf must end in .png"),
+        (["runs/first", "runs/second", "--out=a.jpg"], "--out=a.jpg must end in .png, .svg or .pdf"),
+        (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
+        (["runs/first", "--log=z"], "--log=z must be x, y or xy"),
+        (["runs/first", "--smooth=0"], "--smooth=0 must be at least 1"),
+        (["runs/first", "--label=a", "--label=b"], "2 times --label for 1 runs; give one for each, in their order"),
+        (["runs/first", "runs/scored"], "runs/scored/scores.npz is damaged ("),
     ],
 )
 def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
@@ -106,6 +141,8 @@ def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
         root = write(here / "runs" / name, [record(1, 1.0)])
         if name in lines:
             (root / "metrics.jsonl").write_text(lines[name])
+    scored = write(here / "runs/scored", [record(STEPS, 1.0)], baseline={})
+    (scored / "scores.npz").write_bytes(b"no archive")
     (here / "runs/unread/config.json").write_text("{")
     (here / "runs/short/summary.json").write_text("{}")
     assert call(*arguments) == 2

@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from etils import epath
 from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import cli, evaluate
+from bertjax.training.results.scores import read_scores
 from tests import labeled_files, runs
 
 CONFIG = """
@@ -51,6 +53,8 @@ def test_it_learns_and_writes_predictions(finished):
     assert len(predictions) == 40
     right = sum(record["prediction"] == record["label"] for record in predictions)
     assert right / 40 == pytest.approx(summary["eval"]["accuracy"])
+    scores = read_scores(epath.Path(finished / "scores.npz"))["accuracy"]
+    assert len(scores.ids) == 40 and scores.sums[:, 0].sum() == right, "one sentence each"
     assert sorted(record["sentence"] for record in predictions) == sorted(
         record["sentence"] for record in labeled_files.sentences(40, seed=1)
     )

@@ -43,24 +43,24 @@ ALLOWED = {
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
-    "training.run": "errors storage locks untrusted renames typed data hardware export config "
+    "training.run": "errors storage locks untrusted renames registry typed data hardware export config "
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",
-    "training": "errors storage mesh data models hardware export objectives config opening training.config "
+    "training": "errors storage mesh typed data models hardware export objectives config opening training.config "
     "training.lora training.parallel training.param_paths training.run training.schedules training.stages "
     "training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",
-    "comparison": "errors resampling config training training.run",
+    "comparison": "errors storage resampling config training training.run",
     "analysis": "errors storage resampling registry typed data models hardware export objectives config opening "
     "config_file training.config training.run training.parallel training inference interop comparison analysis.page "
     "importance",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",
-    "evaluate": "errors cli data hardware inference config opening training training.config training.run",
+    "evaluate": "errors cli data hardware inference objectives config opening training training.config training.run",
     "predict": "errors storage cli data hardware inference opening",
     "compile": "errors cli hardware config config_file forecast training",
     "convert": "errors cli hardware inference interop export opening",
@@ -69,7 +69,7 @@ ALLOWED = {
     "status": "errors storage cli training.run",
     "analyze": "errors cli hardware inference analysis",
     "report": "errors storage cli hardware analysis analysis.page",
-    "probe": "errors cli data hardware analysis",
+    "probe": "errors cli data hardware inference training analysis",
     "": "inference opening",  # bertjax/__init__.py
 }
 

@@ -136,7 +136,10 @@ def test_a_recipe_goes_the_whole_way(name, tmp_path):
         assert theirs["architectures"] == [CLASSES[name]]
     records = runs.records(tmp_path / "run" / "metrics.jsonl")
     logged = [
-        value for record in records for key, value in record.items() if re.search("^train/.*(mlm|plm|clm)_loss$", key)
+        value
+        for record in records
+        for key, value in record.items()
+        if re.search("^train/.*(mlm|plm|clm|generator)_loss$", key)
     ]
     assert logged[-1] < logged[0] - 0.5
     for index, stage in enumerate(config.stages):

@@ -96,7 +96,6 @@ _OF_THE_CONFIGURATION = {
     "record": lambda run: read_record(Workdir.at(run)),
     "evaluate": lambda run: evaluate.run(str(run / "export")),
     "evaluate a checkpoint": lambda run: evaluate.run(str(run)),
-    "compare": lambda run: compare.run([str(run), str(run / "..") + "/downloaded/export/.."]),
     "adapt": lambda run: config_file.load(f"{_ADAPT}:{run / 'export'}", ["data.corpus=embedded:en"]),
 }
 
@@ -121,11 +120,17 @@ def test_what_needs_the_configuration_names_module_and_flag(downloaded, use, set
 
 
 @pytest.mark.parametrize("setting", ["objective", "examples"])
-@pytest.mark.parametrize("command", [evaluate, compare])
-def test_a_command_ends_in_one_line(downloaded, capsys, setting, command):
+def test_runs_are_compared_without_their_modules(downloaded, setting, tmp_path):
     run = downloaded(setting)
-    flags = [str(run), str(run / "export" / "..")] if command is compare else [str(run)]
-    assert cli.exit_code_of(lambda: command.main(flags)) == 2
+    comparison = compare.run([str(run)], out=tmp_path / "a.svg")
+    assert comparison.entries[0].runs[0].planned_steps > 0 and comparison.picture.exists()
+    assert "downloaded.evil" not in sys.modules and not (run / _WITNESS).exists()
+
+
+@pytest.mark.parametrize("setting", ["objective", "examples"])
+def test_a_command_ends_in_one_line(downloaded, capsys, setting):
+    run = downloaded(setting)
+    assert cli.exit_code_of(lambda: evaluate.main([str(run)])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: " + _LINE.format(setting=setting, name=setting.capitalize()))
     assert error.count("\n") == 1 and not (run / _WITNESS).exists()

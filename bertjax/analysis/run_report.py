@@ -14,6 +14,7 @@ from bertjax.analysis.subject import Subject
 from bertjax.comparison.defaults import changes_of
 from bertjax.comparison.runs import Run, open_runs
 from bertjax.comparison.settings import text_of
+from bertjax.config import Config
 from bertjax.errors import UserError, printable
 from bertjax.training.results import curves
 from bertjax.training.run.record import read_record
@@ -48,15 +49,16 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
     workdir = Workdir.at(path)
     if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
         raise UserError(f"{str(path)!r} is the folder of several runs; name one of them, such as {path}/seed=0")
-    [run] = open_runs(str(path), trust_code)
+    [run] = open_runs(str(path))
+    record = read_record(workdir, trust_code)
     status, starts = read_status(workdir.root), read_jsonl(workdir.starts)
     return [
         _summary(run, status),
         _curves(run, _config_name(starts)),
         _guesses(read_jsonl(workdir.samples)),
-        run_data.section_of(workdir, read_record(workdir, trust_code)),
+        run_data.section_of(workdir, record),
         _speed(run, status),
-        _settings(run),
+        _settings(record.config),
         _environment(starts),
     ]
 
@@ -238,8 +240,8 @@ def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
     return Table(caption, ("", "seconds", "share"), tuple(rows))
 
 
-def _settings(run: Run) -> Section:
-    changes = changes_of(run.config)
+def _settings(config: Config) -> Section:
+    changes = changes_of(config)
     blocks = []
     for caption, is_identity in (
         ("What is trained: a workdir is resumed only with the same of these.", True),

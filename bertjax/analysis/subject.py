@@ -134,12 +134,16 @@ def open_subjects(names: Sequence[str], trust_code: bool = False, task: str = ""
 
 
 def expand(name: str) -> list[str]:
-    """Return the names of all kept checkpoints for `RUN@*`, else the name.
+    """Return the names of all kept checkpoints for `RUN@*`, of all seeds for the folder of a run with `--seeds`.
+
+    Another name is returned as it is. `FOLDER@STEP` and `FOLDER@*` are the checkpoints of all seeds.
 
     Raises:
       UserError: the run does not exist or has no checkpoints.
     """
     path, step = split_name(name)
+    if seeds := _seeds(Path(path)):
+        return [each for seed in seeds for each in expand(f"{seed}@{step}" if step else str(seed))]
     if step != ALL_CHECKPOINTS:
         return [os.fspath(name)]
     from bertjax.training.run.checkpoint import Checkpoints
@@ -152,6 +156,14 @@ def expand(name: str) -> list[str]:
     if not steps:
         raise UserError(f"{name}: {path} has no checkpoints; name a run that has saved some, or an export")
     return [f"{path}@{step}" for step in steps]
+
+
+def _seeds(folder: Path) -> list[Path]:
+    """Return the workdirs of a folder of seeds, in their order; empty for any other folder."""
+    if (folder / "config.json").exists():
+        return []
+    runs = [run for run in folder.glob("seed=*") if (run / "config.json").exists()]
+    return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def labels_of(names: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """The curves of several runs in one figure."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,10 +14,40 @@ from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metric
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Value of --x -> key in `metrics.jsonl`.
+# Value of --x -> key in `metrics.jsonl`, and key -> label of the axis.
 AXES = {"steps": "step", "tokens": "tokens", "flops": "flops", "seconds": "seconds"}
+_AXIS_LABELS = {"step": "training step", "tokens": "training tokens", "flops": "FLOPs", "seconds": "seconds"}
+FORMATS = (".png", ".svg", ".pdf")
+_DPI = 200
 _COLUMNS = 3
 _STYLES = {HELDOUT: {"marker": "o", "markersize": 4}, TRAIN: {"alpha": 0.5, "linewidth": 0.8}}
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """How curves are drawn.
+
+    Attributes:
+      smooth: number of logged points over which a training curve is averaged, around each; 1 for none.
+      log: axes with a logarithmic scale: `x`, `y`, `xy` or empty.
+      labels: names of the entries in the legend; empty for their paths.
+    """
+
+    smooth: int = 1
+    log: str = ""
+    labels: tuple[str, ...] = ()
+
+    def check(self, entries: int) -> None:
+        """Raise a UserError for values out of range, or another number of labels than of entries."""
+        if self.smooth < 1:
+            raise UserError(f"--smooth={self.smooth} must be at least 1")
+        if self.log not in ("", "x", "y", "xy"):
+            raise UserError(f"--log={self.log} must be x, y or xy")
+        if self.labels and len(self.labels) != entries:
+            raise UserError(f"{len(self.labels)} times --label for {entries} runs; give one for each, in their order")
+
+
+_PLAIN = Look()
 
 
 class Curve(NamedTuple):
@@ -58,6 +89,12 @@ def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
     return Curve(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0))
 
 
+def smoothed(values: np.ndarray, points: int) -> np.ndarray:
+    """Return the means of the `points` values around each; at the ends, of those that are there."""
+    window = np.ones(min(points, len(values)))
+    return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
+
+
 def check_axis(entries: Sequence[Entry], x: str) -> str:
     """Return the key of an x axis in `metrics.jsonl`.
 
@@ -74,6 +111,8 @@ def check_axis(entries: Sequence[Entry], x: str) -> str:
 def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[str]:
     """Return the metrics to draw: the requested ones, by default the losses that at least two entries have.
 
+    Of a single entry, all losses are drawn.
+
     Raises:
       UserError: no entry has a requested metric, or no loss is shared.
     """
@@ -81,20 +120,23 @@ def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[s
     available = sorted(set.union(*by_entry))
     if unknown := [name for name in requested if name not in available]:
         raise UserError(f"--metric={unknown[0]} is in no record; choose one of {', '.join(available)}")
-    shared = [name for name in losses_among(available) if sum(name in names for names in by_entry) > 1]
+    least = min(2, len(entries))
+    shared = [name for name in losses_among(available) if sum(name in names for names in by_entry) >= least]
     if not requested and not shared:
-        raise UserError(f"no two of the runs share a loss; set --metric to one of {', '.join(available)}")
+        problem = "no two of the runs share a loss" if least > 1 else "the run has logged no loss"
+        raise UserError(f"{problem}; set --metric to one of {', '.join(available)}")
     return list(dict.fromkeys(requested)) or shared
 
 
-def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path) -> None:
+def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path, look: Look = _PLAIN) -> None:
     """Draw one panel for each metric, with all entries.
 
     Args:
       entries: the entries; each has its color.
       metrics: names of metrics without `train/` or `eval/heldout/`.
       axis: the key of the x axis in `metrics.jsonl`.
-      target: the PNG file to write; its folder is created.
+      target: the file to write, one of `FORMATS`; its folder is created.
+      look: smoothing, scales and labels.
     """
     from matplotlib.figure import Figure
 
@@ -104,22 +146,27 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for axes, metric in zip(panels, metrics):
         for index, entry in enumerate(entries):
-            draw_entry(axes, entry, metric, axis, f"C{index}")
-        axes.set(xlabel=axis, title=metric)
+            draw_entry(axes, entry, metric, axis, f"C{index}", look.labels[index : index + 1], look.smooth)
+        axes.set(xlabel=_AXIS_LABELS[axis], ylabel=metric.replace("_", " "))
+        axes.set(**{f"{scale}scale": "log" for scale in look.log})
         if axes.lines:
             axes.legend(title="held out: points, training: thin", title_fontsize="small")
         axes.grid(alpha=0.3)
     for axes in panels[len(metrics) :]:
         axes.remove()
     target.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, target)
+    save(figure, target, _DPI)
 
 
-def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str) -> None:
+def draw_entry(
+    axes: "Axes", entry: Entry, metric: str, axis: str, color: str, label: Sequence[str] = (), smooth: int = 1
+) -> None:
     """Draw training as a thin line, held-out rows with points, and seeds as a band from minimum to maximum."""
-    label = f"{entry.name}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else entry.name
+    (label,) = label or (f"{entry.name}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else entry.name,)
     for prefix, style in _STYLES.items():
         if curve := curve_of(entry.runs, f"{prefix}{metric}", axis):
+            if prefix == TRAIN:
+                curve = Curve(curve.x, *(smoothed(values, smooth) for values in curve[1:]))
             axes.plot(curve.x, curve.mean, color=color, label=label, **style)
             label = None  # one label for both lines
             if len(entry.runs) > 1:

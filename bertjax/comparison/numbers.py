@@ -2,12 +2,14 @@
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
 from bertjax import resampling
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.curves import HELDOUT, points_of
+from bertjax.training.results.scores import Scores
 from bertjax.training.results.seeds import deviation
 
 
@@ -17,9 +19,11 @@ class Spread:
 
     Attributes:
       values: the values of the runs, at least one.
+      scores: the scores of each run on the same examples; empty if not all runs have them.
     """
 
     values: tuple[float, ...]
+    scores: tuple[Scores, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -32,13 +36,16 @@ class Spread:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95% interval of the mean by resampling the seeds; None for a single value.
+        """95% interval of the mean by resampling seeds, and examples if their scores are known.
 
-        Runs do not store the scores of their held-out examples, so it does not cover the choice of examples.
+        None for a single value without scores.
         """
-        if len(self.values) < 2:
+        if self.scores:
+            _, low, high = resampling.estimate(by_example(self.scores), resampling.ratio)
+        elif len(self.values) > 1:
+            _, low, high = resampling.estimate(np.array(self.values)[:, None])
+        else:
             return None
-        _, low, high = resampling.estimate(np.array(self.values)[:, None])
         return float(low), float(high)
 
 
@@ -48,6 +55,7 @@ class Numbers:
 
     Attributes:
       heldout: metrics of the last evaluation.
+      probes: metrics of probes, by `probe/metric`.
       baselines: baselines of finished runs on the same rows.
       spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
@@ -55,16 +63,52 @@ class Numbers:
     heldout: dict[str, Spread]
     baselines: dict[str, Spread]
     spent: dict[str, Spread]
+    probes: dict[str, Spread] = dataclasses.field(default_factory=dict)
+
+    @property
+    def measured(self) -> dict[str, Spread]:
+        """What is compared: held-out metrics and those of probes."""
+        return self.heldout | self.probes
 
 
 def numbers_of(entry: Entry) -> Numbers:
     """Return the numbers of an entry."""
     evaluations = [_last_evaluation(run) for run in entry.runs]
     return Numbers(
-        heldout=_over([metrics for _, metrics in evaluations]),
+        heldout={
+            name: Spread(spread.values, _shared_scores(entry, name))
+            for name, spread in _over([metrics for _, metrics in evaluations]).items()
+        },
         baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]),
+        probes=_of_probes(entry),
         spent=_over([{"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]),
     )
+
+
+def by_example(scores: Sequence[Scores]) -> np.ndarray:
+    """Return the (sum, weight) of runs on the same examples, [runs, examples, 2]."""
+    return np.stack([of_run.sums for of_run in scores])
+
+
+def are_paired(scores: Sequence[Scores]) -> bool:
+    """Return whether scores are of the same examples, at least two."""
+    first = scores[0].ids
+    return len(first) > 1 and all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
+
+
+def _of_probes(entry: Entry) -> dict[str, Spread]:
+    names = dict.fromkeys(name for run in entry.runs for name in run.probes)
+    spreads = {}
+    for name in names:
+        scores = tuple(run.probes[name] for run in entry.runs if name in run.probes)
+        values = tuple(float(np.divide(*of_run.sums.sum(axis=0))) for of_run in scores)
+        spreads[name] = Spread(values, scores if are_paired(scores) else ())
+    return spreads
+
+
+def _shared_scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
+    scores = tuple(run.scores[metric] for run in entry.runs if metric in run.scores)
+    return scores if len(scores) == len(entry.runs) and are_paired(scores) else ()
 
 
 def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:

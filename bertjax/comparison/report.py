@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bertjax.comparison.effects import Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
@@ -24,12 +25,18 @@ _SPENT = {
 }
 
 
-def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers]) -> dict[str, Any]:
+def as_dict(
+    entries: Sequence[Entry],
+    differences: Differences,
+    numbers: Sequence[Numbers],
+    effects: Sequence[dict[str, Effect]],
+) -> dict[str, Any]:
     """Return all differences and numbers, without shortening.
 
     Returns:
       {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value}}},
-      `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`, `interval`}}}}}. A value is None if the entry
+      `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`, `interval`}}}}, `effects`: {name: {metric: the
+      fields of `Effect`}}, without the first entry, from which they are differences}. A value is None if the entry
       lacks the setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of
       `Differences` and `Numbers`.
     """
@@ -58,13 +65,21 @@ def as_dict(entries: Sequence[Entry], differences: Differences, numbers: Sequenc
             }
             for name, of_entry in zip(names, numbers)
         },
+        "effects": {
+            name: {metric: effect._asdict() for metric, effect in of_entry.items()}
+            for name, of_entry in zip(names[1:], effects)
+        },
     }
 
 
 def print_comparison(
-    entries: Sequence[Entry], differences: Differences, numbers: Sequence[Numbers], console: Console | None = None
+    entries: Sequence[Entry],
+    differences: Differences,
+    numbers: Sequence[Numbers],
+    effects: Sequence[dict[str, Effect]],
+    console: Console | None = None,
 ) -> None:
-    """Print the settings that differ and the numbers, with one column for each entry."""
+    """Print the settings that differ, the numbers and their differences, with one column for each entry."""
     console = console or Console()
     for title, rows, width in (
         ("settings that differ: what is trained", differences.identity, None),
@@ -73,9 +88,11 @@ def print_comparison(
     ):
         if rows:
             console.print(_settings_table(title, entries, rows, width))
-    if not any(_fields(differences).values()):
+    if len(entries) > 1 and not any(_fields(differences).values()):
         console.print("no setting differs")
     console.print(_numbers_table(entries, numbers))
+    if any(effects):
+        console.print(_effects_table(entries, effects))
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -110,7 +127,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Tabl
         cells = [_cell(find(values), pattern, len(entry.runs)) for values, entry in zip(numbers, entries)]
         table.add_row(Text(title), *cells)
 
-    for prefix, part in (("held out: ", "heldout"), ("baseline: ", "baselines")):
+    for prefix, part in (("held out: ", "heldout"), ("probe: ", "probes"), ("baseline: ", "baselines")):
         for name in dict.fromkeys(name for values in numbers for name in getattr(values, part)):
             add(f"{prefix}{name}", _METRIC, lambda values, part=part, name=name: getattr(values, part).get(name))
         table.add_section()
@@ -120,14 +137,35 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Tabl
     return table
 
 
+def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> Table:
+    table = _table(f"differences from {entries[0].name} [95% interval] p-value", entries[1:])
+    for name in dict.fromkeys(name for of_entry in effects for name in of_entry):
+        table.add_row(Text(name), *(_effect_cell(of_entry.get(name)) for of_entry in effects))
+    table.caption = "drawn: " + "; ".join(
+        dict.fromkeys(
+            f"{effect.covers or 'nothing, for lack of seeds and scores'}{', same seeds paired' * effect.paired}"
+            for of_entry in effects
+            for effect in of_entry.values()
+        )
+    )
+    return table
+
+
+def _effect_cell(effect: Effect | None) -> str:
+    if effect is None:
+        return "-"
+    interval = "" if effect.p is None else f" [{effect.low:+.4f}, {effect.high:+.4f}] p={effect.p:.3f}"
+    return f"{effect.value:+.4f}{interval}"
+
+
 def _cell(spread: Spread | None, pattern: str, runs: int) -> str:
     if spread is None:
         return "-"
     text = pattern.format(spread.mean)
     if len(set(spread.values)) > 1:
         text += f" ± {pattern.format(spread.deviation)}"
-        if pattern == _METRIC:
-            text += " [{}, {}]".format(*map(pattern.format, spread.interval))
+    if pattern == _METRIC and (interval := spread.interval) and interval[0] < interval[1]:
+        text += " [{}, {}]".format(*map(pattern.format, interval))
     return text if len(spread.values) == runs else f"{text} ({len(spread.values)} of {runs})"
 
 

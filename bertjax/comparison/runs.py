@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.config import Config
-from bertjax.errors import UserError
-from bertjax.training.run.record import read_record
+from bertjax.config import from_dict, to_dict
+from bertjax.errors import Untrusted, UserError
+from bertjax.training.results.scores import Scores, read_probes, read_scores
+from bertjax.training.run.record import read_settings
 from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
 
 
@@ -15,21 +16,25 @@ class Run:
     """A run, as recorded in its workdir.
 
     Attributes:
-      config: the configuration, with the values that were filled in from the data.
+      settings: the configuration as plain dicts, with the values that were filled in from the data.
       identity: what a resumed run must share, including fingerprints of its data.
       records: the lines of `metrics.jsonl`.
       summary: `summary.json`; empty without one.
+      probes: metrics of probes of the run, by `probe/metric`.
+      scores: metrics of the last evaluation by example; empty unless the run is finished.
     """
 
-    config: Config
+    settings: dict[str, Any]
     identity: dict[str, Any]
     records: list[dict]
     summary: dict[str, Any]
+    scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
+    probes: dict[str, Scores] = dataclasses.field(default_factory=dict)
 
     @property
     def planned_steps(self) -> int:
         """Steps of all stages."""
-        return sum(stage.steps for stage in self.config.stages)
+        return sum(stage["steps"] for stage in self.settings["stages"])
 
     @property
     def finished(self) -> bool:
@@ -57,56 +62,50 @@ class Entry:
         return [record for run in self.runs for record in run.records]
 
 
-def open_entries(paths: Sequence[str], trust_code: bool = False) -> list[Entry]:
-    """Read workdirs, and folders with a workdir `seed=N` for each seed.
-
-    Args:
-      paths: the folders.
-      trust_code: whether modules that a run names as `module:Class` are imported.
+def open_entries(paths: Sequence[str]) -> list[Entry]:
+    """Read workdirs, and folders with a workdir `seed=N` for each seed. No module that a run names is imported.
 
     Raises:
-      UserError: there are fewer than two, one is named twice, or one is not a run or has logged nothing.
+      UserError: one is named twice, or one is not a run or has logged nothing.
     """
     roots = [Workdir.at(path).root for path in paths]
-    if len(roots) < 2:
-        raise UserError(f"{paths[0] if paths else 'nothing'} is the only run; name two runs or more")
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
-    return [
-        Entry(name, str(path), open_runs(path, trust_code)) for name, path in zip(_names(paths), paths, strict=True)
-    ]
+    return [Entry(name, str(path), open_runs(path)) for name, path in zip(_names(paths), paths, strict=True)]
 
 
-def open_runs(path: str, trust_code: bool = False) -> tuple[Run, ...]:
+def open_runs(path: str) -> tuple[Run, ...]:
     """Read a workdir, or each workdir `seed=N` of a folder; see `open_entries` for the errors."""
     workdir = Workdir.at(path)
     if not workdir.root.is_dir():
         raise UserError(f"{path!r} does not exist; name a workdir, or the folder of a run with --seeds")
     if workdir.config.exists():
-        runs = (_read(workdir, trust_code),)
+        runs = (_read(workdir),)
     else:
         seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
-        runs = tuple(
-            _read(Workdir(folder), trust_code)
-            for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder))
-        )
+        runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
     if not runs:
         raise UserError(
             f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "
             "folder of a run with --seeds"
         )
     if not any(run.records for run in runs):
-        every = runs[0].config.runtime.log_every
+        every = runs[0].settings["runtime"]["log_every"]
         raise UserError(f"{path!r} has no line in metrics.jsonl yet; a run writes the first at step {every}")
     return runs
 
 
-def _read(workdir: Workdir, trust_code: bool) -> Run:
+def _read(workdir: Workdir) -> Run:
     summary = {}
     if workdir.summary.exists():
         summary = read_json(workdir.summary, "eval", "baseline", "steps", "seconds", "tokens_per_second")
-    record = read_record(workdir, trust_code)
-    return Run(record.config, record.identity, read_jsonl(workdir.metrics), summary)
+    settings, identity = read_settings(workdir)
+    try:
+        settings = to_dict(from_dict(settings))
+    except Untrusted:  # the file has every setting that was known when the run started
+        pass
+    run = Run(settings, identity, read_jsonl(workdir.metrics), summary, probes=read_probes(workdir.root))
+    return dataclasses.replace(run, scores=read_scores(workdir.scores)) if run.finished else run
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.comparison.runs import Entry, Run
-from bertjax.config import to_dict
 
 _WIDTH = 32
 # Characters that are shown before the first difference of long texts.
 _SHOWN_BEFORE = 8
+
+# Parts of an identity that follow from settings and data, and the one that has the name of a setting and is content.
+_NO_CONTENT, _START = ("plans", "skip_rows", "task_order"), "init_from"
 
 # Setting -> for each entry the distinct values of its runs; None if a run lacks the setting.
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -34,9 +36,9 @@ class Differences:
 
 def differences_of(entries: Sequence[Entry]) -> Differences:
     """Compare the configurations of all entries, including defaults."""
-    settings = [[leaves(to_dict(run.config)) for run in entry.runs] for entry in entries]
+    settings = [[leaves(run.settings) for run in entry.runs] for entry in entries]
     content = [[_content_of(run) for run in entry.runs] for entry in entries]
-    identifying = {name for entry in entries for run in entry.runs for name in leaves(run.config.identity(""))}
+    identifying = {name for entry in entries for run in entry.runs for name in _identifying(run)}
     rows = _differing(settings)
     return Differences(
         {name: values for name, values in rows.items() if name in identifying},
@@ -93,9 +95,14 @@ def _window(text: str, start: int, width: int) -> str:
 
 def _content_of(run: Run) -> dict[str, Any]:
     """Return the identity without the configuration, and without plans, which follow from configuration and store."""
-    stated = leaves(run.config.identity("")).keys() - {"data.store_fingerprint"}
-    identity = {name: value for name, value in run.identity.items() if name != "plans"}
+    identity = {name: value for name, value in run.identity.items() if name not in _NO_CONTENT}
+    stated = _identifying(run)
     return {name: value for name, value in leaves(identity).items() if name not in stated}
+
+
+def _identifying(run: Run) -> set[str]:
+    """Return the names of the settings that are part of the identity."""
+    return (leaves(run.identity).keys() & leaves(run.settings).keys()) - {_START}
 
 
 def _differing(entries: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:

@@ -9,31 +9,52 @@ words does so if one sentence is a permutation of the other. Such a tie counts a
 coin would get, so that chance is 50%.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.errors import UserError
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor, Request
-from bertjax.inference.records import read_file
+from bertjax.inference.records import read_objects
+from bertjax.storage import reason_of
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
+# What the pairs are grouped by, if they have it, from the finest to the coarsest: the fields of BLiMP.
+GROUPINGS = (PARADIGM, "linguistics_term", "field")
+_SUFFIXES = (".jsonl", *(f".jsonl{suffix}" for suffix in COMPRESSIONS))
 # Scores that differ relatively by less than float32 rounds in a forward pass are equal.
 _ROUNDING = 1e-6
 
 
 def read(path: str) -> list[Record]:
-    """Return the pairs of a .jsonl file: `sentence_good`, `sentence_bad` and, if there are several kinds, `UID`.
+    """Return the pairs of a .jsonl file, plain or compressed, or of all such files of a folder, as BLiMP has them.
+
+    A pair has `sentence_good`, `sentence_bad` and optionally the fields of `GROUPINGS`.
 
     Raises:
-      UserError: the file cannot be read, is empty, or has a line that is not a pair.
+      UserError: a file cannot be read, is empty, or has a line that is not a pair; or a folder has no such file.
     """
-    if not path.endswith(".jsonl"):
+    place = Path(path).expanduser()
+    files = sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES)) if place.is_dir() else [place]
+    if not files:
+        raise UserError(f"{path} has no .jsonl files; name a file of pairs, or a folder with some")
+    return [pair for file in files for pair in _read_file(str(file))]
+
+
+def _read_file(path: str) -> list[Record]:
+    if not path.endswith(_SUFFIXES):
         raise UserError(f"{path} is not a .jsonl file; give one JSON object per line, with {GOOD!r} and {BAD!r}")
-    pairs = read_file(path, (GOOD, BAD))
+    try:
+        lines = [line for _, line in numbered_lines(epath.Path(path))]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason_of(error)}; name a .jsonl file") from None
+    pairs = read_objects(lines, path, (GOOD, BAD))
     if not pairs:
         raise UserError(f"{path} is empty; give at least one pair")
     return pairs
@@ -56,32 +77,56 @@ def score(
     request: Request,
     on_tokens: Callable[[int], object] = lambda tokens: None,
 ) -> dict[str, Any]:
-    """Return the share of the pairs whose good sentence has the higher score; a tie counts as one half.
+    """Return the share of the pairs whose good sentence has the higher score (`shares` of `judge`)."""
+    return shares(pairs, judge(predictor, pairs, request, on_tokens))
+
+
+def judge(
+    predictor: Predictor,
+    pairs: list[Record],
+    request: Request,
+    on_tokens: Callable[[int], object] = lambda tokens: None,
+) -> list[Record]:
+    """Return `good` and `bad`, the scores of both sentences of each pair, and `point`: 1 if right, 0.5 for a tie.
 
     Args:
       predictor: the model.
       pairs: the result of `read`.
       request: the result of `request` for these pairs.
       on_tokens: called with the number of tokens of each batch when it is done.
-
-    Returns:
-      {`accuracy`, `ties` and `pairs`: their numbers, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, the names in the
-      order of the file; a pair without a `UID` counts only in the overall figures.
     """
     name = request.pipeline.score
     scores = [prediction[name] for prediction in predictor.predictions(request, on_tokens)]
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
-    paradigms: dict[str, list[float]] = {}
-    for pair, point in zip(pairs, points.tolist(), strict=True):
-        if PARADIGM in pair:
-            paradigms.setdefault(str(pair[PARADIGM]), []).append(point)
-    return _shares(points) | {PARADIGM: {name: _shares(of_paradigm) for name, of_paradigm in paradigms.items()}}
+    columns = zip(good.tolist(), bad.tolist(), points.tolist(), strict=True)
+    return [{"good": good, "bad": bad, "point": point} for good, bad, point in columns]
+
+
+def shares(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Any]:
+    """Return the share of right answers; a tie counts as one half.
+
+    Returns:
+      {`accuracy`, `ties` and `pairs`: their numbers, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, the names in the
+      order of the file; `linguistics_term` and `field` likewise, if pairs have them. A pair without a `UID` counts only
+      in the overall figures.
+    """
+    points = [judgment["point"] for judgment in judged]
+    figures = _shares(points) | {PARADIGM: {}}
+    for grouping in GROUPINGS:
+        groups: dict[str, list[float]] = {}
+        for pair, point in zip(pairs, points, strict=True):
+            if grouping in pair:
+                groups.setdefault(str(pair[grouping]), []).append(point)
+        if groups:
+            figures[grouping] = {name: _shares(group) for name, group in groups.items()}
+    return figures
 
 
 def table(figures: dict[str, Any]) -> str:
     """Return the result of `score` as lines for a terminal."""
-    rows = [*figures[PARADIGM].items(), ("all", figures)]
+    groups = [group for name in GROUPINGS for group in figures.get(name, {}).items()]
+    rows = [*groups, ("all", figures)]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {row['accuracy']:>8.1%}  {row['ties']:>7,}  {row['pairs']:>7,}" for name, row in rows]
     return "\n".join([f"{'':<{width}}  accuracy     ties    pairs", *lines])

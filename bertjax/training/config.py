@@ -273,6 +273,8 @@ class RuntimeConfig:
       steps_per_call: steps in one dispatch to the device; more than 1 helps if a step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
+      trackers: where metrics also go: `wandb`, `mlflow`, `trackio`, or `module:Class`, a subclass of
+        `bertjax.training.run.trackers.base.Tracker`.
       gradient_norms: whether the norm of the gradient is also logged for each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
       keep: number of newest checkpoints to keep.
@@ -301,6 +303,7 @@ class RuntimeConfig:
     steps_per_call: int = 1
     workers: int = 0
     log_every: int = 10
+    trackers: tuple[str, ...] = ()
     gradient_norms: bool = False
     save_every: int = 1000
     keep: int = 3

@@ -6,6 +6,7 @@ import functools
 import math
 import types
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,7 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.param_paths import with_heads_of
 from bertjax.training.program import Program, TaskProgram
+from bertjax.training.results.scores import Scores, content_id, scores_of, scores_of_records
 from bertjax.training.step import StepContext, micro_batches, shard_keys
 
 # The name of the held-out documents or file that every run has.
@@ -66,6 +68,7 @@ class Evaluation:
       baselines: the same metrics of simple baselines.
       samples: examples with the model's best guesses.
       predictions: the objective's predictions, if it makes any; each has its `task` if there are several.
+      scores: metrics by example of a labeled file, or by batch of held-out rows, named like the metrics.
       further: the evaluations of further held-out files, by name.
       rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or the objective's
         `best_metric`, negative unless it is a loss. Infinity if there is none.
@@ -76,6 +79,7 @@ class Evaluation:
     samples: list[Sample]
     predictions: list[Record]
     rank: float
+    scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
     further: dict[str, "Evaluation"] = dataclasses.field(default_factory=dict)
 
     @property
@@ -93,7 +97,12 @@ class Evaluation:
         """The baselines of all sets, named like the metrics."""
         return self._of_all("baselines")
 
-    def _of_all(self, field: str) -> dict[str, float]:
+    @property
+    def all_scores(self) -> dict[str, Scores]:
+        """The scores of all sets, named like the metrics."""
+        return self._of_all("scores")
+
+    def _of_all(self, field: str) -> dict[str, Any]:
         further = {f"{name}/{key}": v for name, part in self.further.items() for key, v in getattr(part, field).items()}
         return getattr(self, field) | further
 
@@ -114,7 +123,7 @@ class Evaluator:
         """Evaluate all tasks; the rank is that of the first one."""
         evaluations = {name: evaluate(params) for name, evaluate in self._tasks.items()}
 
-        def merged(field: str) -> dict[str, float]:
+        def merged(field: str) -> dict[str, Any]:
             return {
                 self._qualified(task, name): value
                 for task, evaluation in evaluations.items()
@@ -132,7 +141,7 @@ class Evaluator:
             for (task, name), evaluate in self._further.items()
         }
         rank = next(iter(evaluations.values())).rank
-        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, rank, further)
+        return Evaluation(merged("metrics"), merged("baselines"), samples, predictions, rank, merged("scores"), further)
 
 
 class _TaskEvaluator:
@@ -166,9 +175,12 @@ class _TaskEvaluator:
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
+        by_batch: list[tuple[int, dict[str, np.ndarray]]] = []
         for batch in self._batches():
             arrays = put_global(batch, self._program.mesh)
-            _add(totals, jax.device_get(self._step(params, self._task.frozen, arrays)))
+            sums = jax.device_get(self._step(params, self._task.frozen, arrays))
+            _add(totals, sums)
+            by_batch.append((content_id(batch["tokens_BT"].tobytes()), sums))
             _add(baselines, objective.baselines(batch, self._counts))
             if _has_outputs(objective):
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
@@ -177,13 +189,18 @@ class _TaskEvaluator:
                 samples = self._samples(params, batch, arrays)
             self._on_batch()
         metrics, predictions = _ratios(totals), []
+        scores = {
+            name: scores_of((unit for unit, _ in by_batch), (sums[name] for _, sums in by_batch)) for name in metrics
+        }
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
             examples = self._plan.examples.take(np.concatenate(ids))
             records = self._records(np.concatenate(ids))
             metrics |= objective.score(outputs, examples, records)
             predictions = objective.predictions(outputs, examples, records)
-        return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics))
+            by_record = objective.scores(outputs, examples, records) if records else {}
+            scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
+        return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
 
     def _records(self, ids: np.ndarray) -> list[Record]:
         examples = self._plan.examples

@@ -9,11 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config import Config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.opening import SavedModel
+from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
@@ -106,6 +108,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
     params = {path: leaf for path, leaf in _leaves(source) if path in ours and path not in new}
+    _warn_of_pooler(program.config, params)
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
 
@@ -123,6 +126,20 @@ def state_from(source: Source | None, program: Program) -> State:
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, values.__getitem__)
 
     return state | {"params": map_with_path(fill, state["params"])}
+
+
+def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
+    """Warn if a head reads a frozen pooler that nothing has trained: its bias is still what it was initialized with."""
+    bias = params.get(f"{_POOLER}bias")
+    is_random = bias is None or not np.any(bias)
+    is_frozen = matches_any(config.optimizer.frozen, f"{_POOLER}kernel")
+    if is_random and is_frozen and any(task.objective.reads_pooler for task in config.tasks.values()):
+        log.warning(
+            "init_from=%s has a pooler that was never trained, and optimizer.frozen=%s keeps it so: the head reads "
+            "random features of [CLS]; set objective.pooling='mean' or objective.reads='mix'",
+            config.init_from,
+            list(config.optimizer.frozen),
+        )
 
 
 def _leaves(params: dict) -> list[tuple[str, Any]]:

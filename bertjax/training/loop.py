@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 from tqdm import tqdm
@@ -22,13 +22,14 @@ from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.fingerprints import check_replicas
-from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
+from bertjax.training.run.goodput import Elapsed, goodput_of, mfu, speed
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
 from bertjax.training.run.saving import Saving
 from bertjax.training.run.spikes import SpikeReport
+from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.watchdog import TRAINING, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
@@ -93,6 +94,7 @@ class Loop:
         watchdog: Watchdog,
         lock: Lease | None = None,
         profile: range | None = None,
+        trackers: Sequence[Tracking] = (),
     ):
         self._program, self._feeds = program, feeds
         self._meta, self._should_stop = meta, should_stop
@@ -122,7 +124,7 @@ class Loop:
                 )
         totals = Totals(**meta_before["totals"]) if restored else Totals()
         self._log = processes.together(  # a damaged file of the writer is an error in every process
-            lambda: MetricsLog(workdir, totals, self._start, writer)
+            lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed)
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
@@ -144,6 +146,9 @@ class Loop:
                 f"that step: {[list(steps) for steps in self._runtime.skip_rows]}; change only what is later, or move "
                 f"the checkpoints after the first skipped step out of {self._workdir.checkpoints}"
             )
+
+    def _speed(self, before: Totals, now: Totals, steps: int) -> dict[str, float]:
+        return speed(before, now, steps, self._elapsed.seconds, self._program.mesh)
 
     def _warn_of_missed_steps(self) -> None:
         saved = self._checkpoints.steps()

@@ -1,13 +1,21 @@
 """python -m bertjax.probe as a user types it."""
 
 import json
+import shutil
 
 import pytest
+from etils import epath
 
-from bertjax import probe
+from bertjax import compare, probe
+from bertjax.analysis.probing import pairs
+from bertjax.analysis.subject import Subject, expand
 from bertjax.errors import UserError
+from bertjax.inference import minimal_pairs
+from bertjax.opening import SavedModel
+from bertjax.training.results.scores import write_probe
 from tests.analysis.probing import test_senses
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
+from tests.comparison.workdirs import STEPS, record, write
 
 
 @pytest.fixture
@@ -44,12 +52,48 @@ def test_word_senses(models, tmp_path, capsys):
     assert float(lines[-2].split()[1]) == 1  # the same sentence
 
 
+def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsys):
+    """Seeds of two runs with one model: no difference, over the same pairs."""
+    good, bad = ["The king sleeps.", "It was a king."], ["King the sleeps.", "Was king a it."]
+    lines = [{"sentence_good": g, "sentence_bad": b, "field": "syntax"} for g, b in zip(good * 2, bad * 2)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("a", "b"):
+        for seed in range(2):
+            root = write(tmp_path / f"{name}/seed={seed}", [record(STEPS, 4.0, 3.0)], {"seed": seed}, baseline={})
+            shutil.copytree(models["pretrained"], root / "export")
+    assert expand(str(tmp_path / "a")) == [f"{tmp_path}/a/seed=0", f"{tmp_path}/a/seed=1"]
+    subjects = [
+        Subject(f"{name}{seed}", SavedModel(tmp_path / f"{name}/seed={seed}/export").export)
+        for name in "ab"
+        for seed in range(2)
+    ]
+    found = minimal_pairs.read(str(tmp_path / "pairs.jsonl"))
+    for subject in subjects:
+        scores = pairs.scores_of(found, pairs.judge(subject, found))
+        write_probe(epath.Path(tmp_path / subject.label[0] / f"seed={subject.label[1]}"), "pairs", scores)
+    comparison = compare.run([str(tmp_path / "a"), str(tmp_path / "b")], out=tmp_path / "a.png")
+    effect = comparison.effects[0]["pairs/syntax/accuracy"]
+    assert (effect.value, effect.p, effect.covers, effect.paired) == (0.0, 1.0, "seeds and examples", True)
+    assert comparison.numbers[0].probes["pairs/accuracy"].values[0] in (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def test_minimal_pairs_are_printed_for_each_model(models, tmp_path, capsys):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": "A king.", "sentence_bad": "King a."}) + "\n")
+    assert probe.main([str(models["pretrained"]), f"--minimal-pairs={tmp_path / 'pairs.jsonl'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pretrained" and lines[1].split() == ["accuracy", "ties", "pairs"]
+    assert lines[2].split()[::3] == ["all", "1"]
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
         (["--labeled=none.conllu"], "is not a file"),
         (["--labeled={labeled}", "--tag=upos"], "has no effect"),
         (["--labeled={treebank}", "--tag=nonsense"], "is not a tag of CoNLL-U"),
+        ([], "name what to probe: --labeled=FILE, or --minimal-pairs=PATH"),
+        (["--minimal-pairs=x.jsonl", "--tag=upos"], "--tag has no effect with --minimal-pairs"),
+        (["--minimal-pairs=x.jsonl"], "x.jsonl cannot be read"),
         (["--labeled={treebank}", "--rank=0"], "must be at least 1"),
         (["--labeled={treebank}", "--labeled={labeled}", "--heldout=x"], "one labeled file"),
         (["--labeled={treebank}", "--heldout=none.conllu"], "none.conllu"),

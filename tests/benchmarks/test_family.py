@@ -105,7 +105,7 @@ def test_the_rate_is_that_of_the_lowest_own_loss(progress):
 
 
 def test_own_losses_have_the_coefficients_of_the_objective_and_are_means_over_tasks():
-    assert own_loss("electra", {"mlm_loss": 3.0, "rtd_loss": 0.1, "mlm_accuracy": 9.0}) == pytest.approx(8.0)
+    assert own_loss("electra", {"generator_loss": 3.0, "rtd_loss": 0.1, "rtd_accuracy": 9.0}) == pytest.approx(8.0)
     tasks = {f"{task}/{term}_loss": 2.0 for task in ("tokens", "phrases", "entities") for term in ("mlm", "nsp")}
     assert own_loss("ernie", tasks | {"tokens/mlm_loss": 5.0}) == pytest.approx(5.0)
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib import image
 
 from bertjax.comparison import curves
-from bertjax.comparison.curves import check_axis, choose_metrics, curve_of
+from bertjax.comparison.curves import check_axis, choose_metrics, curve_of, smoothed
 from bertjax.comparison.runs import open_entries
 from bertjax.errors import UserError
 from tests.comparison.workdirs import record, write
@@ -83,6 +83,13 @@ def test_shared_losses_are_drawn_by_default(tmp_path):
         choose_metrics(entries[1:], [])
 
 
+def test_smoothed_values_are_means_of_their_neighbors():
+    values = np.array([3.0, 6.0, 0.0, 9.0])
+    np.testing.assert_allclose(smoothed(values, 3), [4.5, 3.0, 5.0, 4.5])
+    np.testing.assert_array_equal(smoothed(values, 1), values)
+    assert len(smoothed(values, 9)) == 4
+
+
 def test_unknown_axes(tmp_path):
     old = {key: value for key, value in record(1, 1.0).items() if key != "flops"}
     entries = open_entries([str(write(tmp_path / "a", [record(1, 1.0)])), str(write(tmp_path / "b", [old]))])
@@ -96,7 +103,7 @@ def test_unknown_axes(tmp_path):
 def test_a_panel_for_each_metric_three_in_a_row(tmp_path):
     entries = seeds(tmp_path, [record(10, 8.0, 8.0)], [record(10, 9.0, 9.0)])
     curves.draw(entries, ["mlm_loss", "mlm_accuracy", "mlm_loss", "mlm_loss"], "seconds", tmp_path / "new" / "four.png")
-    assert image.imread(tmp_path / "new" / "four.png").shape[:2] == (960, 1800)
+    assert image.imread(tmp_path / "new" / "four.png").shape[:2] == (1600, 3000)
 
 
 def test_curves_bands_and_names_are_in_the_figure(tmp_path):

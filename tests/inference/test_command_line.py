@@ -195,7 +195,10 @@ def test_minimal_pairs_as_json_and_as_a_table(folder, predictor, tmp_path, capsy
     figures = json.loads(captured.out)["minimal_pairs"]
     assert figures["pairs"] == 3 and figures["UID"] == {"one": {n: figures[n] for n in ("accuracy", "ties", "pairs")}}
     assert captured.err == f"1 of 6 sentences were cut to {LONGEST} tokens\n"
-    assert call(folder, flag, main=evaluate.main) == 0
+    assert call(folder, flag, f"--scores={tmp_path / 'scores.jsonl'}", main=evaluate.main) == 0
+    judged = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [record["sentence_good"] for record in judged[:2]] == [good, bad]
+    assert judged[0]["point"] + judged[1]["point"] == 1 and judged[0]["good"] == judged[1]["bad"]
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["accuracy", "one", "all"]
 
 
@@ -212,6 +215,7 @@ def test_bad_minimal_pairs_are_refused(folder, bare, tmp_path, capsys):
         _refused(capsys, complaint, folder, flag, main=evaluate.main)
     _refused(capsys, "is not a .jsonl file", folder, "--minimal-pairs=pairs.txt", main=evaluate.main)
     _refused(capsys, "no masked-LM head", bare, fine, main=evaluate.main)
+    _refused(capsys, "--scores=x needs --minimal-pairs", folder, "--scores=x", main=evaluate.main)
     _refused(capsys, "give one of them", folder, fine, "--corpus=x", main=evaluate.main)
 
 

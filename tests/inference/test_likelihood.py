@@ -1,6 +1,7 @@
 """Log-likelihoods, pseudo ones and those of causal models, against slow loops, and minimal pairs."""
 
 import dataclasses
+import gzip
 import json
 
 import jax
@@ -103,6 +104,24 @@ def test_a_model_that_ignores_the_order_of_words_is_at_chance(model, predictor, 
     everything = {"accuracy": 0.5, "ties": len(records), "pairs": len(records)}
     assert len(records) > 20 and figures == everything | {"UID": {"order": everything}}
     assert score(predictor, path)["ties"] == 0
+
+
+def test_a_folder_of_compressed_files_is_read_with_the_groups_of_blimp(predictor, pairs, tmp_path):
+    lines = [json.loads(line) for line in pairs.read_text().splitlines()]
+    for index, field in enumerate(("syntax", "semantics")):
+        content = "".join(
+            json.dumps(line | {"field": field, "linguistics_term": "x"}) + "\n" for line in lines[index::2]
+        )
+        path = tmp_path / "data" / f"{index}.jsonl.gz"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "data/README.txt").write_text("not pairs")
+    figures, plain = score(predictor, tmp_path / "data"), score(predictor, pairs)
+    assert figures["linguistics_term"]["x"] == {name: plain[name] for name in ("accuracy", "ties", "pairs")}
+    assert {name: group["pairs"] for name, group in figures["field"].items()} == {"syntax": 5, "semantics": 4}
+    with pytest.raises(UserError, match="has no .jsonl files; name a file of pairs, or a folder with some"):
+        (tmp_path / "empty").mkdir()
+        minimal_pairs.read(str(tmp_path / "empty"))
 
 
 def test_long_sentences_are_cut_and_counted(predictor, tmp_path):

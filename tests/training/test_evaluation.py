@@ -81,6 +81,13 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     assert evaluation.metrics == pytest.approx(expected, rel=1e-5)
 
 
+def test_scores_of_batches_add_up_to_the_metrics(evaluation):
+    assert evaluation.scores.keys() == evaluation.metrics.keys()
+    for name, scores in evaluation.scores.items():
+        assert len(scores.ids) == 3, "two batches of four rows and one of two"
+        assert np.divide(*scores.sums.sum(axis=0)) == pytest.approx(evaluation.metrics[name])
+
+
 def test_baselines_are_of_the_same_tokens(store, evaluation):
     batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
@@ -120,6 +127,8 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     small_program = program(store, objective=Electra())
     evaluation = Evaluator(small_program, Feeds(small_program.config, store))(small_program.init_state()["params"])
     assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
+    assert {"generator_loss", "generator_accuracy"} <= evaluation.metrics.keys()
+    assert "mlm_loss" not in evaluation.metrics, "it is not comparable with that of an encoder"
 
 
 def test_scores_get_every_example_once_and_in_order(store, params):

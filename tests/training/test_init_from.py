@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bertjax import config_file, convert, export
+from bertjax.config import from_dict
 from bertjax.models.config import EncoderConfig
 from bertjax.training import init_from
 from bertjax.training.program import Program
@@ -58,6 +59,23 @@ def test_heads_that_the_source_lacks_are_initialized_with_a_warning(flags, undis
     assert runs.call(*command) == 0
     [message] = [r.getMessage() for r in caplog.records if "initialized from scratch" in r.getMessage()]
     assert "heads/nsp/classifier/kernel" in message and "mlm/transform" not in message
+
+
+@pytest.mark.parametrize(
+    "bias, frozen, objective, warns",
+    [
+        (0.0, ["^encoder/"], {}, True),
+        (0.1, ["^encoder/"], {}, False),
+        (0.0, ["^encoder/(?!pooler)"], {}, False),
+        (0.0, ["^encoder/"], {"pooling": "mean"}, False),
+        (0.0, ["^encoder/"], {"reads": "mix"}, False),
+    ],
+)
+def test_a_frozen_pooler_that_was_never_trained_is_a_warning(caplog, bias, frozen, objective, warns):
+    task = {"objective": {"kind": "classification"} | objective, "examples": {"kind": "labeled_text"}}
+    config = from_dict({"tasks": {"a": task}, "optimizer": {"frozen": frozen}})
+    init_from._warn_of_pooler(config, {"encoder/pooler/bias": np.full(4, bias, np.float32)})
+    assert ("random features of [CLS]" in caplog.text) == warns
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,12 @@ class Layers(Part):
       heldout: a labeled file that scores the probes, which are trained on the labeled file of the analysis; if empty,
         a third of that file is held out.
       rank: rows of B of the structural probe.
+      pooling: state of a word or text, one of `tasks.POOLINGS`; empty for `first` of words and `mean` of texts.
     """
 
     heldout: str = ""
     rank: int = RANK
+    pooling: str = ""
     name: ClassVar[str] = "layers"
     title: ClassVar[str] = "What layers know"
 
@@ -83,7 +85,7 @@ class Layers(Part):
         format = material.format_of(subject)
         if not isinstance(format, (Tagged, LabeledText)) or not material.classes(subject):
             return None
-        return labeled_task(material.name, format, material.examples, findings.SEED, self.heldout)
+        return labeled_task(material.name, format, material.examples, findings.SEED, self.heldout, self.pooling)
 
     def _probe(
         self, subjects: Sequence[Subject], task: LabeledTask, numbers: dict[str, Numbers], progress: Progress

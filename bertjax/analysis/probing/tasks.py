@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
-from bertjax.data.examples import Ragged
+from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.labeled import conllu
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
@@ -18,6 +18,8 @@ from bertjax.errors import UserError
 
 # The tag of punctuation in Universal Dependencies.
 PUNCTUATION = "PUNCT"
+# The state of a word or a text: that of its first token, or the mean of its tokens.
+POOLINGS = FIRST, MEAN = "first", "mean"
 # Share of the records that are held out if there is no second file.
 _HELDOUT = 1 / 3
 
@@ -49,6 +51,7 @@ class LabeledTask:
       train: records in random order that train the probes.
       heldout: records that score them; those with labels that the training records lack are left out.
       has_trees: whether the records are sentences of CoNLL-U with their `heads`, and `upos`.
+      pooling: one of `POOLINGS`; empty for `first` of words and `mean` of texts.
       without_trees: why a file of CoNLL-U has no trees; empty if it has, and for other files.
     """
 
@@ -59,9 +62,12 @@ class LabeledTask:
     heldout: list[Record]
     has_trees: bool = False
     without_trees: str = ""
+    pooling: str = ""
 
 
-def labeled_task(name: str, format: LabeledFormat, examples: int, seed: int, heldout: str = "") -> LabeledTask:
+def labeled_task(
+    name: str, format: LabeledFormat, examples: int, seed: int, heldout: str = "", pooling: str = ""
+) -> LabeledTask:
     """Read a task.
 
     Args:
@@ -70,6 +76,7 @@ def labeled_task(name: str, format: LabeledFormat, examples: int, seed: int, hel
       examples: the most records of a file, drawn at random; 0 for all.
       seed: of that draw and of the order of the training records.
       heldout: a second file that scores the probes; if empty, they are scored on a third of the first.
+      pooling: see `LabeledTask`.
 
     Raises:
       UserError: a file cannot be read, or has fewer than two classes.
@@ -91,7 +98,7 @@ def labeled_task(name: str, format: LabeledFormat, examples: int, seed: int, hel
     known = [record for record in scored if set(format.class_counts([record])) <= set(classes)]
     if not known:
         raise UserError(f"{heldout or format.heldout} has no record to score probes on; give a longer file")
-    return LabeledTask(name, format, classes, train, known, has_trees, without_trees)
+    return LabeledTask(name, format, classes, train, known, has_trees, without_trees, pooling)
 
 
 def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, longest: int) -> Units:
@@ -108,9 +115,21 @@ def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, lon
     if isinstance(task.format, Tagged):
         is_unit = ragged.token_labels["word"] >= 0
         unit_of = np.where(is_unit, np.cumsum(is_unit) - 1, -1)
+        if task.pooling == MEAN:
+            unit_of = _with_continuations(unit_of, ragged, Vocabulary.of(tokenizer))
         types = list(itertools.chain.from_iterable(record["words"] for record in records))
         return Units(ragged, unit_of, ragged.token_labels["tag"][is_unit], types)
-    return Units(ragged, ragged.token_examples, ragged.labels["label"].astype(np.int32), [])
+    unit_of = ragged.token_examples
+    if task.pooling == FIRST:  # [CLS]
+        unit_of = np.where(np.arange(len(unit_of)) == ragged.offsets[unit_of], unit_of, -1)
+    return Units(ragged, unit_of, ragged.labels["label"].astype(np.int32), [])
+
+
+def _with_continuations(unit_of: np.ndarray, ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
+    """Return the units with all pieces of their words: those that continue a word have the unit of its first piece."""
+    continues = vocabulary.continues_word[ragged.tokens] & ~ragged.special & (unit_of < 0)
+    first = np.maximum.accumulate(np.where(continues, 0, np.arange(len(unit_of))))
+    return np.where(continues, unit_of[first], unit_of)
 
 
 def sentences_of(records: Sequence[Record]) -> list[Sentence]:

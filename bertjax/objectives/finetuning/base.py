@@ -1,6 +1,7 @@
 """The base of fine-tuning objectives on examples: a linear layer on the pooled example (Devlin et al., 2019)."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -16,7 +17,7 @@ from bertjax.models.layers import Dense, dropout
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays, Objective, RecordScores
 from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
 
 POOLINGS = CLS, MEAN = ("cls", "mean")
@@ -50,6 +51,10 @@ class ExampleObjective(Objective):
     @property
     def reads_all_layers(self) -> bool:
         return self.reads == MIX
+
+    @property
+    def reads_pooler(self) -> bool:
+        return not self._reads_mean
 
     @property
     def _reads_mean(self) -> bool:
@@ -95,6 +100,11 @@ def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         return {"pearson": 0.0, "spearman": 0.0}
     results = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
     return {name: float(result.statistic) for name, result in results.items()}
+
+
+def record_scores(records: Sequence[Record], values: np.ndarray) -> RecordScores:
+    """Return the scores of records with equal weights."""
+    return [(record, float(value), 1.0) for record, value in zip(records, values, strict=True)]
 
 
 def majority_accuracy(labels: np.ndarray, counts: np.ndarray) -> dict[str, tuple[float, float]]:

@@ -13,6 +13,7 @@ from bertjax.objectives.finetuning.base import (
     ExampleObjective,
     class_probabilities,
     majority_accuracy,
+    record_scores,
     without_location,
 )
 from bertjax.objectives.losses import classification_term
@@ -115,6 +116,10 @@ class Classification(ExampleObjective):
             "f1": float(f1_score(labels, guesses, average=average, zero_division=0.0)),
             "matthews": float(matthews_corrcoef(labels, guesses)),
         }
+
+    def scores(self, outputs, examples, records):
+        is_right = outputs["probabilities"].argmax(axis=-1) == examples.labels["label"]
+        return {"accuracy": record_scores(records, is_right)}
 
     def predictions(self, outputs, examples, records):
         """Return each record with `prediction`, a class, and `probabilities`, {class: probability}."""

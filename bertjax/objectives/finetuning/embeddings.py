@@ -17,7 +17,13 @@ from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, Terms
-from bertjax.objectives.finetuning.base import class_probabilities, correlations, majority_accuracy, without_location
+from bertjax.objectives.finetuning.base import (
+    class_probabilities,
+    correlations,
+    majority_accuracy,
+    record_scores,
+    without_location,
+)
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
 
@@ -129,6 +135,10 @@ class EmbeddingClassification(EmbeddingObjective):
     def baselines(self, batch, token_counts):
         """Always predicting the most frequent class of the training file."""
         return majority_accuracy(batch["labels_BP"][batch["weights_BP"] > 0], token_counts)
+
+    def scores(self, outputs, examples, records):
+        is_right = outputs["probabilities"].argmax(axis=-1) == examples.labels["pair_label"][::2]
+        return {"accuracy": record_scores(records[::2], is_right)}
 
     def predictions(self, outputs, examples, records):
         """Return each record with `cosine`, `prediction`, a class, and `probabilities`, {class: probability}."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.finetuning.base import ExampleObjective, majority_accuracy, without_location
+from bertjax.objectives.finetuning.base import ExampleObjective, majority_accuracy, record_scores, without_location
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
 
@@ -54,6 +54,12 @@ class MultipleChoice(ExampleObjective):
         labels = batch["labels_BN"][:, :: self.group][batch["weights_BN"][:, :: self.group] > 0]
         order = np.array([int(name) for name in self.classes])
         return majority_accuracy(labels, token_counts[np.argsort(order)])
+
+    def scores(self, outputs, examples, records):
+        choices = outputs["probability"].reshape(-1, self.group).argmax(axis=-1)
+        return {
+            "accuracy": record_scores(records[:: self.group], choices == examples.labels[self.labels[0]][:: self.group])
+        }
 
     def predictions(self, outputs, examples, records):
         """Return each record with `prediction`, the number of a choice, and `probabilities` of the choices in order."""

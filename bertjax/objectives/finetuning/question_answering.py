@@ -14,7 +14,7 @@ from bertjax.data.labeled.questions import NO_ANSWER
 from bertjax.errors import UserError
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import squad_metrics
-from bertjax.objectives.finetuning.base import without_location
+from bertjax.objectives.finetuning.base import record_scores, without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
 from bertjax.objectives.outputs import Output
 
@@ -107,21 +107,30 @@ class QuestionAnswering(TokenObjective):
 
     def score(self, outputs, examples, records):
         answers = self._answers(outputs, examples, records)
+        graded = self._graded(answers)
+        scores = {name: float(values.mean()) for name, values in graded.items()}
+        if NO_ANSWER not in self.classes:
+            return scores
+        without = np.array([not answer.gold for answer in answers])
+        by_kind = {"f1_with_answer": graded["f1"][~without], "f1_without_answer": graded["f1"][without]}
+        scores |= {name: float(values.mean()) for name, values in by_kind.items() if len(values)}
+        return scores | {"threshold": self._threshold(answers)}
+
+    def scores(self, outputs, examples, records):
+        answers = self._answers(outputs, examples, records)
+        questions = [answer.record for answer in answers]
+        return {name: record_scores(questions, values) for name, values in self._graded(answers).items()}
+
+    def _graded(self, answers: list[_Answer]) -> dict[str, np.ndarray]:
+        """Return `exact_match` and `f1` of each question, 0 to 100; a refused answer is right if there is none."""
         exact = np.array([squad_metrics.exact_match(answer.text(), answer.gold) for answer in answers])
         f1 = np.array([squad_metrics.f1(answer.text(), answer.gold) for answer in answers])
-        if NO_ANSWER not in self.classes:
-            return {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
-        threshold = self._threshold(answers)
-        refused = np.array([answer.margin > threshold for answer in answers])
-        without = np.array([not answer.gold for answer in answers])
-        exact, f1 = np.where(refused, without, exact), np.where(refused, without, f1)
-        by_kind = {"f1_with_answer": f1[~without], "f1_without_answer": f1[without]}
-        return {
-            "exact_match": 100 * float(exact.mean()),
-            "f1": 100 * float(f1.mean()),
-            **{name: 100 * float(scores.mean()) for name, scores in by_kind.items() if len(scores)},
-            "threshold": threshold,
-        }
+        if NO_ANSWER in self.classes:
+            threshold = self._threshold(answers)
+            refused = np.array([answer.margin > threshold for answer in answers])
+            without = np.array([not answer.gold for answer in answers])
+            exact, f1 = np.where(refused, without, exact), np.where(refused, without, f1)
+        return {"exact_match": 100.0 * exact, "f1": 100.0 * f1}
 
     def predictions(self, outputs, examples, records):
         """Return each question with `prediction`, its `begin` and `stop` in the context, `score` and `nbest`.

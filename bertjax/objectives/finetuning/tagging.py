@@ -72,6 +72,11 @@ class Tagging(TokenObjective):
         tagged = self._tagged(outputs, examples, records)
         return entities.scores([record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged])
 
+    def scores(self, outputs, examples, records):
+        tagged = self._tagged(outputs, examples, records)
+        right = ((record, sum(map(str.__eq__, guesses, record["tags"]))) for record, guesses in tagged)
+        return {"token_accuracy": [(record, float(count), float(len(record["tags"]))) for record, count in right]}
+
     def predictions(self, outputs, examples, records):
         """Return each record with its `words` and `prediction`, a tag for each of them."""
         tagged = self._tagged(outputs, examples, records)

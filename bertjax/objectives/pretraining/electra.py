@@ -31,9 +31,10 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True)
 class Electra(MaskedLM):
-    """Detects replaced tokens. Terms: `rtd` of the discriminator, over all tokens, and `mlm` of the generator.
+    """Detects replaced tokens. Terms: `rtd` of the discriminator, over all tokens, and `generator`.
 
-    A sampled token that happens to be the original counts as original (section 2).
+    The generator's term is masked language modeling under another name: it is the loss of a smaller model, and not
+    comparable with that of an encoder. A sampled token that is the original counts as original (section 2).
 
     Attributes:
       generator_share: the generator's width, feed-forward width and number of heads relative to the encoder's (appendix
@@ -112,7 +113,8 @@ class Electra(MaskedLM):
         return features | {"tokens_BT": tokens_BT}
 
     def weights(self, batch):
-        return super().weights(batch) | {"rtd": jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)}
+        (predicted,) = super().weights(batch).values()
+        return {"generator": predicted, "rtd": jnp.sum(batch["examples_BT"] > 0).astype(jnp.float32)}
 
     def terms(self, model, params, frozen, batch, key, train, taps=None):
         generator_key, sample_key, discriminator_key = split(key, 3)
@@ -124,7 +126,9 @@ class Electra(MaskedLM):
         loss, metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
         (_, tokens), (_, replaced) = metrics["rtd_accuracy"], metrics["rtd_recall"]
         rtd = {"rtd": loss}, metrics | {"replaced": (replaced, tokens)}
-        return joined(rtd, self.terms_of({"mlm": logits_BKV}, batch))
+        generator, generator_metrics = self.terms_of({"mlm": logits_BKV}, batch)
+        named = {name.replace("mlm_", "generator_"): value for name, value in generator_metrics.items()}
+        return joined(rtd, ({"generator": generator["mlm"]}, named))
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:

@@ -97,8 +97,8 @@ def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
     return [values for values in points if None not in values]
 
 
-def save(figure: "Figure", target: epath.Path) -> None:
-    """Write a figure as PNG, also on an object store."""
+def save(figure: "Figure", target: epath.Path, dpi: int = 120) -> None:
+    """Write a figure in the format of its suffix, PNG, SVG or PDF, also on an object store."""
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=120)
+    figure.savefig(picture, dpi=dpi, format=target.suffix[1:])
     storage.retry(lambda: storage.write_bytes(target, picture.getvalue()), target)

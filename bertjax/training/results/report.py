@@ -75,10 +75,11 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
         majority = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
         baselines = {
             **dict.fromkeys(
-                ("mlm_loss", "plm_loss", "clm_loss"), (_number(baseline.get(f"{task}{slash}unigram_loss")), "")
+                ("mlm_loss", "plm_loss", "clm_loss", "generator_loss"),
+                (_number(baseline.get(f"{task}{slash}unigram_loss")), ""),
             ),
             **dict.fromkeys(
-                ("mlm_accuracy", "plm_accuracy", "clm_accuracy", "accuracy", "token_accuracy"),
+                ("mlm_accuracy", "plm_accuracy", "clm_accuracy", "generator_accuracy", "accuracy", "token_accuracy"),
                 ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
             ),
         }

@@ -15,7 +15,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
       figures: `summary.json` of each run, in the order of the seeds.
 
     Returns:
-      {`metrics`: {name: {`values`, `mean`, `deviation`, `median`, `max`}}, `failed`: number of runs that did not beat
+      {`metrics`: {name: {`values`, `mean`, `deviation`, `median`, `best`}}, `failed`: number of runs that did not beat
       the class that is most frequent in the training file, or None without classes}. See `deviation`.
     """
     metrics = {}
@@ -26,7 +26,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "mean": statistics.fmean(values),
             "deviation": deviation(values),
             "median": statistics.median(values),
-            "max": max(values),
+            "best": min(values) if name.endswith("_loss") else max(values),
         }
     failed = None
     if "accuracy" in metrics and "majority_accuracy" in figures[0]["baseline"]:
@@ -44,7 +44,7 @@ def print_seeds(spread: dict[str, Any], console: Console | None = None) -> None:
     count = max(len(metric["values"]) for metric in spread["metrics"].values())
     table = Table(title=f"held out, {count} seeds")
     table.add_column("")
-    columns = ("mean", "deviation", "median", "max")
+    columns = ("mean", "deviation", "median", "best")
     for column in columns:
         table.add_column(column, justify="right")
     for name, metric in spread["metrics"].items():

@@ -61,6 +61,30 @@ def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}
 
 
+def speed(before: Totals, now: Totals, steps: int, wall_seconds: float, mesh: Mesh) -> dict[str, float]:
+    """Return how fast a run was between two lines of metrics, and the goodput up to now.
+
+    Args:
+      before: the totals at the line before.
+      now: the totals now.
+      steps: number of steps between them.
+      wall_seconds: seconds of all starts.
+      mesh: the devices of the run.
+
+    Returns:
+      {`speed/tokens_per_second`, `speed/step_seconds`, `speed/mfu`, `speed/executed_mfu`, `speed/goodput`}; some are
+      left out if nothing was trained, or if the device's peak is unknown.
+    """
+    until_now = goodput_of(now, wall_seconds)
+    rates = {"goodput": until_now["goodput"]}
+    seconds = until_now["step"] - goodput_of(before, wall_seconds)["step"]
+    if steps > 0 and seconds > 0:
+        flops = now.flops - before.flops, now.executed_flops - before.executed_flops
+        rates |= {"tokens_per_second": (now.tokens - before.tokens) / seconds, "step_seconds": seconds / steps}
+        rates |= mfu(*flops, seconds, mesh)
+    return {f"speed/{name}": value for name, value in rates.items()}
+
+
 def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
     """Return the model FLOPs utilization over the seconds of steps (Chowdhery et al., 2022, arXiv 2204.02311).
 

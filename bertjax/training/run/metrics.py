@@ -6,12 +6,13 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
+from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 
@@ -75,10 +76,22 @@ class MetricsLog:
       totals: the totals up to the restored step.
       restored_step: entries of later steps are dropped, since the run writes them again.
       writer: writes the files; if it is not active, the totals are counted only.
+      trackers: also get what TensorBoard gets.
+      speed: returns further scalars for TensorBoard and the trackers, from the totals of the line before, the totals
+        now, and the number of steps between them.
     """
 
-    def __init__(self, workdir: Workdir, totals: Totals, restored_step: int, writer: LogWriter):
-        self._totals = totals
+    def __init__(
+        self,
+        workdir: Workdir,
+        totals: Totals,
+        restored_step: int,
+        writer: LogWriter,
+        trackers: Sequence[Tracking] = (),
+        speed: Callable[[Totals, Totals, int], dict[str, float]] = lambda before, now, steps: {},
+    ):
+        self._totals, self._trackers, self._speed = totals, trackers, speed
+        self._last_line = restored_step, dataclasses.replace(totals)
         self._clock = time.monotonic()
         self._writer = writer
         if writer.active:
@@ -137,7 +150,11 @@ class MetricsLog:
             "data_wait_seconds": totals.data_wait_seconds,
         }
         self._records.append({"step": step, **_finite(values)})
-        self._events.add(step, values)
+        last_step, before = self._last_line
+        self._last_line = step, dataclasses.replace(totals)
+        values |= self._speed(before, totals, step - last_step)
+        for scalars in (self._events, *self._trackers):
+            scalars.add(step, values)
 
     def write_samples(self, step: int, samples: list[dict]) -> None:
         """Write the samples of the evaluation at a step."""

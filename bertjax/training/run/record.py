@@ -76,6 +76,16 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
     return RunRecord(from_dict(record["config"], trust_code), record["identity"], record["vocab_size"])
 
 
+def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read configuration and identity of a workdir as plain dicts, without the classes that they name.
+
+    Raises:
+      UserError: it is damaged or has a newer format.
+    """
+    record = _read(workdir)
+    return record["config"], record["identity"]
+
+
 def _read(workdir: Workdir) -> dict[str, Any]:
     record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
     for key, kind in (("format_version", int), ("config", dict), ("identity", dict), ("vocab_size", int)):

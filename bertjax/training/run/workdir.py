@@ -104,6 +104,10 @@ class Workdir:
         return self.root / "predictions"
 
     @property
+    def scores(self) -> epath.Path:
+        return self.root / "scores.npz"
+
+    @property
     def checkpoints(self) -> epath.Path:
         return self.root / "checkpoints"
 

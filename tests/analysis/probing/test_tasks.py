@@ -53,6 +53,18 @@ def test_words_have_their_labels_and_trees(path, tokens):
             assert sentence.is_word[word] == (tag != "PUNCT")
 
 
+def test_pooling_of_words_and_texts(path, tokens, tmp_path):
+    words = labeled_task("a", Tagged(heldout=path), examples=0, seed=0, heldout=path, pooling="mean")
+    units = units_of(words, words.train, tokens, longest=32)
+    of_unit = [units.ragged.tokens[units.unit_of == unit].tolist() for unit in range(len(units.types))]
+    assert of_unit == [tokens.encode([word])[0] for word in units.types] and max(map(len, of_unit)) > 1
+    (tmp_path / "a.tsv").write_text("sentence\tlabel\n" + "A king.\tone\nKings sleep.\ttwo\n" * 3)
+    texts = labeled_task("a", LabeledText(heldout=str(tmp_path / "a.tsv")), examples=0, seed=0, pooling="first")
+    units = units_of(texts, texts.train, tokens, longest=32)
+    cls = units.ragged.tokens[units.unit_of >= 0]
+    assert len(cls) == len(texts.train) and set(cls.tolist()) == {tokens.cls_id}
+
+
 def test_a_third_is_held_out_of_a_single_file(path):
     task = labeled_task("a", Tagged(heldout=path), examples=0, seed=0)
     places = [{record["_where"] for record in part} for part in (task.train, task.heldout)]

@@ -19,7 +19,7 @@ def test_the_spread():
     assert (
         accuracy["mean"] == pytest.approx(0.675)
         and accuracy["median"] == pytest.approx(0.65)
-        and accuracy["max"] == 0.9
+        and accuracy["best"] == 0.9
     )
     assert accuracy["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
     assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
@@ -28,9 +28,14 @@ def test_the_spread():
 def test_one_seed_and_no_classes():
     spread = over_seeds([{"eval": {"spearman": 0.8}, "baseline": {}}])
     assert spread == {
-        "metrics": {"spearman": {"values": [0.8], "mean": 0.8, "deviation": 0.0, "median": 0.8, "max": 0.8}},
+        "metrics": {"spearman": {"values": [0.8], "mean": 0.8, "deviation": 0.0, "median": 0.8, "best": 0.8}},
         "failed": None,
     }
+
+
+def test_the_best_loss_is_the_lowest():
+    runs = [{"eval": {"mlm_loss": loss}, "baseline": {}} for loss in (2.0, 1.0, 3.0)]
+    assert over_seeds(runs)["metrics"]["mlm_loss"]["best"] == 1.0
 
 
 def test_the_table():

@@ -1,0 +1,38 @@
+"""Minimal pairs of several models: what each one prefers, pair by pair."""
+
+import sys
+from collections.abc import Sequence
+
+from bertjax.analysis.subject import Subject
+from bertjax.data.labeled.base import Record
+from bertjax.inference import minimal_pairs
+from bertjax.inference.minimal_pairs import GROUPINGS
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.progress import bar
+from bertjax.training.results.scores import Scores, scores_of_records
+
+
+def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
+    """Return the judgments of a model (`bertjax.inference.minimal_pairs.judge`), with a bar on stderr.
+
+    Raises:
+      UserError: the model has neither a masked-LM head nor a causal one.
+    """
+    predictor = Predictor(subject.export)
+    request = minimal_pairs.request(predictor, pairs)
+    with bar(request.tokens) as progress:
+        judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
+    for note, count in request.notes.items():
+        print(f"{subject.label}: {count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+    return judged
+
+
+def scores_of(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Scores]:
+    """Return the accuracy by pair: of all, and of each group of the coarsest grouping that the pairs have."""
+    points = [(pair, judgment["point"], 1.0) for pair, judgment in zip(pairs, judged, strict=True)]
+    scores = {"accuracy": scores_of_records(points)}
+    grouping = next((name for name in reversed(GROUPINGS) if any(name in pair for pair in pairs)), None)
+    for group in dict.fromkeys(str(pair[grouping]) for pair in pairs if grouping in pair):
+        members = [point for point in points if str(point[0].get(grouping)) == group]
+        scores[f"{group}/accuracy"] = scores_of_records(members)
+    return scores

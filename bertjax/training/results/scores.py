@@ -1,0 +1,100 @@
+"""`scores.npz`: the metrics of an evaluation by example, from which intervals and tests are computed."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from etils import epath
+
+from bertjax import storage
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.errors import UserError
+
+_IDS, _SUMS = "ids/", "sums/"
+# Folder of a workdir with the scores of probes, a file each.
+_PROBES = "probes"
+
+
+class Scores(NamedTuple):
+    """A metric by unit: an example of a labeled file, or a batch of held-out rows.
+
+    Attributes:
+      ids: int64 [U], ascending; equal ids of two runs mean the same unit.
+      sums: float64 [U, 2], sum and weight; the metric is the ratio of their totals.
+    """
+
+    ids: np.ndarray
+    sums: np.ndarray
+
+
+def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]]) -> Scores:
+    """Return scores in the order of their ids."""
+    ids = np.array(list(ids), np.int64)
+    order = np.argsort(ids, kind="stable")
+    return Scores(ids[order], np.array(list(sums), np.float64).reshape(-1, 2)[order])
+
+
+def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
+    """Return the scores of (record, sum, weight), whose ids are hashes of what the records hold."""
+    seen: Counter[str] = Counter()
+    ids, sums = [], []
+    for record, total, weight in scored:
+        content = json.dumps({key: value for key, value in record.items() if key != WHERE}, sort_keys=True)
+        seen[content] += 1
+        ids.append(content_id(f"{seen[content]} {content}".encode()))
+        sums.append((total, weight))
+    return scores_of(ids, sums)
+
+
+def content_id(content: bytes) -> int:
+    """Return a hash of 64 bits."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
+def write_scores(path: epath.Path, scores: Mapping[str, Scores]) -> None:
+    """Write scores by metric, also to an object store."""
+    arrays = {f"{_IDS}{name}": of_metric.ids for name, of_metric in scores.items()}
+    arrays |= {f"{_SUMS}{name}": of_metric.sums for name, of_metric in scores.items()}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    storage.retry(lambda: storage.write_bytes(path, content.getvalue()), path)
+
+
+def read_scores(path: epath.Path) -> dict[str, Scores]:
+    """Return {metric: scores}; empty if there is no file, as in runs of earlier versions.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if not path.exists():
+        return {}
+    try:
+        with np.load(io.BytesIO(path.read_bytes())) as arrays:
+            names = [name.removeprefix(_IDS) for name in arrays.files if name.startswith(_IDS)]
+            return {name: Scores(arrays[f"{_IDS}{name}"], arrays[f"{_SUMS}{name}"]) for name in names}
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is damaged ({error}); delete it to compare without examples") from error
+
+
+def write_probe(workdir: epath.Path, name: str, scores: Mapping[str, Scores]) -> epath.Path:
+    """Write what a probe of the newest state of a run has measured, and return the path."""
+    folder = workdir / _PROBES
+    folder.mkdir(parents=True, exist_ok=True)
+    write_scores(folder / f"{name}.npz", scores)
+    return folder / f"{name}.npz"
+
+
+def read_probes(workdir: epath.Path) -> dict[str, Scores]:
+    """Return {`probe/metric`: scores} of all probes of a run."""
+    folder = workdir / _PROBES
+    paths = sorted(folder.glob("*.npz")) if folder.exists() else []
+    return {
+        f"{path.name.removesuffix('.npz')}/{metric}": scores
+        for path in paths
+        for metric, scores in read_scores(path).items()
+    }

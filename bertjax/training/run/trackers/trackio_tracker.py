@@ -1,0 +1,26 @@
+"""trackio, which keeps runs in a local database (`TRACKIO_DIR`) or a Space (`TRACKIO_SPACE_ID`)."""
+
+import os
+
+from bertjax.training.run.trackers import base
+
+
+class Tracker(base.Tracker):
+    """A run of the project `TRACKIO_PROJECT`, by default `bertjax`; trackio resumes a run by its name."""
+
+    package = "trackio"
+
+    def start(self, run):
+        import trackio
+
+        name = run.id or run.name
+        project = os.environ.get("TRACKIO_PROJECT", "bertjax")
+        options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(project, name=name, config=run.settings, resume="allow", **options)
+        return name
+
+    def write(self, step, scalars):
+        self._run.log(scalars, step=step)
+
+    def close(self):
+        self._run.finish()

@@ -1,0 +1,31 @@
+"""Weights & Biases. `WANDB_MODE=offline` writes to the workdir; `WANDB_PROJECT` and the other variables hold, too."""
+
+import os
+
+from bertjax.training.run.trackers import base
+
+
+class Tracker(base.Tracker):
+    """A run of W&B with the same id after every resume."""
+
+    package = "wandb"
+
+    def start(self, run):
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "bertjax"),
+            name=run.name,
+            id=run.id or None,
+            config=run.settings,
+            dir=os.environ.get("WANDB_DIR", run.folder),
+            resume="allow",
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        return self._run.id
+
+    def write(self, step, scalars):
+        self._run.log(scalars, step=step)
+
+    def close(self):
+        self._run.finish()

@@ -1,0 +1,245 @@
+"""Sweeps: every combination of values of some settings, each in a workdir of its own, and the best of them.
+
+Several processes, also of several machines, may work on one folder: a run that another one holds is left to it.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bertjax import storage
+from bertjax.config import Config, to_dict
+from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
+from bertjax.training.results.seeds import deviation, over_seeds
+from bertjax.training.run.record import read_record
+from bertjax.training.run.workdir import Workdir, read_json, write_json
+from bertjax.typed import differences
+
+_SECONDS_BETWEEN_ROUNDS = 10.0
+_PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
+
+
+class Trial(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+      folder: its workdir, relative to the folder of the sweep.
+      config: its configuration.
+      name: name of the reference curve.
+    """
+
+    folder: str
+    config: Config
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One combination of values.
+
+    Attributes:
+      folder: its folder, relative to that of the sweep.
+      metric: the metric that chooses the best, of the development set.
+      values: the metric of each seed that finished.
+      baseline: the metric of the most frequent class; None without classes.
+      failures: why runs failed.
+    """
+
+    folder: str
+    metric: str
+    values: tuple[float, ...]
+    baseline: float | None
+    failures: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds; nan if none has finished."""
+        return math.fsum(self.values) / len(self.values) if self.values else math.nan
+
+    @property
+    def rank(self) -> float:
+        """Lower is better; infinity if a seed has failed: the mean of the others says too much."""
+        if self.failures or not math.isfinite(self.mean):
+            return math.inf
+        return self.mean if self.metric.endswith("_loss") else -self.mean
+
+
+def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return {folder: overrides} of every combination of `a.b=value,value,...`.
+
+    Raises:
+      UserError: there are no values, a setting is swept twice, or two combinations have one name.
+    """
+    choices: dict[str, list[str]] = {}
+    for sweep in sweeps:
+        key, _, text = sweep.partition("=")
+        values = _split(text)
+        if not key or not all(values):
+            example = "--sweep=optimizer.learning_rate=2e-5,5e-5"
+            raise UserError(f"--sweep={sweep} has an empty name or value; write {example}")
+        if key in choices:
+            raise UserError(f"--sweep={sweep} sweeps {key} a second time; list its values once, with commas")
+        choices[key] = values
+    last = [key.rpartition(".")[2] for key in choices]
+    shown = last if len(set(last)) == len(last) else list(choices)
+    folders: dict[str, tuple[str, ...]] = {}
+    for values in itertools.product(*choices.values()):
+        name = ",".join(f"{key}={value}" for key, value in zip(shown, values))
+        folder = re.sub(r"[^\w.=,-]+", "_", name)
+        if folder in folders:
+            raise UserError(f"--sweep has two combinations with the folder {folder}; list each value once")
+        folders[folder] = tuple(f"{key}={value}" for key, value in zip(choices, values))
+    return folders
+
+
+def run_all(
+    root: epath.Path,
+    base: Config,
+    trials: Sequence[Trial],
+    train: Callable[[Trial, epath.Path], bool],
+    should_stop: Callable[[], bool],
+) -> dict[str, str] | None:
+    """Train all trials that are not finished, and wait for those that other processes train.
+
+    Args:
+      root: folder of the sweep.
+      base: the configuration without the values of the sweep; it must be that of earlier starts.
+      trials: the runs.
+      train: trains a trial in a workdir, and returns whether it finished.
+      should_stop: function that is called between runs; if it returns True, the call returns.
+
+    Returns:
+      {folder of a run that failed: why}; None if it was stopped.
+
+    Raises:
+      UserError: the folder holds a sweep of another configuration, or a trial has bad input.
+    """
+    _check_base(root, base)
+    failures: dict[str, str] = {}
+    open_trials = list(trials)
+    while open_trials:
+        busy = []
+        for trial in open_trials:
+            workdir = root / trial.folder
+            if _is_finished(workdir):
+                continue
+            try:
+                if not train(trial, workdir):
+                    return None
+            except Busy:
+                busy.append(trial)
+            except RunFailed as error:
+                failures[trial.folder] = reason(error)
+                print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
+            if should_stop():
+                return None
+        if busy and len(busy) == len(open_trials):
+            print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
+        if busy:
+            _wait(should_stop)
+            if should_stop():
+                return None
+        open_trials = busy
+    return failures
+
+
+def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
+    """Return the results of all combinations, the best first, and write `seeds.json` beside several seeds."""
+    groups: dict[str, list[str]] = {}
+    for trial in trials:
+        folder, _, seed = trial.folder.partition("/")
+        groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
+    results = []
+    for folder, runs in groups.items():
+        finished = [root / run for run in runs if _is_finished(root / run)]
+        figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
+        metric = _best_metric(finished[0], figures[0]["eval"]) if figures else ""
+        values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
+        baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
+        failed = tuple(failures[run] for run in runs if run in failures)
+        results.append(Result(folder, metric, values, baseline, failed))
+        if len(runs) > 1 and len(figures) == len(runs):
+            write_json(root / folder / "seeds.json", over_seeds(figures))
+    return sorted(results, key=lambda result: result.rank)
+
+
+def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
+    """Write `results.json` in the folder of a sweep, and return its path."""
+    path = root / "results.json"
+    write_json(path, [dataclasses.asdict(result) | {"mean": result.mean} for result in results])
+    return path
+
+
+def print_results(results: Sequence[Result], console: Console | None = None) -> None:
+    """Print a line for each combination, the best first."""
+    metric = next((result.metric for result in results if result.metric), "")
+    table = Table(title=f"development set: {metric}")
+    for column in ("", "mean", "deviation", "baseline", "runs"):
+        table.add_column(column, justify="right" if column else "left", overflow="fold")
+    for result in results:
+        mean, spread = ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{deviation(result.values):.4f}")
+        baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
+        runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
+        table.add_row(Text(result.folder), mean, spread, baseline, runs)
+    (console or Console()).print(table)
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts between commas that are not within brackets or quotes."""
+    parts, expected = [""], []
+    for character in text:
+        if expected and character == expected[-1]:
+            expected.pop()
+        elif character in _PAIRS and not (expected and expected[-1] in "'\""):
+            expected.append(_PAIRS[character])
+        if character == "," and not expected:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def _check_base(root: epath.Path, base: Config) -> None:
+    """Write the configuration into `sweep.json`, or compare it with that of an earlier start."""
+    path = root / "sweep.json"
+    settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
+    if not storage.exists(path):
+        root.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"format_version": 1, "base": settings})
+    elif changed := differences(read_json(path, "base")["base"], settings):
+        raise UserError(f"{root} holds a sweep of other settings: {shorten(changed)}; use another --workdir")
+
+
+def _is_finished(workdir: epath.Path) -> bool:
+    """Return whether the newest start of a run has written its summary."""
+    files = Workdir(workdir)
+    if not (storage.exists(files.config) and storage.exists(files.summary)):
+        return False
+    stages = read_json(files.config, "config")["config"]["stages"]
+    return read_json(files.summary, "steps")["steps"] == sum(stage["steps"] for stage in stages)
+
+
+def _best_metric(workdir: epath.Path, metrics: Mapping[str, float]) -> str:
+    """Return the metric by which the run compares its checkpoints: that of its first task."""
+    config = read_record(Workdir(workdir), trust_code=True).config  # its module was imported to train it
+    own = config.metrics_of(config.task_name, metrics)
+    best = config.task.objective.best_metric
+    if best not in own:
+        best = next(name for name in own if name.endswith("_loss"))
+    return config.qualified(config.task_name, best)
+
+
+def _wait(should_stop: Callable[[], bool]) -> None:
+    until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
+    while time.monotonic() < until and not should_stop():
+        time.sleep(0.2)

@@ -1,0 +1,109 @@
+"""Trackers: the real ones, resumed and read back, and what one that fails can do to a run."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.training.run import tracking, writer
+from bertjax.training.run.trackers.base import Tracker
+from bertjax.training.run.tracking import Tracking, check_trackers
+from bertjax.training.run.workdir import Workdir
+
+
+class Recording(Tracker):
+    """Keeps what it gets; raises, or waits, if it should."""
+
+    calls: list = []
+    fails = waits = False
+
+    def start(self, run):
+        self.calls.append(("start", run.name, run.id))
+        return run.id or "first"
+
+    def write(self, step, scalars):
+        if self.fails:
+            raise ConnectionError("no network")
+        while self.waits:
+            time.sleep(0.01)
+        self.calls.append((step, scalars))
+
+    def close(self):
+        self.calls.append("close")
+
+
+KIND = f"{__name__}:Recording"
+
+
+@pytest.fixture
+def track(tmp_path, monkeypatch):
+    for name, value in (("calls", []), ("fails", False), ("waits", False)):
+        monkeypatch.setattr(Recording, name, value)
+
+    def call(*steps: int) -> None:
+        with Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {}) as tracker:
+            for step in steps:
+                tracker.add(step, {"loss": 1.0 / step, "odd": float("inf")})
+
+    (tmp_path / "run").mkdir()
+    return call
+
+
+def test_a_resumed_run_has_the_same_id_and_no_step_twice(track):
+    track(1, 2)
+    track(2, 3)
+    assert Recording.calls == [
+        ("start", "run", ""),
+        (1, {"loss": 1.0}),
+        (2, {"loss": 0.5}),
+        "close",
+        ("start", "run", "first"),
+        (3, {"loss": 1.0 / 3}),
+        "close",
+    ]
+
+
+def test_a_tracker_that_fails_is_a_warning_and_gets_its_steps_later(track, caplog):
+    Recording.fails = True
+    track(1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "no network" in caplog.text
+    Recording.fails = False
+    track(2)
+    assert (2, {"loss": 0.5}) in Recording.calls
+
+
+def test_a_tracker_that_hangs_holds_the_end_of_a_run_for_a_bounded_time(track, monkeypatch):
+    monkeypatch.setattr(writer, "_SECONDS_AT_THE_END", 0.3)
+    Recording.waits = True
+    start = time.monotonic()
+    track(1)
+    assert time.monotonic() - start < 5.0
+    Recording.waits = False  # lets the thread end
+
+
+def test_unknown_trackers_and_missing_packages_are_one_line(monkeypatch):
+    with pytest.raises(UserError, match="^runtime.trackers.kind='wandbb' is unknown; choose one of wandb, mlflow, tr"):
+        check_trackers(["wandbb"])
+    check_trackers([KIND])
+    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="'wandb', and wandb is not installed; pip install wandb$"):
+        check_trackers(["wandb"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wandb", "mlflow", "trackio"])
+def test_real_trackers_resume_one_run(kind, tmp_path):
+    if importlib.util.find_spec(kind) is None:
+        pytest.skip(f"{kind} is not installed; pip install -e '.[trackers]'")
+    command = [sys.executable, "-m", "tests.training.run.tracked_twice", kind, str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ, check=True).stdout
+    found = json.loads(output.splitlines()[-1])
+    assert found["runs"] == 1 and found["id"] == found["note"]["id"] and found["note"]["step"] == 3
+    assert [step for step, _ in found["steps"]] == [1, 2, 3]
+    assert [value for _, value in found["steps"]] == pytest.approx([10.0, 5.0, 10.0 / 3])

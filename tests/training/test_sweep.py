@@ -1,0 +1,129 @@
+"""Sweeps: combinations, resuming, runs that others hold or that fail, and the best of them."""
+
+import json
+
+import pytest
+from etils import epath
+
+from bertjax import cli
+from bertjax.config import from_dict
+from bertjax.errors import Busy, RunFailed, UserError
+from bertjax.training import sweep
+from bertjax.training.sweep import Trial, combinations, results_of, run_all
+from tests.comparison.workdirs import CONFIG, STEPS, record, write
+
+BASE = from_dict(CONFIG)
+
+
+def test_combinations_are_all_and_have_names():
+    assert combinations(["optimizer.learning_rate=2e-5,5e-5", "data.corpus=a/b,c"]) == {
+        "learning_rate=2e-5,corpus=a_b": ("optimizer.learning_rate=2e-5", "data.corpus=a/b"),
+        "learning_rate=2e-5,corpus=c": ("optimizer.learning_rate=2e-5", "data.corpus=c"),
+        "learning_rate=5e-5,corpus=a_b": ("optimizer.learning_rate=5e-5", "data.corpus=a/b"),
+        "learning_rate=5e-5,corpus=c": ("optimizer.learning_rate=5e-5", "data.corpus=c"),
+    }
+    assert list(combinations(["a.rate=1", "b.rate=2,3"])) == ["a.rate=1,b.rate=2", "a.rate=1,b.rate=3"]
+    values = [value for (value,) in combinations(["x=[1,2],(3,),'a,]',4"]).values()]
+    assert values == ["x=[1,2]", "x=(3,)", "x='a,]'", "x=4"]
+
+
+@pytest.mark.parametrize(
+    "sweeps, complaint",
+    [
+        (["a.b"], "has an empty name or value; write --sweep=optimizer"),
+        (["a.b=1,"], "has an empty name or value"),
+        (["a.b=1", "a.b=2"], "sweeps a.b a second time; list its values once, with commas"),
+        (["a.b=1,1"], "two combinations with the folder b=1; list each value once"),
+    ],
+)
+def test_bad_sweeps(sweeps, complaint):
+    with pytest.raises(UserError, match=complaint):
+        combinations(sweeps)
+
+
+def trials(*folders: str) -> list[Trial]:
+    return [Trial(folder, BASE) for folder in folders]
+
+
+def finish(workdir, loss: float) -> bool:
+    write(workdir, [record(STEPS, 4.0, loss)], baseline={"unigram_loss": 6.5})
+    return True
+
+
+def call(root, all_trials, train, should_stop=lambda: False):
+    return run_all(epath.Path(root), BASE, all_trials, train, should_stop)
+
+
+def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
+    trained = []
+
+    def train(trial, workdir):
+        trained.append(trial.folder)
+        return len(trained) != 2 and finish(workdir, 1.0)
+
+    assert call(tmp_path, trials("a", "b", "c"), train) is None, "stopped in the second run"
+    assert call(tmp_path, trials("a", "b", "c", "d"), train) == {}
+    assert trained == ["a", "b", "b", "c", "d"]
+
+
+def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "_SECONDS_BETWEEN_ROUNDS", 0.0)
+    tries = []
+
+    def train(trial, workdir):
+        tries.append(trial.folder)
+        if trial.folder == "a" and tries.count("a") == 1:
+            raise Busy("in use")
+        if trial.folder == "a":  # the other process has finished it meanwhile
+            finish(workdir, 1.0)
+            raise Busy("in use")
+        return finish(workdir, 2.0)
+
+    assert call(tmp_path, trials("a", "b"), train) == {}
+    assert tries == ["a", "b", "a"] and "waiting for runs of other processes: a" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
+    def train(trial, workdir):
+        if trial.folder == "high/seed=1":
+            raise RunFailed("loss is not finite")
+        return finish(workdir, {"high": 1.0, "middle": 2.0, "low": 3.0}[trial.folder.partition("/")[0]])
+
+    planned = trials(*(f"{name}/seed={seed}" for name in ("high", "low", "middle") for seed in range(2)))
+    failures = call(tmp_path, planned, train)
+    assert failures == {"high/seed=1": "loss is not finite"}
+    results = results_of(epath.Path(tmp_path), planned, failures)
+    assert [(result.folder, result.metric, result.values) for result in results] == [
+        ("middle", "mlm_loss", (2.0, 2.0)),
+        ("low", "mlm_loss", (3.0, 3.0)),
+        ("high", "mlm_loss", (1.0,)),
+    ]
+    assert json.loads((tmp_path / "low/seeds.json").read_text())["metrics"]["mlm_loss"]["values"] == [3.0, 3.0]
+    assert not (tmp_path / "high/seeds.json").exists()
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path):
+    assert call(tmp_path, [], None) == {}
+    other = from_dict(CONFIG | {"seed": 3})
+    with pytest.raises(UserError, match="holds a sweep of other settings: seed: 0 -> 3; use another --workdir"):
+        run_all(epath.Path(tmp_path), other, [], None, lambda: False)
+
+
+@pytest.mark.slow
+def test_a_sweep_from_the_command_line(tmp_path, capsys):
+    """Two rates, one of which is far too low to learn anything; `compare` reads what the sweep prints."""
+    from bertjax import compare
+    from tests import runs
+
+    corpus = runs.write_corpus(tmp_path / "corpus.txt")
+    flags = [f"--config={runs.CONFIG}", f"--config.data.corpus={corpus}", f"--workdir={tmp_path / 'sweep'}"]
+    flags += ["--sweep=optimizer.learning_rate=1e-7,3e-3"]
+    assert runs.call(*flags) == 0
+    output = capsys.readouterr().out
+    assert f"best      {tmp_path}/sweep/learning_rate=3e-3" in output and "development set: mlm_loss" in output
+    best, worst = json.loads((tmp_path / "sweep/results.json").read_text())
+    assert best["folder"] == "learning_rate=3e-3" and best["mean"] < worst["mean"]
+    assert runs.call(*flags) == 0
+    assert "run       " not in capsys.readouterr().out, "all runs are finished"
+    folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]
+    assert cli.exit_code_of(lambda: compare.main([*folders, f"--out={tmp_path / 'a.png'}"])) == 0
