@@ -101,9 +101,11 @@ def test_unknown_trackers_and_missing_packages_are_one_line(monkeypatch):
 def test_real_trackers_resume_one_run(kind, tmp_path):
     if importlib.util.find_spec(kind) is None:
         pytest.skip(f"{kind} is not installed; pip install -e '.[trackers]'")
-    command = [sys.executable, "-m", "tests.training.run.tracked_twice", kind, str(tmp_path)]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ, check=True).stdout
-    found = json.loads(output.splitlines()[-1])
+    for action in ("track", "read"):
+        command = [sys.executable, "-m", "tests.training.run.tracked_twice", action, kind, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ)
+        assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
     assert found["runs"] == 1 and found["id"] == found["note"]["id"] and found["note"]["step"] == 3
     assert [step for step, _ in found["steps"]] == [1, 2, 3]
     assert [value for _, value in found["steps"]] == pytest.approx([10.0, 5.0, 10.0 / 3])

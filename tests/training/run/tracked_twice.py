@@ -1,6 +1,6 @@
-"""Pass the steps of a run and of its resumption to a tracker, read them back, and print them as JSON.
+"""Pass the steps of a run and of its resumption to a tracker; in another process, read them and print them as JSON.
 
-python -m tests.training.run.tracked_twice KIND FOLDER
+python -m tests.training.run.tracked_twice track|read KIND FOLDER
 """
 
 import json
@@ -75,8 +75,11 @@ def read_wandb(root: Path) -> dict:
 
 
 if __name__ == "__main__":
-    kind, folder = sys.argv[1], Path(sys.argv[2])
+    action, kind, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     os.environ |= {"WANDB_MODE": "offline", "TRACKIO_DIR": str(folder / "trackio"), "HF_HUB_OFFLINE": "1"}
-    track(kind, folder)
-    found = {"wandb": read_wandb, "mlflow": read_mlflow, "trackio": read_trackio}[kind](folder)
-    print(json.dumps(found | {"note": json.loads((folder / f"tracker-{kind}.json").read_text())}))
+    os.environ |= {"MLFLOW_ALLOW_FILE_STORE": "true"} if action == "read" else {}
+    if action == "track":
+        track(kind, folder)
+    else:
+        found = {"wandb": read_wandb, "mlflow": read_mlflow, "trackio": read_trackio}[kind](folder)
+        print(json.dumps(found | {"note": json.loads((folder / f"tracker-{kind}.json").read_text())}))

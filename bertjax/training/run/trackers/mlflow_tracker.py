@@ -1,4 +1,4 @@
-"""MLflow: the server of `MLFLOW_TRACKING_URI`, or a database in the workdir."""
+"""MLflow: the server or database of `MLFLOW_TRACKING_URI`, or files in the workdir."""
 
 import os
 import time
@@ -14,7 +14,11 @@ class Tracker(base.Tracker):
     def start(self, run):
         import mlflow
 
-        self._client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", f"file:{run.folder}/mlruns"))
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not uri:  # files need no database package, and MLflow 3 asks for this before it writes them
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = f"file:{run.folder}/mlruns"
+        self._client = mlflow.MlflowClient(uri)
         if run.id:
             self._id = run.id
             self._client.update_run(self._id, status="RUNNING")
