@@ -355,36 +355,28 @@ def main(argv: list[str] | None = None) -> int:
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
         options |= {"other_versions": args.other_versions, "on_event": args.on_event}
         if args.sweep:
-            return _sweep(args, overrides, config, workdir, options, argv)
+            again = command("train", *(sys.argv[1:] if argv is None else argv))
+            return _sweep(args, overrides, config, workdir, options, again)
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
         return _report(run(config, workdir, **options), None, config, argv)
 
 
-def _sweep(
-    args: argparse.Namespace,
-    overrides: list[str],
-    base: Config,
-    workdir: str,
-    options: dict[str, Any],
-    argv: list[str] | None,
-) -> int:
+def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir: str, options: Any, again: str) -> int:
     """Train all combinations of `--sweep`, print their results, and return the exit code."""
-    trials = []
-    for folder, chosen in sweep.combinations(args.sweep).items():
-        config = config_file.load(args.config, [*overrides, *chosen])
-        name = config_file.reference_name(args.config, [*overrides, *chosen])
-        seeds = {f"{folder}/seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(args.seeds)}
-        trials += [sweep.Trial(path, of_seed, name) for path, of_seed in (seeds or {folder: config}).items()]
-    root = Workdir.at(workdir).root
+
+    def load(chosen: tuple[str, ...]) -> tuple[Config, str]:
+        settings = [*overrides, *chosen]
+        return config_file.load(args.config, settings), config_file.reference_name(args.config, settings)
 
     def train(trial: sweep.Trial, path: epath.Path) -> bool:
         print(f"run       {path}", flush=True)
         return run(trial.config, path, **options | {"name": trial.name}).finished
 
+    root, trials = Workdir.at(workdir).root, sweep.trials_of(args.sweep, args.seeds, load)
     failures = sweep.run_all(root, base, trials, train, options["should_stop"])
     if failures is None:
-        print(f"stopped; to resume: {command('train', *(sys.argv[1:] if argv is None else argv))}")
+        print(f"stopped; to resume: {again}")
         return STOPPED
     results = sweep.results_of(root, trials, failures)
     sweep.print_results(results)

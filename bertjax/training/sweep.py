@@ -102,6 +102,22 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return folders
 
 
+def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]], tuple[Config, str]]) -> list[Trial]:
+    """Return the runs of a sweep: each combination, with each of the seeds 0, 1, ... if there are any.
+
+    Args:
+      sweeps: as in `combinations`.
+      seeds: number of seeds; 0 for that of the configuration.
+      load: returns configuration and name of the reference curve for some overrides.
+    """
+    trials = []
+    for folder, chosen in combinations(sweeps).items():
+        config, name = load(chosen)
+        of_seeds = {f"{folder}/seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
+        trials += [Trial(path, of_seed, name) for path, of_seed in (of_seeds or {folder: config}).items()]
+    return trials
+
+
 def run_all(
     root: epath.Path,
     base: Config,
