@@ -27,13 +27,15 @@ from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files, open_store
-from bertjax.training.results import report
+from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import RunRecord, read_record
 from bertjax.training.run.workdir import Workdir, write_jsonl
 
 
-def run(name: str, corpus: str = "", trust_code: bool = False, task: str = "") -> dict[str, Any]:
+def run(
+    name: str, corpus: str = "", trust_code: bool = False, task: str = "", per_class: bool = False
+) -> dict[str, Any]:
     """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
 
     Masks are fixed. Whether a document is held out depends only on its content, so no training document is scored as
@@ -46,9 +48,10 @@ def run(name: str, corpus: str = "", trust_code: bool = False, task: str = "") -
         default its development set.
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
       task: one of several tasks to score; all of them if empty.
+      per_class: whether the scores of each class are returned, too.
 
     Returns:
-      {`eval`: {metric: value}, `baseline`: {metric: value}}.
+      {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} if requested.
 
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
@@ -91,7 +94,13 @@ def run(name: str, corpus: str = "", trust_code: bool = False, task: str = "") -
             print(f"objective.{setting}: {source}")
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
-    return {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
+    figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
+    if per_class:
+        reports = classes.reports_of(program.config, evaluation)
+        if not reports:
+            raise UserError(f"--per-class has no effect on {name}, which predicts no classes; leave it out")
+        figures["classes"] = {name: report.scores for name, (report, _) in reports.items()}
+    return figures
 
 
 def _record(saved: SavedModel, trust_code: bool) -> RunRecord | None:
@@ -188,12 +197,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
     )
+    parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
-    if args.task and (args.minimal_pairs or args.suite):
-        raise UserError(f"--task={args.task} has no effect with --minimal-pairs and --suite; remove it")
+    if (args.task or args.per_class) and (args.minimal_pairs or args.suite):
+        flag = f"--task={args.task}" if args.task else "--per-class"
+        raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")
     if args.scores and not args.minimal_pairs:
         raise UserError(f"--scores={args.scores} needs --minimal-pairs; add it, or remove --scores")
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
@@ -209,13 +220,15 @@ def main(argv: list[str] | None = None) -> int:
         if args.minimal_pairs:
             figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
         else:
-            figures = run(args.model, args.corpus, args.trust_code, args.task)
+            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class)
     if args.json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))
     elif args.minimal_pairs:
         print(minimal_pairs.table(figures["minimal_pairs"]))
     else:
         report.print_summary(figures)
+        for name, scores in figures.get("classes", {}).items():
+            print(f"\n{name}: {classes.table_of(scores)}", end="")
     return 0
 
 

@@ -51,6 +51,9 @@ def test_it_learns_and_writes_predictions(finished):
     assert summary["eval"]["accuracy"] > summary["baseline"]["majority_accuracy"] + 0.2
     predictions = runs.records(finished / "predictions" / "heldout.jsonl")
     assert len(predictions) == 40
+    assert "weighted avg" in (finished / "predictions" / "heldout-classes.txt").read_text()
+    assert (finished / "predictions" / "heldout-confusion.csv").read_text().startswith("true class,no,yes\n")
+    assert (finished / "predictions" / "heldout-confusion.png").stat().st_size > 1000
     right = sum(record["prediction"] == record["label"] for record in predictions)
     assert right / 40 == pytest.approx(summary["eval"]["accuracy"])
     scores = read_scores(epath.Path(finished / "scores.npz"))["accuracy"]
@@ -58,6 +61,15 @@ def test_it_learns_and_writes_predictions(finished):
     assert sorted(record["sentence"] for record in predictions) == sorted(
         record["sentence"] for record in labeled_files.sentences(40, seed=1)
     )
+
+
+def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert cli.exit_code_of(lambda: evaluate.main([str(finished / "export"), "--per-class", "--platform=cpu"])) == 0
+    assert "heldout: " in (table := capsys.readouterr().out) and "macro avg" in table
+    scores = evaluate.run(str(finished / "export"), per_class=True)["classes"]["heldout"]
+    assert scores.keys() == {"no", "yes", "macro avg", "weighted avg"}
+    assert scores["yes"]["f1"] == pytest.approx(summary["eval"]["f1"])
 
 
 def test_settings_that_depend_on_the_data_are_resolved(finished):

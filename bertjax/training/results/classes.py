@@ -7,7 +7,8 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,28 +93,17 @@ class ClassReport:
 
     def text(self) -> str:
         """Return the scores as a table, those of the classes with the lowest F1 first."""
-        scores = self.scores
-        means = [scores.pop(name) | {"name": name} for name in ("macro avg", "weighted avg")]
-        rows = sorted(({"name": name} | row for name, row in scores.items()), key=lambda row: row["f1"])
-        table = Table(title="classes by F1, the lowest first", pad_edge=False)
-        table.add_column("class")
-        for name in ("precision", "recall", "f1", "support", "most often taken for"):
-            table.add_column(name, justify="left" if name.startswith("most") else "right")
-        for row in [*rows[:_SHOWN], *means]:
-            numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
-            table.add_row(row["name"], *numbers, f"{row['support']:,}", self._confused_with(row["name"]))
-        if len(rows) > _SHOWN:
-            table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
-        console = Console(file=io.StringIO(), width=100)
-        console.print(table)
-        return console.file.getvalue()
+        return table_of(self.scores, self._confused)
 
-    def _confused_with(self, name: str) -> str:
-        if name not in self.classes:
-            return ""
-        row = self.confusion_CC[self.classes.index(name)].copy()
-        row[self.classes.index(name)] = 0
-        return f"{self.classes[row.argmax()]} ({row.max():,})" if row.max() else ""
+    @property
+    def _confused(self) -> dict[str, str]:
+        """{class with errors: the other class that is predicted for it most often, and how often}."""
+        wrong_CC = self.confusion_CC - np.diag(np.diag(self.confusion_CC))
+        return {
+            name: f"{self.classes[row.argmax()]} ({row.max():,})"
+            for name, row in zip(self.classes, wrong_CC)
+            if row.max()
+        }
 
     def csv(self) -> str:
         """Return the confusion matrix as a table: a row for each true class, a column for each prediction."""
@@ -142,6 +132,44 @@ class ClassReport:
                     color = "white" if shares_CC[row, column] > 0.5 else "black"
                     axes.text(column, row, f"{number:,}", ha="center", va="center", color=color, fontsize=8)
         return figure
+
+
+def table_of(
+    scores: Mapping[str, Mapping[str, float]], confused: Mapping[str, str] = types.MappingProxyType({})
+) -> str:
+    """Return scores as a table, those of the classes with the lowest F1 first, the means last.
+
+    Args:
+      scores: `ClassReport.scores`.
+      confused: {class: the class that it is most often taken for}.
+    """
+    rows = [{"name": name, **row} for name, row in scores.items()]
+    rows, means = sorted(rows[:-2], key=lambda row: row["f1"]), rows[-2:]
+    table = Table(title="classes by F1, the lowest first", pad_edge=False)
+    table.add_column("class")
+    for name in ("precision", "recall", "f1", "support", *(["most often taken for"] if confused else [])):
+        table.add_column(name, justify="left" if name.startswith("most") else "right")
+    for row in [*rows[:_SHOWN], *means]:
+        numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
+        last = [confused.get(row["name"], "")] if confused else []
+        table.add_row(row["name"], *numbers, f"{row['support']:,}", *last)
+    if len(rows) > _SHOWN:
+        table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
+    console = Console(file=io.StringIO(), width=100)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassReport, float | None]]:
+    """Return {set, qualified by the task: (report, its loss)} of all tasks and held-out sets with classes."""
+    reports = {}
+    for heldout, part in evaluation.by_set.items():
+        for name, task in config.tasks.items():
+            own = [record for record in part.predictions if len(config.tasks) == 1 or record["task"] == name]
+            if report := report_of(task, own):
+                loss = part.metrics.get(config.qualified(name, f"{task.objective.term}_loss"))
+                reports[config.qualified(name, heldout)] = report, loss
+    return reports
 
 
 def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
@@ -174,16 +202,11 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
       Lines to print: warnings, and the files of the first report.
     """
     lines = []
-    for heldout, part in evaluation.by_set.items():
-        for name, task in config.tasks.items():
-            own = [record for record in part.predictions if len(config.tasks) == 1 or record["task"] == name]
-            if (report := report_of(task, own)) is None:
-                continue
-            stem = config.qualified(name, heldout).replace("/", "-")
-            storage.write_text(files.predictions / f"{stem}-classes.txt", report.text())
-            storage.write_text(files.predictions / f"{stem}-confusion.csv", report.csv())
-            curves.save(report.figure(), files.predictions / f"{stem}-confusion.png")
-            loss = part.metrics.get(config.qualified(name, f"{task.objective.term}_loss"))
-            lines += [f"warning: {stem}: {line}" for line in report.warnings(loss)]
-            lines.append(f"classes   {files.predictions / stem}-classes.txt, -confusion.csv and -confusion.png")
+    for name, (report, loss) in reports_of(config, evaluation).items():
+        stem = name.replace("/", "-")
+        storage.write_text(files.predictions / f"{stem}-classes.txt", report.text())
+        storage.write_text(files.predictions / f"{stem}-confusion.csv", report.csv())
+        curves.save(report.figure(), files.predictions / f"{stem}-confusion.png")
+        lines += [f"warning: {stem}: {line}" for line in report.warnings(loss)]
+        lines.append(f"classes   {files.predictions / stem}-classes.txt, -confusion.csv and -confusion.png")
     return lines
