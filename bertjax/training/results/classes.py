@@ -19,7 +19,7 @@ from bertjax import storage
 from bertjax.config import Config, Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
-from bertjax.training.evaluation import Evaluation
+from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves
 from bertjax.training.run.workdir import Workdir
 
@@ -162,13 +162,17 @@ def table_of(
 
 def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassReport, float | None]]:
     """Return {set, qualified by the task: (report, its loss)} of all tasks and held-out sets with classes."""
-    reports = {}
+    several, reports = len(config.tasks) > 1, {}
     for heldout, part in evaluation.by_set.items():
         for name, task in config.tasks.items():
-            own = [record for record in part.predictions if len(config.tasks) == 1 or record["task"] == name]
+            is_of_all = heldout == HELDOUT  # a further set is of one task, and named by it if there are several
+            if several and not is_of_all and not heldout.startswith(f"{name}/"):
+                continue
+            own = [record for record in part.predictions if not (several and is_of_all) or record["task"] == name]
             if report := report_of(task, own):
-                loss = part.metrics.get(config.qualified(name, f"{task.objective.term}_loss"))
-                reports[config.qualified(name, heldout)] = report, loss
+                loss = f"{task.objective.term}_loss"
+                loss = part.metrics.get(config.qualified(name, loss) if is_of_all else loss)
+                reports[config.qualified(name, heldout) if is_of_all else heldout] = report, loss
     return reports
 
 
