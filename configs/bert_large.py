@@ -35,9 +35,6 @@ Deviations:
 Rows of 512 tokens need more memory than rows of 128. A chip computes at most `runtime.micro_tokens` at once. In the
 second stage it sums the gradients of four such parts on 16 chips, and of one on 64. The result is the same.
 
-`bert_large.py:splash` has no dropout on attention probabilities: the kernels of splash attention cannot draw it. This
-is a deviation from the paper.
-
 `bert_large.py:smoke` trains a very small model at both lengths on the embedded corpus in under a minute.
 """
 
@@ -65,9 +62,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     ]
     config.eval = {"every": 10_000}
     config.runtime = {"micro_tokens": 2048, "log_every": 100}
-    if variant == "splash":
-        config.model["attention_dropout"] = 0.0
-    elif variant == "smoke":
+    if variant == "smoke":
         config.model["preset"] = "google_tiny"
         config.data = {
             "corpus": "embedded:en",
@@ -81,5 +76,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"unknown variant {variant!r}; choose splash or smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke")
     return config

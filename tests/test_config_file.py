@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
     *(("tiny", variant) for variant in ("", "smoke", "chars", "ko")),
-    *(("bert_large", variant) for variant in ("", "smoke", "splash")),
+    *(("bert_large", variant) for variant in ("", "smoke")),
     *(
         (name, variant)
         for name in (

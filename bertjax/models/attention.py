@@ -1,13 +1,26 @@
 """Self-attention, with the plain implementation that every backend can run first; the others are in `kernels`."""
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import taps
+from bertjax.models.attention_dropout import dropout_by_hash
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import with_fixed_heads
-from bertjax.models.kernels import CUDNN, PLAIN, SPLASH, attend_by_cudnn, attend_by_splash, implementation_at
+from bertjax.models.kernels import (
+    CUDNN,
+    FUSED,
+    PLAIN,
+    SPLASH,
+    attend_by_cudnn,
+    attend_by_fused,
+    attend_by_splash,
+    implementation_at,
+)
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.relative import RelativeBias, RelativePositions
 from bertjax.models.rotary import Rotary, apply_rotary
@@ -22,11 +35,12 @@ def attend(
     dropout_rate: float,
     dropout_key: jax.Array | None,
     bias_BHQT: jax.Array | None = None,
+    drop: Callable[..., jax.Array] = dropout,
 ) -> tuple[jax.Array, jax.Array]:
     """Return context [B, Q, H, D / H] and probabilities before dropout of scaled dot-product attention.
 
     Vaswani et al. (2017, section 3.2.1), with the softmax in float32. `bias_BHQT` is added to the products of queries
-    and keys and scaled with them.
+    and keys and scaled with them. `drop` decides dropout, from probabilities, rate and key.
     """
     scale = query_BQHD.shape[-1] ** -0.5
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD).astype(jnp.float32)
@@ -34,7 +48,7 @@ def attend(
         logits_BHQT += bias_BHQT * scale
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
-    kept_BHQT = dropout(probabilities_BHQT, dropout_rate, dropout_key)
+    kept_BHQT = drop(probabilities_BHQT, dropout_rate, dropout_key)
     return jnp.einsum("bhqt,bthd->bqhd", kept_BHQT, value_BTHD), probabilities_BHQT
 
 
@@ -82,11 +96,17 @@ class SelfAttention(nn.Module):
         implementation = implementation_at(config.execution.attention, hidden_BTD.shape[1])
         if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
+            drop = dropout
+            if config.execution.attention == FUSED:  # rows and queries that the kernel does not take draw as it does
+                drop = functools.partial(dropout_by_hash, columns_BQ=columns_BQ)
+            attend_by = functools.partial(attend, drop=drop)
+            apply = with_fixed_heads(attend_by, config.fixed_heads, visibility, columns_BQ)
             context_BQHD, probabilities_BHQT = apply(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT)
             taps.capture(self, "attention", probabilities_BHQT)
         elif needs := config.needs_plain_attention:
             raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
+        elif implementation == FUSED:
+            context_BQHD = attend_by_fused(query_BQHD, key_BTHD, value_BTHD, visibility, rate, key)
         else:
             kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
             if rate:

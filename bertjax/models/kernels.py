@@ -1,17 +1,21 @@
 """Implementations of attention that never hold [B, H, T, T], and which rows each can compute.
 
-None of them has dropout. They compute what the plain implementation (`attention.attend`) does, up to rounding.
+They compute what the plain implementation (`attention.attend`) does, up to rounding. Only the fused one has dropout.
 """
 
 import jax
 import jax.numpy as jnp
 
+from bertjax.models.attention_dropout import seeds_of
 from bertjax.models.visibility import Visibility
 
-PLAIN, SPLASH, CUDNN = ("plain", "splash", "cudnn")
+PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
 
 # Name of what a kernel keeps for its backward pass, for checkpoint policies.
 KERNEL = "kernel"
+
+# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose logits fit into VMEM.
+FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), 2048
 
 # Shorter rows are as fast by the plain implementation: on v5e the forecasts of the two are equal at 128 tokens.
 SHORTEST_SPLASH = 256
@@ -20,10 +24,56 @@ _LANES, _LONGEST_BLOCK = 128, 512
 
 
 def implementation_at(requested: str, seq_len: int) -> str:
-    """Return the implementation for rows of a length: `plain` for short and untiled rows if splash is requested."""
+    """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
+    if requested == FUSED and (seq_len > LONGEST_FUSED or seq_len % _LANES):
+        return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
     return requested
+
+
+def unfused(width: int, heads: int) -> str:
+    """Return why the fused kernel cannot compute D split over H heads; empty if it can."""
+    if width // heads not in FUSED_HEADS or width % _LANES:
+        return f"takes heads of width 32, 64 or 128 that fill tiles of 128, and these are {heads} of {width // heads}"
+    return ""
+
+
+def attend_by_fused(
+    query_BTHD: jax.Array,
+    key_BTHD: jax.Array,
+    value_BTHD: jax.Array,
+    visibility: Visibility,
+    rate: float = 0.0,
+    key: jax.Array | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """Return the context [B, T, H, D / H] by `bertjax.models.fused`, with dropout as by `dropout_by_hash`.
+
+    Args:
+      query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.
+      visibility: without ranks.
+      rate, key: of dropout; no key for none.
+      interpret: run the kernel's program without a TPU, for tests.
+
+    Raises:
+      ValueError: the visibility has ranks, or the kernel does not take heads of this width.
+    """
+    from bertjax.models.fused import attend_fused
+
+    _check(visibility, FUSED, ("rank_BT",))
+    rows, tokens, heads, width = query_BTHD.shape
+    if reason := unfused(heads * width, heads):
+        raise ValueError(f"attention={FUSED} {reason}; use attention={PLAIN}")
+    if key is None or not rate:
+        rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
+    else:
+        seeds_BH2 = seeds_of(key, rows, heads)
+    query_BTD, key_BTD, value_BTD = (x.reshape(rows, tokens, -1) for x in (query_BTHD, key_BTHD, value_BTHD))
+    context_BTD = attend_fused(
+        query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KERNEL, interpret
+    )
+    return context_BTD.reshape(query_BTHD.shape)
 
 
 def attend_by_splash(
@@ -43,7 +93,7 @@ def attend_by_splash(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    _check(visibility, SPLASH)
+    _check(visibility, SPLASH, ("window", "rank_BT"))
     _, seq_len, heads, width = query_BTHD.shape
     block = _LONGEST_BLOCK if seq_len % _LONGEST_BLOCK == 0 else _LANES if seq_len > _LONGEST_BLOCK else seq_len
     # A head narrower than a tile of lanes is padded to the tile unless the sequence is along the lanes.
@@ -81,7 +131,7 @@ def attend_by_cudnn(
     return jax.nn.dot_product_attention(query_BTHD, key_BTHD, value_BTHD, mask=mask_B1TT, implementation=implementation)
 
 
-def _check(visibility: Visibility, implementation: str) -> None:
-    for field in ("window", "rank_BT"):
+def _check(visibility: Visibility, implementation: str, unknown: tuple[str, ...]) -> None:
+    for field in unknown:
         if getattr(visibility, field) is not None:
             raise ValueError(f"attention={implementation} cannot express Visibility.{field}; use attention={PLAIN}")

@@ -247,7 +247,7 @@ _CHOICES = {
     "reduction": ("auto", "float32", "bfloat16"),
     "random_bits": ("auto", "threefry", "hardware"),
     "remat": ("auto", *REMAT_POLICIES),
-    "attention": ("auto", "plain", "splash", "cudnn"),
+    "attention": ("auto", "plain", "fused", "splash", "cudnn"),
 }
 
 
@@ -262,8 +262,8 @@ class RuntimeConfig:
       reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
       random_bits: random numbers of dropout: `threefry`, the same on any number of devices, or `hardware`, faster on a
         TPU; `auto` is hardware on TPU and threefry elsewhere.
-      attention: `plain`, `splash` (TPU v4 and later) or `cudnn` (GPU), both without attention dropout; `auto` is splash
-        if the chip and the model allow it.
+      attention: `plain`; `fused` (TPU v4 and later); `splash` (TPU v4 and later) or `cudnn` (GPU), both without
+        attention dropout; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
       dtype: dtype of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
       unroll: unroll the loop over layers instead of scanning it.
       remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is

@@ -16,18 +16,22 @@ SMALL = ("layers=3", "width=128", "heads=2", "feedforward=384", "vocab_size=1000
 
 
 @functools.cache
-def compiled(variant: str) -> str:
+def compiled(implementation: str) -> str:
     """The recipe's second stage, rows of 512 tokens, of a small model on one v5e chip."""
-    overrides = [f"model.{setting}" for setting in SMALL] + ["stages.1.batch=4"]
-    recipe = config_file.load(f"{RECIPE}:{variant}", overrides)
+    overrides = [f"model.{setting}" for setting in SMALL]
+    overrides += ["stages.1.batch=4", f"runtime.attention={implementation}"]
+    if implementation == "splash":
+        overrides.append("model.attention_dropout=0")
+    recipe = config_file.load(RECIPE, overrides)
     program = Program(recipe, 1000, topologies.parse("v5e:1x1").devices())
     batches = program.task.abstract_batches(recipe.stages[1], 1)
     return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()
 
 
 def kernels(text: str) -> set[str]:
-    """Splash attention's kernels: `fwd`, and `dkv` with `dq` in it."""
-    return set(re.findall(r"%splash_mha_([a-z]+)_\S+ = [^\n]* custom-call\(", text))
+    """Return the names of kernels. Splash attention has `fwd`, and `dkv` with `dq` in it."""
+    calls = re.findall(r"%(\S+) = [^\n]* custom-call\([^\n]*tpu_custom_call", text)
+    return {name for call in calls for name in re.findall("splash_mha_[a-z]+|fused_attention_[a-z]+", call)}
 
 
 def square(text: str) -> set[str]:
@@ -35,14 +39,21 @@ def square(text: str) -> set[str]:
     return set(re.findall(r"\w+\[[\d,]*512,512\]", text))
 
 
+KERNELS = {
+    "auto": {"fused_attention_forward", "fused_attention_backward"},  # with dropout on attention, as published
+    "splash": {"splash_mha_fwd", "splash_mha_dkv"},
+}
+
+
 @pytest.mark.slow
-def test_splash_stores_no_token_pairs():
-    text = compiled("splash")
+@pytest.mark.parametrize("implementation", KERNELS)
+def test_kernels_store_no_token_pairs(implementation):
+    text = compiled(implementation)
     assert square(text) == set()
-    assert kernels(text) == {"fwd", "dkv"}
+    assert kernels(text) == KERNELS[implementation]
 
 
 @pytest.mark.slow
 def test_plain_attention_stores_token_pairs():
-    text = compiled("")
+    text = compiled("plain")
     assert "bf16[4,2,512,512]" in square(text) and not kernels(text)

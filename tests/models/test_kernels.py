@@ -106,8 +106,8 @@ def test_dropout_of_attention_needs_the_plain_implementation():
 @pytest.mark.parametrize(
     ("requested", "backend", "kind", "dropout", "path"),
     [
-        ("auto", "tpu", "TPU v5 lite", 0.0, "splash"),
-        ("auto", "tpu", "TPU v4", 0.1, "plain"),
+        ("auto", "tpu", "TPU v5 lite", 0.0, "fused"),
+        ("auto", "tpu", "TPU v4", 0.1, "fused"),
         ("auto", "tpu", "TPU v3", 0.0, "plain"),
         ("auto", "gpu", "NVIDIA H200", 0.0, "plain"),
         ("auto", "cpu", "cpu", 0.0, "plain"),

@@ -176,8 +176,8 @@ def test_modern_encoders_have_the_published_number_of_parameters(preset, million
     assert abs(parameters / 1e6 - millions) < 1
 
 
-def test_local_layers_use_the_plain_implementation_instead_of_splash():
-    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64) == "plain"
+def test_splash_has_no_local_layers():
+    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64) == "fused"
     with pytest.raises(UserError, match="runtime.attention=splash has one mask for all layers, and model.window=64 is"):
         choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64)
     forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))

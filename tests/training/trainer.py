@@ -32,6 +32,7 @@ def context(
     mesh: MeshConfig = ONE_DEVICE,
     strategy: str = "gathered",
     remat: str = "none",
+    attention: str = "plain",
 ) -> StepContext:
     """The step of a small BERT, on as many of the first devices as the mesh takes."""
     layout = Layout(
@@ -43,7 +44,7 @@ def context(
         batches.ENCODER,
         dropout=dropout,
         attention_dropout=dropout,
-        execution=Execution(remat=remat, gather_layer=layout.gather_layer),
+        execution=Execution(remat=remat, attention=attention, gather_layer=layout.gather_layer),
     )
     return StepContext(
         objective=BERT(),

@@ -4,10 +4,10 @@ import re
 
 from bertjax.errors import UserError
 from bertjax.models.config import BIDIRECTIONAL
-from bertjax.models.kernels import CUDNN, PLAIN, SPLASH
+from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, unfused
 
-# Splash needs a memory hierarchy that TPU v2 and v3 lack.
-_WITHOUT_SPLASH = re.compile(r"TPU v[23]\b")
+# The kernels need a memory hierarchy that TPU v2 and v3 lack.
+_WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
 
 
 def choose_attention(
@@ -21,47 +21,52 @@ def choose_attention(
     positions: str = "learned",
     direction: str = BIDIRECTIONAL,
     fixed_heads: tuple[str, ...] = (),
+    width: int = 768,
+    heads: int = 12,
 ) -> str:
     """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
-    | requested | backend         | attention dropout | axis tensor | local layers  | result    |
-    |-----------|-----------------|-------------------|-------------|---------------|-----------|
-    | auto      | TPU v4 or later | 0                 | 1           | none          | splash    |
-    | auto      | any other       | any               | any         | any           | plain     |
-    | a name    | as below        | 0                 | 1 (splash)  | none (splash) | that name |
+    `auto` takes the first that can compute the encoder:
 
-    Splash also needs `model.direction=bidirectional`.
+    | name   | backend         | attention dropout | local layers | heads                                     |
+    |--------|-----------------|-------------------|--------------|-------------------------------------------|
+    | fused  | TPU v4 or later | any               | any          | 32, 64 or 128 wide, together 128 x n wide |
+    | splash | TPU v4 or later | 0                 | none         | any                                       |
+    | plain  | any             | any               | any          | any                                       |
 
-    Splash runs on TPU v4 and later. It does not run with an axis `tensor`, which the compiler shards: the compiler
-    cannot shard a kernel. cuDNN runs on GPU in bfloat16. `auto` never chooses it: it needs the full mask to separate
-    packed examples, and whether it is faster has not been measured. Only `plain` has relative positions and
-    fixed heads.
+    fused and splash do not run with an axis `tensor`, which the compiler shards: the compiler cannot shard a kernel.
+    They also need `model.direction=bidirectional`. cuDNN runs on GPU in bfloat16, without dropout. `auto` never
+    chooses it: it needs the full mask to separate packed examples, and whether it is faster has not been measured. Only
+    `plain` has relative positions and fixed heads.
 
     Raises:
       UserError: the requested implementation cannot compute this encoder here.
     """
-    has_splash = backend == "tpu" and not _WITHOUT_SPLASH.match(device_kind)
+
+    def reasons_against(name: str) -> list[str]:
+        reasons, is_kernel_of_tpu = [], name in (FUSED, SPLASH)
+        if is_kernel_of_tpu and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
+            reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
+        if name == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
+            reasons.append(f"runs on GPU in bfloat16, not on {backend} in {dtype}")
+        if name in (SPLASH, CUDNN) and dropout:
+            reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
+        if is_kernel_of_tpu and tensor > 1:
+            reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
+        if name == SPLASH and window:
+            reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
+        if is_kernel_of_tpu and direction != BIDIRECTIONAL:
+            reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
+        if name != PLAIN and positions == "relative":
+            reasons.append("has no terms of distances, which model.positions=relative adds")
+        if name != PLAIN and fixed_heads:
+            reasons.append(f"computes its own maps, and model.fixed_heads={list(fixed_heads)} are given ones")
+        if name == FUSED and (reason := unfused(width, heads)):
+            reasons.append(reason)
+        return reasons
+
     if requested == "auto":
-        can_splash = dropout == 0.0 and tensor == 1 and not window
-        can_splash &= positions != "relative" and direction == BIDIRECTIONAL and not fixed_heads
-        return SPLASH if has_splash and can_splash else PLAIN
-    reasons = []
-    if requested == SPLASH and not has_splash:
-        reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
-    if requested == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
-        reasons.append(f"runs on GPU in bfloat16, not on {backend} in {dtype}")
-    if requested != PLAIN and dropout:
-        reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
-    if requested == SPLASH and tensor > 1:
-        reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
-    if requested == SPLASH and window:
-        reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
-    if requested == SPLASH and direction != BIDIRECTIONAL:
-        reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
-    if requested != PLAIN and positions == "relative":
-        reasons.append("has no terms of distances, which model.positions=relative adds")
-    if requested != PLAIN and fixed_heads:
-        reasons.append(f"computes its own maps, and model.fixed_heads={list(fixed_heads)} are given ones")
-    if reasons:
+        return next(name for name in (FUSED, SPLASH, PLAIN) if not reasons_against(name))
+    if reasons := reasons_against(requested):
         raise UserError(f"runtime.attention={requested} {' and '.join(reasons)}; use runtime.attention=auto")
     return requested

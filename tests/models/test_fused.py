@@ -1,0 +1,174 @@
+"""The fused kernel against the plain implementation with the same dropout, run without a TPU."""
+
+import dataclasses
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import attention, fused, kernels
+from bertjax.models.attention import attend
+from bertjax.models.attention_dropout import dropout_by_hash
+from bertjax.models.config import Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, implementation_at
+from bertjax.models.visibility import Visibility
+from bertjax.training.parallel.attention import choose_attention
+from tests import batches
+
+interpreted = functools.partial(attend_by_fused, interpret=True)
+
+
+def plain(query, key, value, visibility, rate, dropout_key):
+    return attend(query, key, value, visibility.mask_BQT(), rate, dropout_key, drop=dropout_by_hash)[0]
+
+
+def packed(rows: int, tokens: int, seed: int = 0) -> jax.Array:
+    """Return rows of up to four examples and padding, of any lengths."""
+    starts = np.random.default_rng(seed).integers(0, tokens, (rows, 4, 1))
+    return jnp.asarray((1 + np.sum(starts <= np.arange(tokens), axis=1)) % 5, jnp.int32)
+
+
+def assert_equal_to_plain(heads: int, width: int, visibility: Visibility, rate: float) -> None:
+    """Compare values and gradients in float32."""
+    rows, tokens = visibility.examples_BT.shape
+    shape = (4, rows, tokens, heads, width)
+    *states, weights = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
+    keys = jax.random.split(jax.random.key(1), rows)
+
+    def value_and_gradients(function):
+        def run(states, visibility):
+            context, pull = jax.vjp(lambda *states: function(*states, visibility, rate, keys), *states)
+            return context, *pull(weights)
+
+        return jax.jit(run)(states, visibility)
+
+    for actual, expected in zip(value_and_gradients(interpreted), value_and_gradients(plain), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
+@hypothesis.given(
+    tokens=st.sampled_from([128, 256]),
+    heads=st.sampled_from([(4, 32), (2, 64), (1, 128), (3, 128)]),
+    rate=st.sampled_from([0.1, 0.5, 0.0]),
+    window=st.sampled_from([None, 0, 3, 200, jnp.iinfo(jnp.int32).max]),
+    seed=st.integers(0, 9),
+)
+def test_values_and_gradients_are_those_of_the_plain_implementation(tokens, heads, rate, window, seed):
+    window = None if window is None else jnp.int32(window)
+    assert_equal_to_plain(*heads, Visibility(packed(1, tokens, seed), window), rate)
+
+
+def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
+    monkeypatch.setattr(fused, "_LOGITS", 256 * 128)
+    assert_equal_to_plain(2, 64, Visibility(packed(2, 256), jnp.int32(40)), 0.1)
+
+
+def test_the_longest_row_has_a_block_of_a_tile():
+    plan = fused._Plan(64, 0.1, False, "", True)
+    assert fused._Grid(plan, 1, LONGEST_FUSED, 768).sizes == (1, 6, LONGEST_FUSED // 128)
+    assert fused._Grid(plan, 8, 128, 768).sizes == (8, 1, 1)  # all heads of a short row in one program
+
+
+def test_examples_of_a_row_do_not_leak():
+    """The gradient of one example's values with respect to every other token is exactly zero, with dropout, too."""
+    examples_BT, keys = packed(1, 128), jax.random.split(jax.random.key(0), 1)
+    states = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)), jnp.float32)
+
+    @jax.jit
+    def gradient(states, own_BT):
+        def of_example(states):
+            context_BTHD = interpreted(*states, Visibility(examples_BT), 0.1, keys)
+            return jnp.sum(jnp.where(own_BT[..., None, None], context_BTHD, 0.0))
+
+        return jax.grad(of_example)(states)
+
+    for example in np.unique(examples_BT):
+        own_BT = np.asarray(examples_BT) == example
+        found = np.asarray(gradient(states, own_BT))
+        assert np.all(found[:, ~own_BT] == 0) and np.any(found[:, own_BT] != 0)
+
+
+WIDE = dataclasses.replace(
+    batches.ENCODER,
+    layers=2,
+    width=128,
+    max_positions=128,
+    dropout=0.1,
+    attention_dropout=0.1,
+    window=5,
+    global_every=2,
+)
+
+
+@pytest.mark.parametrize("reads, remat", [(None, "dots"), (np.array([[3, 95, 127], [0, 1, 2]]), "full")])
+def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation(reads, remat, monkeypatch):
+    """All positions, or only a few at the last layer, which then is plain in both and draws what the kernel would."""
+    config = dataclasses.replace(WIDE, execution=Execution(attention="fused", remat=remat))
+    tokens_BT = jnp.asarray(np.random.default_rng(0).integers(7, 100, (2, 128)))
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)
+    params, keys = batches.filled(shapes["params"], 0.1), jax.random.split(jax.random.key(2), 2)
+
+    def value_and_gradient():
+        def number(params):
+            encoder = Encoder(config)
+            encoded = encoder.apply({"params": params}, tokens_BT, examples_BT=packed(2, 128), read_BK=reads, key=keys)
+            return jnp.sum(jnp.sin(3 * encoded.hidden)), encoded.hidden
+
+        return jax.jit(jax.grad(number, has_aux=True))(params)
+
+    monkeypatch.setattr(attention, "attend_by_fused", interpreted)
+    actual = value_and_gradient()
+    monkeypatch.setattr(attention, "implementation_at", lambda *_: kernels.PLAIN)
+    expected = value_and_gradient()
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * largest), actual, expected
+    )
+
+
+def test_rows_that_are_not_tiled_or_too_long_stay_plain():
+    lengths = (96, 128, 384, 500, LONGEST_FUSED, 2 * LONGEST_FUSED)
+    assert [implementation_at("fused", length) for length in lengths] == [
+        "plain", "fused", "fused", "plain", "fused", "plain",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "model, expected",
+    [
+        ({}, "fused"),
+        ({"dropout": 0.0}, "fused"),
+        ({"window": 64}, "fused"),
+        ({"width": 384, "heads": 12}, "fused"),
+        ({"width": 320, "heads": 5}, "plain"),
+        ({"width": 768, "heads": 8}, "plain"),
+        ({"width": 768, "heads": 8, "dropout": 0.0}, "splash"),
+        ({"device_kind": "TPU v3"}, "plain"),
+        ({"tensor": 2}, "plain"),
+        ({"direction": "left_to_right"}, "plain"),
+        ({"positions": "relative"}, "plain"),
+    ],
+)
+def test_auto_takes_the_fused_kernel_where_it_serves(model, expected):
+    on_tpu = {"backend": "tpu", "device_kind": "TPU v4", "dropout": 0.1, "dtype": "bfloat16", "tensor": 1}
+    assert choose_attention("auto", **on_tpu | model) == expected
+    if expected != "fused":
+        with pytest.raises(UserError, match=r"^runtime.attention=fused .*; use runtime.attention=auto$"):
+            choose_attention("fused", **on_tpu | model)
+
+
+def test_heads_that_fill_no_tile_are_refused():
+    states = jnp.zeros((3, 1, 128, 2, 16))
+    with pytest.raises(
+        ValueError, match="^attention=fused takes heads of width 32, 64 or 128 .*2 of 16; use attention="
+    ):
+        attend_by_fused(*states, Visibility(packed(1, 128)))
+    with pytest.raises(ValueError, match="^attention=fused cannot express Visibility.rank_BT"):
+        attend_by_fused(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))
