@@ -22,7 +22,7 @@ def compiled(implementation: str) -> str:
     overrides += ["stages.1.batch=4", f"runtime.attention={implementation}"]
     if implementation == "splash":
         overrides.append("model.attention_dropout=0")
-    recipe = config_file.load(RECIPE, overrides)
+    recipe = config_file.load(str(RECIPE), overrides)
     program = Program(recipe, 1000, topologies.parse("v5e:1x1").devices())
     batches = program.task.abstract_batches(recipe.stages[1], 1)
     return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()

@@ -7,17 +7,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
 from bertjax.forecast.pallas import calls, flops_of_call, kernel_flops
-from bertjax.models.kernels import attend_by_splash
+from bertjax.models.kernels import attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
 
 
-def test_splash_attention():
+def fused_with_dropout(*arguments):
+    return attend_by_fused(*arguments, 0.1, jax.random.key(0))
+
+
+@pytest.mark.parametrize("attend", [attend_by_splash, fused_with_dropout])
+def test_attention(attend):
     """Forward two products of [T, D] and [D, T] or the like, backward five."""
     rows, seq_len, heads, width = 2, 256, 4, 64
 
     def loss(query, key, value, examples):
-        return jnp.sum(attend_by_splash(query, key, value, Visibility(examples)).astype(jnp.float32))
+        return jnp.sum(attend(query, key, value, Visibility(examples)).astype(jnp.float32))
 
     sharding = NamedSharding(mesh("v5e:1x1"), PartitionSpec())
     heads_of = jax.ShapeDtypeStruct((rows, seq_len, heads, width), jnp.bfloat16, sharding=sharding)
