@@ -25,8 +25,11 @@ def kernel_flops(jaxpr: Any) -> dict[str, float]:
 
 
 def flops_of_call(call: Instruction, kernels: dict[str, float]) -> float | None:
-    """Return the FLOPs of a call in a compiled program, or None if its kernel was not traced."""
-    names = [name for name in kernels if call.name.startswith(name)]
+    """Return the FLOPs of a call in a compiled program, or None if its kernel was not traced.
+
+    The name of a call has that of its kernel in it, and may begin with the transformations of JAX (`jvp_`).
+    """
+    names = [name for name in kernels if name in call.name]
     return kernels[max(names, key=len)] if names else None
 
 

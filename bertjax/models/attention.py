@@ -1,6 +1,5 @@
 """Self-attention, with the plain implementation that every backend can run first; the others are in `kernels`."""
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -8,19 +7,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import taps
-from bertjax.models.attention_dropout import dropout_by_hash
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import with_fixed_heads
-from bertjax.models.kernels import (
-    CUDNN,
-    FUSED,
-    PLAIN,
-    SPLASH,
-    attend_by_cudnn,
-    attend_by_fused,
-    attend_by_splash,
-    implementation_at,
-)
+from bertjax.models.kernels import PLAIN, attend_by_kernel, dropout_of, implementation_at
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.relative import RelativeBias, RelativePositions
 from bertjax.models.rotary import Rotary, apply_rotary
@@ -96,24 +85,14 @@ class SelfAttention(nn.Module):
         implementation = implementation_at(config.execution.attention, hidden_BTD.shape[1])
         if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            drop = dropout
-            if config.execution.attention == FUSED:  # rows and queries that the kernel does not take draw as it does
-                drop = functools.partial(dropout_by_hash, columns_BQ=columns_BQ)
-            attend_by = functools.partial(attend, drop=drop)
-            apply = with_fixed_heads(attend_by, config.fixed_heads, visibility, columns_BQ)
-            context_BQHD, probabilities_BHQT = apply(query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT)
+            inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT
+            apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
+            context_BQHD, probabilities_BHQT = apply(*inputs, dropout_of(config.execution.attention, columns_BQ))
             taps.capture(self, "attention", probabilities_BHQT)
         elif needs := config.needs_plain_attention:
             raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
-        elif implementation == FUSED:
-            context_BQHD = attend_by_fused(query_BQHD, key_BTHD, value_BTHD, visibility, rate, key)
         else:
-            kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
-            if rate:
-                raise ValueError(
-                    f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
-                )
-            context_BQHD = kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
+            context_BQHD = attend_by_kernel(implementation, query_BQHD, key_BTHD, value_BTHD, visibility, rate, key)
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
         output = Dense(config, config.width, config.has_attention_biases, name="output")

@@ -3,10 +3,14 @@
 They compute what the plain implementation (`attention.attend`) does, up to rounding. Only the fused one has dropout.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.attention_dropout import seeds_of
+from bertjax.models.attention_dropout import dropout_by_hash, seeds_of
+from bertjax.models.layers import dropout
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
@@ -30,6 +34,39 @@ def implementation_at(requested: str, seq_len: int) -> str:
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
     return requested
+
+
+def dropout_of(requested: str, columns_BQ: jax.Array | None) -> Callable[..., jax.Array]:
+    """Return how the plain implementation drops: as the fused kernel, on rows and queries that this does not take.
+
+    Args:
+      columns_BQ: int, columns of the queries; None for all tokens.
+    """
+    return functools.partial(dropout_by_hash, columns_BQ=columns_BQ) if requested == FUSED else dropout
+
+
+def attend_by_kernel(
+    implementation: str,
+    query_BTHD: jax.Array,
+    key_BTHD: jax.Array,
+    value_BTHD: jax.Array,
+    visibility: Visibility,
+    rate: float,
+    key: jax.Array | None,
+) -> jax.Array:
+    """Return the context [B, T, H, D / H] by an implementation of this file.
+
+    Raises:
+      ValueError: the implementation cannot express the visibility, or has no dropout.
+    """
+    if implementation == FUSED:
+        return attend_by_fused(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key)
+    if rate:
+        raise ValueError(
+            f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
+        )
+    kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
+    return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)
 
 
 def unfused(width: int, heads: int) -> str:

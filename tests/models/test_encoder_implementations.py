@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, kernels
+from bertjax.models import kernels
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from tests import batches
@@ -25,7 +25,7 @@ INTERPRETED = {
 def no_accelerator(monkeypatch):
     """Run the programs of the kernels without their hardware."""
     for path, function in INTERPRETED.items():
-        monkeypatch.setattr(attention, f"attend_by_{path}", function)
+        monkeypatch.setattr(kernels, f"attend_by_{path}", function)
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 
         return jax.jit(jax.grad(number, has_aux=True))(params)
 
-    monkeypatch.setattr(attention, "attend_by_fused", interpreted)
+    monkeypatch.setattr(kernels, "attend_by_fused", interpreted)
     actual = value_and_gradient()
     monkeypatch.setattr(attention, "implementation_at", lambda *_: kernels.PLAIN)
     expected = value_and_gradient()
