@@ -89,10 +89,9 @@ class SelfAttention(nn.Module):
             apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
             context_BQHD, probabilities_BHQT = apply(*inputs, dropout_of(config.execution.attention, columns_BQ))
             taps.capture(self, "attention", probabilities_BHQT)
-        elif needs := config.needs_plain_attention:
-            raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
         else:
-            context_BQHD = attend_by_kernel(implementation, query_BQHD, key_BTHD, value_BTHD, visibility, rate, key)
+            inputs = query_BQHD, key_BTHD, value_BTHD, visibility, rate, key
+            context_BQHD = attend_by_kernel(implementation, config, *inputs)
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
         output = Dense(config, config.width, config.has_attention_biases, name="output")

@@ -13,9 +13,9 @@ second.
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.random import bits
+from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
 
-_BYTES, _BYTE_VALUES = 4, 256
+_BYTES = 4  # of a word
 
 
 def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
@@ -54,14 +54,14 @@ def keeps(words: jax.Array, rate: float, axis: int) -> jax.Array:
     Byte b of word w decides key `b * len(words) + w`, so the four parts are only joined, never interleaved.
     """
     # The byte is moved to the top, where a signed comparison reads it before all others.
-    limit = _constant(words, (_kept(rate) << 24) - (1 << 31))
+    limit = _constant(words, (kept_bytes(rate) << 24) - (1 << 31))
     shifted = [words << _constant(words, 24 - 8 * byte) for byte in range(_BYTES)]
     return jnp.concatenate([part < limit for part in shifted], axis=axis)
 
 
 def inverse_of_kept_share(rate: float) -> float:
     """Return the scale of what is kept: the exact inverse of its share, a multiple of 1/256."""
-    return _BYTE_VALUES / _kept(rate)
+    return BYTE_VALUES / kept_bytes(rate)
 
 
 def dropout_by_hash(
@@ -83,10 +83,6 @@ def dropout_by_hash(
     keeps_BHQT = keeps(words(before_BH11, within_BH11, query_B1Q1, word_W, tokens), rate, axis=-1)[..., :tokens]
     kept_BHQT = jnp.where(keeps_BHQT, probabilities_BHQT * inverse_of_kept_share(rate), 0.0)
     return kept_BHQT.astype(probabilities_BHQT.dtype)
-
-
-def _kept(rate: float) -> int:
-    return round((1.0 - rate) * _BYTE_VALUES)
 
 
 def _constant(like: jax.Array, value: int) -> jax.Array:

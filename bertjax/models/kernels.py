@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.attention_dropout import dropout_by_hash, seeds_of
+from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import dropout
 from bertjax.models.visibility import Visibility
 
@@ -47,6 +48,7 @@ def dropout_of(requested: str, columns_BQ: jax.Array | None) -> Callable[..., ja
 
 def attend_by_kernel(
     implementation: str,
+    config: EncoderConfig,
     query_BTHD: jax.Array,
     key_BTHD: jax.Array,
     value_BTHD: jax.Array,
@@ -57,8 +59,10 @@ def attend_by_kernel(
     """Return the context [B, T, H, D / H] by an implementation of this file.
 
     Raises:
-      ValueError: the implementation cannot express the visibility, or has no dropout.
+      ValueError: the implementation cannot express the visibility or the config, or has no dropout.
     """
+    if needs := config.needs_plain_attention:
+        raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
     if implementation == FUSED:
         return attend_by_fused(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key)
     if rate:

@@ -12,10 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.random import bits
-
-# One byte decides an element in dropout, so one 32-bit draw serves four elements.
-_BYTE_VALUES = 256
+from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
 
 
 class Dense(nn.Module):
@@ -85,11 +82,11 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """
     if key is None or rate == 0.0:
         return x
-    threshold = round((1.0 - rate) * _BYTE_VALUES)
+    threshold = kept_bytes(rate)
     *leading, last = x.shape
     words = bits(key, (*leading, -(-last // 4)))
     decisions = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
-    return jnp.where(decisions < threshold, x * (_BYTE_VALUES / threshold), 0.0).astype(x.dtype)
+    return jnp.where(decisions < threshold, x * (BYTE_VALUES / threshold), 0.0).astype(x.dtype)
 
 
 class Embeddings(nn.Module):
