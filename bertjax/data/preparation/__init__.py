@@ -2,7 +2,8 @@
 
     documents --reading--> shards of text --encoding--> shards of tokens --assembly--> token store
 
-`prepare` is the entry point: it names the store, locks it, builds it and publishes the result. `steps` has the pure
+`prepare` is the entry point: it names the store, locks it, builds it and publishes the result. `cleaning` applies
+filters while documents are read, `duplicates` and `near_duplicates` find those that are dropped. `steps` has the pure
 functions of documents. `local` is the runner that applies them with processes of one machine, and resumes after a kill.
 A document is identified by its `Key` (source, part, number). Keys sort in the order of the corpus, so a runner may
 handle documents in any order and on any number of machines, and the store has the same bytes.

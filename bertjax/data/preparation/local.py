@@ -1,7 +1,8 @@
 """The local runner: processes of one machine, and files that let a killed preparation resume.
 
-An unfinished preparation is a folder `<store>.partial` with `documents.bin`, `duplicates.bin`, `reading.json` (the
-first pass is complete), `text/` and `tokens/` (shards) and `store/` (the store to be).
+An unfinished preparation is a folder `<store>.partial` with `documents.bin`, `near.bin` (if near-duplicates are
+dropped), `duplicates.bin`, `reading.json` (the first pass is complete), `text/` and `tokens/` (shards) and `store/`
+(the store to be).
 """
 
 import dataclasses

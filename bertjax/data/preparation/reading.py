@@ -125,22 +125,34 @@ def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Readi
             documents = _recorded(documents, records, near_records)
             used = _in_share(documents, config.share, is_train)
             shard_bytes = shards.write_texts(folder, map(_to_shard, used))
-        kept, copies = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
-        cleaning = {}
-        if dropped:
-            _write_exact(dropped, folder, all_sources)
-            cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
-        if near.drop:
-            is_heldout = [not is_train(group) for group in range(len(groups))]
-            exact = Duplicates(duplicates.path(folder))
-            clusters = near_duplicates.find(folder / "near.bin", exact, near.buckets, is_heldout)
-            duplicates.add(duplicates.path(folder), clusters.dropped)
-            dropped_G = np.bincount(clusters.groups, minlength=len(groups))
-            kept = tuple((np.array(kept) - dropped_G).tolist())
-            cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
+        kept, copies, cleaning = _find_duplicates(config, folder, groups, all_sources, dropped)
     is_duplicate = Duplicates(duplicates.path(folder)).__contains__
     sentences = sample.sentences(config.splitter, is_duplicate) if sample else []
     return Reading(groups, kept, copies, bad.skipped, shard_bytes, cleaning), sentences
+
+
+def _find_duplicates(
+    config: DataConfig,
+    folder: Path,
+    groups: tuple[tuple[str, str], ...],
+    all_sources: list[_Source],
+    dropped: Dropped | None,
+) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Return `Reading.kept`, `duplicates` and `cleaning`; the keys of what is dropped are on disk then."""
+    kept, copies = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
+    if not dropped:
+        return kept, copies, {}
+    _write_exact(dropped, folder, all_sources)
+    cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
+    if config.near_duplicates.drop:
+        exact = Duplicates(duplicates.path(folder))
+        is_heldout = [split == "heldout" for split, _ in groups]
+        clusters = near_duplicates.find(folder / "near.bin", exact, config.near_duplicates.buckets, is_heldout)
+        duplicates.add(duplicates.path(folder), clusters.dropped)
+        dropped_G = np.bincount(clusters.groups, minlength=len(groups))
+        kept = tuple((np.array(kept) - dropped_G).tolist())
+        cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
+    return kept, copies, cleaning
 
 
 def _write_exact(dropped: Dropped, folder: Path, all_sources: list[_Source]) -> None:
