@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import classification_report, confusion_matrix
 
-from bertjax.config import Task
+from bertjax.config import Task, from_dict
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
-from bertjax.training.results.classes import ClassReport, report_of
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.results.classes import ClassReport, report_of, reports_of
 
 CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
 
@@ -72,3 +73,25 @@ def test_reports_are_on_classes_of_labeled_records():
     assert report_of(tags, [{"tags": ["B", "O"], "prediction": ["O", "O"]}]).confusion_CC.tolist() == [[0, 1], [0, 1]]
     assert report_of(Task(Regression(), LabeledText()), [{"label": 1.0, "prediction": 2.0}]) is None
     assert report_of(numbers, []) is None
+
+
+def test_reports_of_several_tasks_and_further_files():
+    """Records of the held-out files of all tasks name their task; a further file belongs to one task."""
+    task = {"objective": {"kind": "classification", "classes": ["no", "yes"]}, "examples": {"kind": "labeled_text"}}
+    tasks = {"first": task, "second": {"objective": {"kind": "regression"}, "examples": {"kind": "labeled_text"}}}
+    config = from_dict({"tasks": tasks})
+    right, wrong = {"label": "no", "prediction": "no"}, {"label": "yes", "prediction": "no"}
+    number = {"task": "second", "label": 1.0, "prediction": 1.0}
+    further = Evaluation({"classification_loss": 0.5}, {}, [], [right, wrong], 0.0)
+    evaluation = Evaluation(
+        {"first/classification_loss": 0.25},
+        {},
+        [],
+        [{"task": "first", **right}, number],
+        0.0,
+        further={"first/seen": further},
+    )
+    reports = reports_of(config, evaluation)
+    assert {name: loss for name, (_, loss) in reports.items()} == {"first/heldout": 0.25, "first/seen": 0.5}
+    assert reports["first/heldout"][0].confusion_CC.tolist() == [[1, 0], [0, 0]]
+    assert reports["first/seen"][0].confusion_CC.tolist() == [[1, 0], [1, 0]]
