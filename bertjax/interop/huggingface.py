@@ -11,7 +11,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, quoted
 from bertjax.export import Export
-from bertjax.interop import card, families, names, task_heads, tokenizers, weights
+from bertjax.interop import card, families, names, sentence_transformers, task_heads, tokenizers, weights
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
@@ -54,11 +54,15 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
         Face's files cannot hold.
     """
     folder, tokenizer = Path(folder), export.tokenizer
+    is_embedder, left_out_notes = sentence_transformers.is_embedder(export.settings), []
+    if is_embedder:
+        left_out_notes = ["pooler and heads not exported: sentence embeddings do not read them"]
+        export = encoder_alone(export)
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
     parts, notes = family.leave_out(parts_in(flat))
-    left_out = parts_in(flat) - parts
-    flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in left_out}
+    notes = [*left_out_notes, *notes]
+    flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in parts_in(flat) - parts}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
     tensors = names.to_tensors(flat, family.names(encoder, parts))
     architecture = family.class_of(parts)
@@ -73,6 +77,8 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     (folder / CONFIG).unlink(missing_ok=True)
     tokenizers.write(folder, tokenizer, export.encoder.max_positions, export.encoder.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
+    if is_embedder:
+        sentence_transformers.write(folder, export.encoder, sentence_transformers.is_normalized(export.settings))
     (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
@@ -148,6 +154,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
     known = (*family.parts, *({POOLER} - family.parts.keys()), *family.task_heads)
     notes = [f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"]
+    notes += sentence_transformers.notes(folder)
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes

@@ -1,9 +1,8 @@
-"""A model as ONNX: the class of transformers, written by PyTorch's exporter, checked with onnxruntime.
+"""A model as ONNX: the encoder of transformers with our heads, by PyTorch's exporter, checked with onnxruntime.
 
 The check compares onnxruntime with bertjax's own encoder and heads, so it covers every step in between.
 """
 
-import dataclasses
 import importlib.util
 import logging
 import os
@@ -11,70 +10,66 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
-from bertjax.interop import bert, families, huggingface
-from bertjax.interop.family import MLM, NSP, POOLER
-from bertjax.models.config import BIDIRECTIONAL, Execution
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead, PairHead
+from bertjax.interop import huggingface
+from bertjax.interop.outputs import Reading, reading_of, values
+from bertjax.models.config import BIDIRECTIONAL
 
 SUFFIX = ".onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS = "last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"
 TOLERANCE = 1e-4
 # Larger weights are in a separate file, MODEL.onnx.data, because protocol buffers end at 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
-_BARE = "BertModel"
+_WITH_POOLER = ("bert", "albert", "roberta")
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 _CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
 
 
-def write(path: Path, export: Export) -> list[str]:
-    """Write a model with int64 inputs `INPUTS` of any batch and any length up to `max_positions`, all [B, T].
+def inputs_of(export: Export) -> tuple[str, ...]:
+    """Return the names of the inputs: an encoder without segments has no `token_type_ids`."""
+    return INPUTS if export.encoder.segments else INPUTS[:-1]
 
-    Its outputs are float32: `last_hidden_state` [B, T, D], and if the model has the part, `pooler_output` [B, D],
-    `mlm_logits` [B, T, V] and `nsp_logits` [B, 2].
+
+def write(path: Path, export: Export) -> list[str]:
+    """Write a model for int64 inputs [B, T] (`inputs_of`) of any batch and any length up to `max_positions`.
+
+    Its outputs are float32. Those of a model that was fine-tuned on labels are only `logits` [B, C] or [B, T, C], or
+    `start_logits` and `end_logits` [B, T]; of an embedder `sentence_embedding` [B, D]. Others have `last_hidden_state`
+    [B, T, D] and, if the model has the part, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on.
 
     Args:
       path: the file to write, in an existing folder. It appears after all of it has been written and checked.
-      export: an encoder with heads that a BERT class of transformers has too.
+      export: an encoder that a family of transformers computes, with heads of bertjax.
 
     Returns:
       Notes about the file, one line each.
 
     Raises:
-      UserError: a package is missing, the family of the model is not BERT, or see `huggingface.write`.
+      UserError: a package is missing, the model has another head, or see `huggingface.write`.
       RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
-    flat = flatten_dict(export.params, sep="/")
-    if (family := families.of_model(export.encoder, flat, export.tokenizer.pad_id)) is not bert.FAMILY:
-        raise UserError(
-            f"transformers has the model as {family.title}, and bertjax writes ONNX for BERT only; convert it to a "
-            "folder of transformers"
-        )
     if export.encoder.direction != BIDIRECTIONAL:
         raise UserError(
             f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
             "models only; convert it to a folder of transformers"
         )
+    reading = reading_of(export)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
-        _, *notes = huggingface.write(Path(folder) / "transformers", export)
+        huggingface.write(Path(folder) / "transformers", huggingface.encoder_alone(export))
         draft = Path(folder) / path.name
-        outputs = _export(Path(folder) / "transformers", draft, export)
-        difference = _difference(draft, export, outputs)
+        _export(Path(folder) / "transformers", draft, export, reading, inputs_of(export))
+        difference = _difference(draft, export, reading)
         if not difference <= TOLERANCE:
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
         for file in sorted(
             draft.parent.glob(f"{path.name}*"), reverse=True
         ):  # weights before the graph that names them
             os.replace(file, path.parent / file.name)
-    return [f"outputs: {', '.join(outputs)}", *notes, f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
+    return [f"outputs: {', '.join(reading.outputs)}", f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
 
 
 def check_installed() -> None:
@@ -83,40 +78,20 @@ def check_installed() -> None:
         raise UserError(f"ONNX needs the packages {', '.join(missing)}; pip install '.[onnx]' brings them")
 
 
-def _export(source: Path, path: Path, export: Export) -> list[str]:
-    """Export the model in a folder of transformers; return the names of its outputs."""
+def _export(source: Path, path: Path, export: Export, reading: Reading, names: tuple[str, ...]) -> None:
+    """Export the heads of a model on its encoder, which is in a folder of transformers."""
     import torch
     import transformers
 
-    class Model(torch.nn.Module):
-        """Encoder and heads; returns all their outputs as a tuple."""
+    from bertjax.interop.torch_model import TorchModel
 
-        def __init__(self, model):
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids, attention_mask, token_type_ids):
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-            encoded = self.model.base_model(**inputs)
-            hidden, pooled = encoded.last_hidden_state, encoded.pooler_output
-            states = (hidden,) if pooled is None else (hidden, pooled)
-            if not hasattr(self.model, "cls"):
-                return states
-            return (*states, self.model.cls(hidden)) if pooled is None else (*states, *self.model.cls(hidden, pooled))
-
-    [architecture] = transformers.AutoConfig.from_pretrained(source).architectures
-    has_pooler = POOLER in export.params["encoder"]
-    choices = (
-        {"add_pooling_layer": has_pooler} if architecture == _BARE else {}
-    )  # otherwise it would add an untrained pooler
+    kind = transformers.AutoConfig.from_pretrained(source).model_type
+    # Otherwise a BERT would add an untrained pooler. XLNet has neither choice.
+    choices = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
     # Plain attention: one graph for any number of rows and tokens.
-    model = getattr(transformers, architecture).from_pretrained(source, attn_implementation="eager", **choices).eval()
+    encoder = transformers.AutoModel.from_pretrained(source, attn_implementation="eager", **choices)
+    model = TorchModel(encoder, export, reading, names).eval()
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    outputs = {
-        "BertForPreTraining": [HIDDEN, POOLED, MLM_LOGITS, NSP_LOGITS],
-        "BertForMaskedLM": [HIDDEN, MLM_LOGITS],
-        _BARE: [HIDDEN, POOLED] if has_pooler else [HIDDEN],
-    }[architecture]
     longest = export.encoder.max_positions
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=longest)}
     with warnings.catch_warnings():
@@ -124,21 +99,20 @@ def _export(source: Path, path: Path, export: Export) -> list[str]:
         level = logging.getLogger("torch.onnx").level
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         torch.onnx.export(
-            Model(model),
-            tuple(torch.ones(2, min(8, longest), dtype=torch.int64) for _ in INPUTS),
+            model,
+            tuple(torch.ones(2, min(8, longest), dtype=torch.int64) for _ in names),
             path,
             dynamo=True,
-            input_names=INPUTS,
-            output_names=outputs,
-            dynamic_shapes=dict.fromkeys(INPUTS, axes),
+            input_names=names,
+            output_names=reading.outputs,
+            dynamic_shapes=(tuple(axes for _ in names),),  # of `*values`
             external_data=size > LARGEST_FILE,
             verbose=False,
         )
         logging.getLogger("torch.onnx").setLevel(level)
-    return outputs
 
 
-def _difference(path: Path, export: Export, outputs: list[str]) -> float:
+def _difference(path: Path, export: Export, reading: Reading) -> float:
     """Return the largest absolute difference of any output at any position that is not padding."""
     import onnxruntime
 
@@ -146,39 +120,23 @@ def _difference(path: Path, export: Export, outputs: list[str]) -> float:
     largest = 0.0
     for rows, seq_len in _CHECKED_SHAPES:
         inputs = _rows(rows, min(seq_len, export.encoder.max_positions), export)
-        mask_BT = inputs["attention_mask"]
-        expected = _outputs(export, inputs)
-        for name, output in zip(outputs, session.run(outputs, inputs), strict=True):
+        expected = values(export, reading, inputs)
+        for name, output in zip(reading.outputs, session.run(reading.outputs, inputs), strict=True):
             difference = np.abs(output - expected[name])
-            if output.ndim == 3:
-                difference = difference[mask_BT > 0]
+            if reading.is_per_token(name):
+                difference = difference[inputs["attention_mask"] > 0]
             largest = max(largest, difference.max().item())
     return largest
 
 
 def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
-    """Return rows of random tokens of different lengths, with two segments if the encoder has segments."""
-    draw, columns = np.random.default_rng(0), np.arange(seq_len)
+    """Return rows of random tokens of different lengths, with two segments if the encoder has several."""
+    draw, columns, pad_id = np.random.default_rng(0), np.arange(seq_len), export.tokenizer.pad_id
     lengths_B1 = draw.integers(max(seq_len // 3, 1), seq_len + 1, (rows, 1))
     mask_BT = (columns < lengths_B1).astype(np.int64)
     segments_BT = ((columns >= lengths_B1 // 2) & (export.encoder.segments > 1)) * mask_BT
-    tokens_BT = draw.integers(0, export.encoder.vocab_size, (rows, seq_len))
-    return dict(zip(INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True))
-
-
-def _outputs(export: Export, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return bertjax's own outputs, computed in float32."""
-    config = dataclasses.replace(export.encoder, execution=Execution())
-    encoder, heads = export.params["encoder"], export.params.get("heads", {})
-    tokens_BT, mask_BT, segments_BT = (inputs[name].astype(np.int32) for name in INPUTS)
-    encoded = jax.jit(Encoder(config).apply)({"params": encoder}, tokens_BT, segments_BT, examples_BT=mask_BT)
-    outputs = {HIDDEN: encoded.hidden}
-    if encoded.pooled_BND is not None:
-        outputs[POOLED] = encoded.pooled_BND[:, 0]
-    if MLM in heads:
-        word = encoder["embeddings"]["word"]
-        logits_BTV = MaskedLMHead(config).apply({"params": heads[MLM]}, encoded.hidden, word)
-        outputs[MLM_LOGITS] = logits_BTV[..., : config.vocab_size]
-    if NSP in heads:
-        outputs[NSP_LOGITS] = PairHead(config).apply({"params": heads[NSP]}, encoded.pooled_BND)[:, 0]
-    return {name: np.asarray(output) for name, output in outputs.items()}
+    # Without the padding symbol in texts: RoBERTa counts positions over the other tokens.
+    text = np.setdiff1d(np.arange(export.encoder.vocab_size), [pad_id])
+    tokens_BT = np.where(mask_BT > 0, draw.choice(text, (rows, seq_len)), pad_id)
+    every = {"input_ids": tokens_BT, "attention_mask": mask_BT, "token_type_ids": segments_BT}
+    return {name: every[name] for name in inputs_of(export)}

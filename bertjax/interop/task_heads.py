@@ -33,8 +33,7 @@ _TRAINED_BY = {
     CHOICE: ("multiple_choice", {"kind": "choices"}),
 }
 TERMS = tuple(_TRAINED_BY)
-# Settings of an objective that decide what a head reads, with the value that the classes of transformers compute.
-_READ = {"reads": "last", "pooling": "cls"}
+CLS = "cls"  # `objective.pooling` of the classes of transformers
 # Value of `problem_type`, by which transformers chooses a loss and a pipeline its scores.
 _PROBLEMS = {CLASSIFICATION: "single_label_classification", REGRESSION: "regression"}
 PIPELINES = {
@@ -105,18 +104,12 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
     Raises:
       UserError: the objective reads something else than the classes of transformers do.
     """
-    objective, kind = _objective(export_settings), _TRAINED_BY[term][0]
-    if objective.get("kind") != kind:
+    objective = objective_of(export_settings, term)
+    if (pooling := objective.get("pooling", CLS)) != CLS:
         raise UserError(
-            f"the head {term} was trained by objective.kind={objective.get('kind')!r}, and transformers has a class "
-            f"only for that of {kind}; {ENCODER_ONLY}"
+            f"the head {term} was trained with objective.pooling={pooling!r}, and the classes of transformers compute "
+            f"{CLS!r} only; fine-tune with objective.pooling={CLS}, convert to ONNX, or {ENCODER_ONLY}"
         )
-    for name, value in _READ.items():
-        if (other := objective.get(name, value)) != value:
-            raise UserError(
-                f"the head {term} was trained with objective.{name}={other!r}, and the classes of transformers compute "
-                f"{value!r} only; fine-tune with objective.{name}={value}, or {ENCODER_ONLY}"
-            )
     labels = ["LABEL_0"] if term == REGRESSION else objective.get("classes", [])
     settings = {"problem_type": _PROBLEMS[term]} if term in _PROBLEMS else {}
     if term == SPAN:
@@ -127,12 +120,36 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
     }
 
 
+def first_objective(export_settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the first objective of a model, which may be somebody else's; empty if it has none."""
+    try:
+        [task, *_] = export_settings["tasks"].values()
+        return dict(task["objective"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, Any]:
+    """Return the settings of the objective that trained a head.
+
+    Raises:
+      UserError: it is not the objective of bertjax that trains such a head.
+    """
+    objective, kind = first_objective(export_settings), _TRAINED_BY[term][0]
+    if objective.get("kind") != kind:
+        raise UserError(
+            f"the head {term} was trained by objective.kind={objective.get('kind')!r}, and other libraries have a head "
+            f"only for that of {kind}; {ENCODER_ONLY}"
+        )
+    return objective
+
+
 def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
     """Return a note for each setting of the objective that `config.json` has no key for."""
-    threshold = _objective(export_settings).get("threshold")
+    threshold = objective_of(export_settings, term).get("threshold")
     if term != SPAN or threshold is None:
         return []
-    return [f"objective.threshold={threshold:.4f} not exported: pipelines weigh no answer by a rule of their own"]
+    return [f"objective.threshold={threshold} not exported: pipelines weigh no answer by a rule of their own"]
 
 
 def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any]) -> str | None:
@@ -218,8 +235,3 @@ def _labels(config: Mapping[str, Any]) -> list[str] | None:
     if sorted(map(int, labels)) != list(range(len(labels))):
         raise UserError(f"config.json has id2label for {quoted(list(labels))}; number the labels from 0 without a gap")
     return [str(label) for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]
-
-
-def _objective(export_settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    [task, *_] = export_settings["tasks"].values()
-    return task["objective"]

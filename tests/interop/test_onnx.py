@@ -12,6 +12,7 @@ import pytest
 import bertjax
 from bertjax import cli, convert, export
 from bertjax.errors import RunFailed, UserError
+from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx
 from tests.interop import models
 
@@ -70,14 +71,15 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
 
 @slow
 def test_the_check_sees_every_output(tmp_path, monkeypatch):
-    model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx._outputs
+    model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx.values
+    reading = onnx.reading_of(model)
     path = tmp_path / "model.onnx"
     onnx.write(path, model)
-    assert 0 < onnx._difference(path, model, outputs) < onnx.TOLERANCE
+    assert 0 < onnx._difference(path, model, reading) < onnx.TOLERANCE
     for name in outputs:
         wrong = lambda *args, name=name: (computed := real(*args)) | {name: computed[name] + 1}  # noqa: E731
-        monkeypatch.setattr(onnx, "_outputs", wrong)
-        assert onnx._difference(path, model, outputs) == pytest.approx(1, abs=1e-4), name
+        monkeypatch.setattr(onnx, "values", wrong)
+        assert onnx._difference(path, model, reading) == pytest.approx(1, abs=1e-4), name
 
 
 @slow
@@ -136,11 +138,61 @@ def test_a_folder_of_transformers_is_converted_directly(tmp_path, capsys):
     assert f"--to={target} exists and is not empty" in capsys.readouterr().err
 
 
+OTHERS = [
+    ("albert", frozenset({"pooler", "mlm", "sop"}), ["last_hidden_state", "pooler_output", "mlm_logits", "sop_logits"]),
+    ("electra", frozenset({"rtd"}), ["last_hidden_state", "rtd_logits"]),
+    ("distilbert", "classification", ["logits"]),
+    ("roberta", "tagging", ["logits"]),
+    ("xlnet", "classification", ["logits"]),
+    ("bert", "span", ["start_logits", "end_logits"]),
+    ("albert", "multiple_choice", ["logits"]),
+]
+
+
+@slow
+@pytest.mark.parametrize("kind, parts, outputs", OTHERS)
+def test_every_family_and_every_head(tmp_path, kind, parts, outputs):
+    tokens = models.trained()
+    model = models.fine_tuned(parts, tokens, kind) if isinstance(parts, str) else models.make(parts, tokens, kind)
+    notes = onnx.write(tmp_path / "model.onnx", model)  # compares each output
+    assert notes[0] == f"outputs: {', '.join(outputs)}"
+    inputs = [node.name for node in session_of(tmp_path / "model.onnx").get_inputs()]
+    assert inputs == [name for name in onnx.INPUTS if model.encoder.segments or name != "token_type_ids"]
+
+
+@slow
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_logits_of_a_classifier_are_those_of_its_predictions(tmp_path, pooling):
+    model = models.fine_tuned("classification", models.trained())
+    model.settings["tasks"]["classification"]["objective"]["pooling"] = pooling
+    onnx.write(tmp_path / "model.onnx", model)
+    tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
+    mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
+    inputs = dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
+    [logits] = session_of(tmp_path / "model.onnx").run(None, inputs)
+    expected = [list(p["probabilities"].values()) for p in Predictor(model).predict(["abd ace", "bbe"])]
+    np.testing.assert_allclose(jax.nn.softmax(logits), expected, atol=1e-5)
+
+
+@slow
+def test_sentence_embeddings_are_those_of_predict(tmp_path):
+    model = made("BertModel")
+    model.settings["tasks"] = {"pairs": {"objective": {"kind": "embedding_contrastive"}}}
+    onnx.write(tmp_path / "model.onnx", model)
+    tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
+    mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
+    inputs = dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
+    [embeddings] = session_of(tmp_path / "model.onnx").run(["sentence_embedding"], inputs)
+    expected = Predictor(model).embed(["abd ace", "bbe"], normalize=True)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-5)
+
+
 @installed
-def test_another_family_than_bert_is_refused(tmp_path):
-    albert = models.make(models.CLASSES["albert"]["AlbertModel"], models.trained(), "albert")
-    with pytest.raises(UserError, match="^transformers has the model as ALBERT, and bertjax writes ONNX for BERT only"):
-        onnx.write(tmp_path / "model.onnx", albert)
+def test_a_head_that_no_other_library_knows_is_refused(tmp_path):
+    model = made("BertForMaskedLM")
+    model.params["heads"]["left"] = {"bias": np.ones(2, np.float32)}
+    with pytest.raises(UserError, match="no name for: heads/left; add --encoder-only"):
+        onnx.write(tmp_path / "model.onnx", model)
     assert not list(tmp_path.iterdir())
 
 

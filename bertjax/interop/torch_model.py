@@ -1,0 +1,112 @@
+"""A model as one PyTorch module, for PyTorch's exporter: the encoder is transformers', the heads are built here.
+
+Heads compute the same in every family, so they are built from bertjax's params and not from the classes of a family.
+Importing this file needs PyTorch.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from bertjax.export import Export
+from bertjax.interop.outputs import HIDDEN, POOLED, SENTENCE, Reading
+from bertjax.models import vocabulary
+from bertjax.models.config import EncoderConfig
+
+_ACTIVATIONS = {
+    "gelu": functional.gelu,
+    "gelu_tanh": functools.partial(functional.gelu, approximate="tanh"),
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+}
+
+
+class TorchModel(torch.nn.Module):
+    """Encoder and heads; returns the outputs of a reading as a tuple.
+
+    Args:
+      encoder: the encoder, a model of transformers without a pooler.
+      export: the model.
+      reading: what it returns.
+      inputs: names of the arguments, in order.
+    """
+
+    def __init__(self, encoder: torch.nn.Module, export: Export, reading: Reading, inputs: tuple[str, ...]):
+        super().__init__()
+        self.encoder, self.reading, self.inputs = encoder, reading, inputs
+        params = vocabulary.cut(export.params, export.encoder)
+        self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
+        self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
+        word_VE = encoder.get_input_embeddings()
+        self.heads = torch.nn.ModuleDict(
+            {head.head: _head(params["heads"][head.head], export.encoder, word_VE) for head in reading.heads.values()}
+        )
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        named = dict(zip(self.inputs, values, strict=True))
+        mask_BT = named["attention_mask"]
+        if self.encoder.config.model_type == "xlnet":  # it subtracts the mask from 1.0, which is not exported for int
+            mask_BT = mask_BT.to(self.encoder.dtype)
+        hidden_BTD = self.encoder(**named | {"attention_mask": mask_BT}, return_dict=True).last_hidden_state
+        outputs = {HIDDEN: hidden_BTD}
+        if self.pooler is not None:
+            outputs[POOLED] = self.pooler_activation(self.pooler(hidden_BTD[:, 0]))
+        if self.reading.has_mean:
+            mask_BT1 = mask_BT[..., None].to(hidden_BTD.dtype)
+            mean_BD = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
+            outputs[SENTENCE] = functional.normalize(mean_BD) if self.reading.is_normalized else mean_BD
+        for name, (head, source, column) in self.reading.heads.items():
+            logits = self.heads[head](outputs[source])
+            outputs[name] = logits if column is None else logits[..., column]
+        return tuple(outputs[name] for name in self.reading.outputs)
+
+
+class _MaskedLM(torch.nn.Module):
+    """`MaskedLMHead`, or `VocabularyHead` if there is no transform."""
+
+    def __init__(self, params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding):
+        super().__init__()
+        self.transform = _dense(params["transform"]) if "transform" in params else None
+        self.activation = _ACTIVATIONS[config.activation]
+        if self.transform is not None:
+            self.norm = torch.nn.LayerNorm(config.embedded_width, eps=config.norm_epsilon)
+            self.norm.weight.data, self.norm.bias.data = (_tensor(params["norm"][name]) for name in ("scale", "bias"))
+        self.word_VE, self.bias_V = word_VE, torch.nn.Parameter(_tensor(params["word_bias"]))
+
+    def forward(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        if self.transform is not None:
+            hidden_BTD = self.norm(self.activation(self.transform(hidden_BTD)))
+        return functional.linear(hidden_BTD, self.word_VE.weight, self.bias_V)
+
+
+class _Detection(torch.nn.Module):
+    """`DetectionHead`."""
+
+    def __init__(self, params: Mapping, config: EncoderConfig):
+        super().__init__()
+        self.transform, self.classifier = _dense(params["transform"]), _dense(params["classifier"])
+        self.activation = _ACTIVATIONS[config.activation]
+
+    def forward(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.activation(self.transform(hidden_BTD)))
+
+
+def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -> torch.nn.Module:
+    if "word_bias" in params:
+        return _MaskedLM(params, config, word_VE)
+    if "transform" in params:
+        return _Detection(params, config)
+    return _dense(params.get("classifier", params))
+
+
+def _dense(params: Mapping[str, np.ndarray]) -> torch.nn.Linear:
+    layer = torch.nn.Linear(*params["kernel"].shape)
+    layer.weight.data, layer.bias.data = _tensor(params["kernel"].T), _tensor(params["bias"])
+    return layer
+
+
+def _tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(values, np.float32, order="C"))

@@ -1,0 +1,67 @@
+"""The code of docs/guides/ship.md, run on a small classifier: pipeline and HTTP server answer as bertjax does."""
+
+import importlib.util
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from bertjax import convert, export
+from bertjax.inference.predictor import Predictor
+from tests.interop import models
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "ship.md"
+PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def ask(port: int, body: bytes):
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}", data=body, timeout=30))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")
+def test_the_code_of_the_page_answers_as_bertjax_does(tmp_path, monkeypatch):
+    model = models.fine_tuned("classification", models.trained())
+    export.write(tmp_path / "ours", model)
+    for target in ("hf/reviews", "reviews.onnx"):
+        convert.run(tmp_path / "ours", tmp_path / target)
+    use, serve = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(use, scope)
+    texts = ["abd ace", "bbe"]
+    expected = [prediction["probabilities"] for prediction in Predictor(model).predict(texts)]
+    for answer, probabilities in zip(scope["answers"], expected, strict=True):
+        assert {entry["label"]: entry["score"] for entry in answer} == pytest.approx(probabilities, abs=1e-5)
+
+    (tmp_path / "serve.py").write_text(serve)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "serve.py", "hf/reviews", "reviews.onnx", str(port)])
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                answers = ask(port, json.dumps({"texts": texts}).encode())
+                break
+            except urllib.error.URLError:
+                assert server.poll() is None and time.monotonic() < deadline
+                time.sleep(0.2)
+        for answer, probabilities in zip(answers, expected, strict=True):
+            assert answer == pytest.approx(probabilities, abs=1e-5)
+        assert len(ask(port, json.dumps({"texts": ["abd " * 100]}).encode())) == 1  # cut, not refused
+        for bad in (b"{", b"[]", b'{"text": "a"}', b'{"texts": [1]}'):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                ask(port, bad)
+    finally:
+        server.kill()
+        server.wait()
