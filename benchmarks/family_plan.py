@@ -13,10 +13,9 @@ import jax
 from benchmarks import family_config, family_finetuning, family_probe
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
-from bertjax.data.order import Turns
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
-from bertjax.training.flops import StepFlops
+from bertjax.training import flops
 from bertjax.training.shapes import batch_shapes
 
 SEEDS = (0, 1, 2)
@@ -60,14 +59,7 @@ def cells(ablations: bool = False) -> list[Cell]:
 
 def flops_of(row: str, steps: int) -> float:
     """Return the FLOPs of a run of a row, rows of padding included, by its shapes: nothing is compiled or run."""
-    config = _config(row, steps)
-    total = 0.0
-    for stage in config.stages:
-        names = stage.among(config.tasks)
-        weights = [config.tasks[name].weight for name in names]
-        taken = Turns(tuple(weight / sum(weights) for weight in weights)).taken(stage.steps)
-        total += sum(int(count) * _step_flops(row, name, stage.layers) for name, count in zip(names, taken))
-    return total
+    return sum(stage.steps * cost for stage, cost in zip(_config(row, steps).stages, _step_flops(row)))
 
 
 @functools.cache
@@ -81,14 +73,10 @@ def steps_of(row: str, share: float = 1.0) -> int:
 
 
 @functools.cache
-def _step_flops(row: str, task: str, layers: int) -> float:
+def _step_flops(row: str) -> tuple[float, ...]:
     config = _config(row, 100)
     encoder = config.encoder(config.expected_vocab_size, "cpu")
-    encoder = dataclasses.replace(encoder, layers=layers or encoder.layers)
-    stage, chosen = config.stages[0], config.tasks[task]
-    shapes = batch_shapes(chosen, encoder.vocab_size, stage.seq_len, stage.batch)
-    batches = {name: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
-    return StepFlops(chosen.objective.flops_parts(encoder)).executed(batches)
+    return tuple(flops.per_step(config, stage, encoder) for stage in range(len(config.stages)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -58,6 +58,7 @@ def _check_resolved(config: Config) -> None:
     parent, _, name = setting.rpartition(".")
     remedies = {
         "epochs": f"--config.{parent}.epochs=0 --config.{parent}.steps=N",
+        "flops": f"--config.{parent}.flops=0 --config.{parent}.steps=N",
         "examples": f"--config.{parent}.examples=0 --config.{parent}.batch=N",
         "classes": f"""--config.{setting}="['one','two']" with as many names as there are classes""",
         "weight": f"--config.{setting}=1",

@@ -91,11 +91,11 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
 
 
 def _open_stages(mapping: dict[str, Any]) -> None:
-    """Remove the steps and rows that `epochs` and `examples` replace, so that nothing reads them as known."""
+    """Remove the steps and rows that `epochs`, `flops` and `examples` replace, so that nothing reads them as known."""
     stages = mapping.get("stages")
     for stage in stages if isinstance(stages, list) else []:
         if isinstance(stage, dict):
-            for number, by_data in (("steps", "epochs"), ("batch", "examples")):
+            for number, by_data in (("steps", "epochs"), ("steps", "flops"), ("batch", "examples")):
                 if stage.get(by_data):
                     stage.pop(number, None)
 

@@ -77,6 +77,7 @@ SETTINGS = [
     ("tasks.bert.weight=0", "weight=0.0 must be a number above 0"),
     ("stages.0.steps=0", "stages.0.steps=0 must be at least 1"),
     ("stages.0.batch=-8", "stages.0.batch=-8 must be at least 1"),
+    ("stages.0.flops=-1", "stages.0.flops=-1.0 must not be negative"),
     ("stages.0.epochs=-1", "stages.0.epochs=-1.0 must not be negative"),
     ("stages.0.seq_len=1", "stages.0.seq_len=1 leaves 1 tokens for an example of tasks.bert, which has at least 5"),
     ("optimizer.learning_rate=0", "optimizer.learning_rate=0.0 must be above 0"),

@@ -82,6 +82,8 @@ def test_epochs_replace_steps_of_the_file_and_of_overrides(tmp_path):
     (tmp_path / "a.py").write_text("def get_config():\n  return {'stages': [{'epochs': 2.0, 'steps': 7, 'batch': 5}]}")
     [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=500"]).stages
     assert (stage.steps, stage.batch) == (None, 5)
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.epochs=0", "stages.0.flops=1e12"]).stages
+    assert (stage.steps, stage.open_settings) == (None, ("flops",))
     [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=20000", "stages.0.epochs=0"]).stages
     assert stage.steps == 20_000
 

@@ -21,6 +21,7 @@ class Stage:
       seq_len: T, tokens in a row.
       batch: B, rows of the global batch, 32 by default; None while it depends on the data, as `examples` does.
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
+      flops: operations that the stage executes, padding included, in place of `steps`; 0 if `steps` is set.
       min_steps: the fewest steps of a stage that has `epochs`: a small file is passed more often.
       examples: mean number of examples in a global batch, in place of `batch`; several examples may share a row.
       learning_rate: a new peak, to which the learning rate rises in this stage; 0 continues the schedule before.
@@ -35,6 +36,7 @@ class Stage:
     seq_len: int = 128
     batch: int | None = None
     epochs: float = 0.0
+    flops: float = 0.0
     min_steps: int = 0
     examples: int = 0
     learning_rate: float = 0.0
@@ -45,15 +47,15 @@ class Stage:
     frozen_layers: int = 0
 
     def __post_init__(self):
-        if self.steps is None and not self.epochs:
+        if self.steps is None and not self.epochs and not self.flops:
             object.__setattr__(self, "steps", 1_000_000)
         if self.batch is None and not self.examples:
             object.__setattr__(self, "batch", 32)
 
     @property
     def open_settings(self) -> tuple[str, ...]:
-        """The settings that only the data can turn into steps and rows: `epochs`, `examples`, both or none."""
-        pairs = (("epochs", self.steps), ("examples", self.batch))
+        """The settings that only the data can turn into steps and rows: `epochs` or `flops`, and `examples`."""
+        pairs = (("flops" if self.flops else "epochs", self.steps), ("examples", self.batch))
         return tuple(name for name, value in pairs if value is None)
 
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
@@ -75,9 +77,23 @@ class Stage:
                 raise UserError(f"{name}.{field}={value} must be at least 1")
         for index, pattern in enumerate(self.frozen):
             check_pattern(f"{name}.frozen.{index}", pattern)
-        for field in ("epochs", "min_steps", "examples", "learning_rate", "warmup_steps", "layers", "frozen_layers"):
+        numbers = (
+            "epochs",
+            "flops",
+            "min_steps",
+            "examples",
+            "learning_rate",
+            "warmup_steps",
+            "layers",
+            "frozen_layers",
+        )
+        for field in numbers:
             if not getattr(self, field) >= 0:
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
+        if self.epochs and self.flops:
+            raise UserError(
+                f"{name}.epochs={self.epochs:g} and {name}.flops={self.flops:g} both set the steps; leave one out"
+            )
         if self.min_steps and not self.epochs:
             raise UserError(
                 f"{name}.min_steps={self.min_steps} has no effect without {name}.epochs; set both, or steps"
@@ -210,14 +226,18 @@ class EvalConfig:
       every: steps between evaluations; 0 evaluates once an epoch. The last step is always evaluated.
       rows: largest number of held-out rows; 0 for all.
       samples: number of masked sentences that are printed with the model's guesses.
+      seed: seed of the rows and masks, which runs with different seeds share.
     """
 
     every: int = 1000
     rows: int = 4096
     samples: int = 3
+    seed: int = 0
 
     def __post_init__(self):
-        for field in ("every", "rows", "samples"):
+        if self.seed >= 1 << 32:
+            raise UserError(f"eval.seed={self.seed} must be between 0 and 2^32 - 1; choose another")
+        for field in ("every", "rows", "samples", "seed"):
             if getattr(self, field) < 0:
                 raise UserError(f"eval.{field}={getattr(self, field)} must not be negative")
 

@@ -112,7 +112,7 @@ class Feeds:
             Epochs(
                 plans=tuple(self._plans(task, split, seq_len, name)),
                 stream=f"rows/{name}" if name else "rows",
-                seed=self.config.seed,
+                seed=self._seed_of(split),
                 shuffle=True,  # a plan starts with its fullest rows, and an evaluation may use only some of them
             )
             for name in (sources if is_weighted else [""])
@@ -135,10 +135,13 @@ class Feeds:
             seq_len=seq_len,
         )
 
+    def _seed_of(self, split: str) -> int:
+        return self.config.seed if split == "train" else self.config.eval.seed
+
     def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabeledPlan]:
         task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
-            spec = Spec(split, task.examples, seq_len, self.config.seed, task.row_examples, source, number)
+            spec = Spec(split, task.examples, seq_len, self._seed_of(split), task.row_examples, source, number)
             store = self.store_of(name)
             if isinstance(store, LabeledSource):
                 yield store.plan(spec, task.objective.classes)

@@ -5,7 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from bertjax.config import Config
+from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
+from bertjax.models.parameters import encoder_shapes
+from bertjax.training.config import matches_any
+from bertjax.training.shapes import batch_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,33 @@ class StepFlops:
         examples = batches["example_ids_BN"].shape[2]
         tokens = float(steps * rows * seq_len)
         return self.useful(Counts(tokens, tokens * seq_len, steps * rows * positions, steps * rows * examples))
+
+
+def of_task(config: Config, task: str, encoder: EncoderConfig) -> StepFlops:
+    """Return what counts the operations of a task's steps. A frozen encoder has no backward pass."""
+    parts = config.tasks[task].objective.flops_parts(encoder)
+    is_frozen = all(matches_any(config.frozen, f"encoder/{path}") for path in encoder_shapes(encoder))
+    if is_frozen and not config.lora.rank:
+        parts = (parts[0]._replace(backward="heads"), *parts[1:])
+    return StepFlops(parts)
+
+
+def per_step(config: Config, stage: int, encoder: EncoderConfig) -> float:
+    """Return the operations that a step of a stage executes, the mean over the tasks that take turns.
+
+    Args:
+      config: the configuration; rows of a batch and weights of tasks are resolved.
+      stage: index of the stage.
+      encoder: the encoder with its vocabulary and all layers.
+    """
+    at = config.stages[stage]
+    encoder = dataclasses.replace(encoder, layers=config.layers_at(stage))
+    total = 0.0
+    for name in (names := at.among(config.tasks)):
+        shapes = batch_shapes(config.tasks[name], encoder.vocab_size, at.seq_len, at.batch)
+        batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
+        total += config.tasks[name].weight * of_task(config, name, encoder).executed(batches)
+    return total / sum(config.tasks[name].weight for name in names)
 
 
 def _operations(part: FlopsPart, counts: Counts) -> float:

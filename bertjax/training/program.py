@@ -21,6 +21,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.base import Objective
+from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors, merge
@@ -313,12 +314,8 @@ class TaskProgram:
 
     @functools.cached_property
     def flops(self) -> StepFlops:
-        """Counts the operations of the task's steps. A frozen encoder has no backward pass."""
-        parts, config = self.objective.flops_parts(self.program.encoder), self.program.config
-        encoder_paths = paths_of({"encoder": self.program.abstract_state["params"]["encoder"]})
-        if not config.lora.rank and all(matches_any(config.frozen, path) for path in encoder_paths):
-            parts = (parts[0]._replace(backward="heads"), *parts[1:])
-        return StepFlops(parts)
+        """Counts the operations of the task's steps."""
+        return flops.of_task(self.program.config, self.name, self.program.encoder)
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:

@@ -19,6 +19,8 @@ from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.opening import SavedModel
 from bertjax.storage import is_remote
+from bertjax.training import flops
+from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.run.record import RunRecord
@@ -44,7 +46,7 @@ def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
     feeds = Feeds(config, open_store(config.data, before))
     if feeds.store.origin:  # process 0 makes the plans and uploads them, the others fetch them
         processes.on_writer(feeds.plan, "plan")
-    return processes.together(lambda: _resolved(feeds), "resolve")
+    return processes.together(lambda: resolve(feeds), "resolve")
 
 
 def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
@@ -117,7 +119,7 @@ def _labeled_feeds(config: Config) -> Feeds:
             if isinstance(objective, Classification):
                 objective = objective.weighted(source.format.class_counts(source.train))
             tasks[name] = dataclasses.replace(task, objective=objective)
-    return _resolved(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
+    return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 
 
 def labeled_files(config: Config, tokenizer: Tokenizer) -> LabeledSource | LabeledSources:
@@ -148,7 +150,8 @@ def fine_tuning_rate(width: int) -> float:
     return float(f"{1e-4 * 768 / width:.1e}")
 
 
-def _resolved(feeds: Feeds) -> Feeds:
+def resolve(feeds: Feeds) -> Feeds:
+    """Return the feeds with a configuration whose steps, rows, warm-up, rates and weights follow from their data."""
     config = feeds.config
     stages, rows, rows_of = list(config.stages), 0, {}
     for index, stage in enumerate(stages):
@@ -164,6 +167,12 @@ def _resolved(feeds: Feeds) -> Feeds:
             steps = max(stage.min_steps, math.ceil(stage.epochs * rows / stage.batch))
             stage = dataclasses.replace(stage, steps=steps)
         stages[index] = stage
+    tasks = {
+        name: task if task.weight is not None else dataclasses.replace(task, weight=rows_of[name])
+        for name, task in config.tasks.items()
+    }
+    config = dataclasses.replace(config, tasks=tasks, stages=tuple(stages))
+    stages = [_with_steps(config, index, feeds.store.tokenizer.vocab_size) for index in range(len(stages))]
     steps = sum(stage.steps for stage in stages)
     optimizer = dataclasses.replace(config.optimizer, warmup_steps=config.optimizer.warmup(steps))
     if optimizer.learning_rate is None:
@@ -171,9 +180,14 @@ def _resolved(feeds: Feeds) -> Feeds:
     evaluation = config.eval
     if not evaluation.every:
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
-    tasks = {
-        name: task if task.weight is not None else dataclasses.replace(task, weight=rows_of[name])
-        for name, task in config.tasks.items()
-    }
-    resolved = dataclasses.replace(config, tasks=tasks, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
+    resolved = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
     return dataclasses.replace(feeds, config=resolved)
+
+
+def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
+    """Return a stage with the steps that its budget of operations allows, at least one."""
+    stage = config.stages[index]
+    if not stage.flops:
+        return stage
+    cost = flops.per_step(config, index, config.encoder(vocab_size, backend="cpu"))
+    return dataclasses.replace(stage, steps=max(1, round(stage.flops / cost)))

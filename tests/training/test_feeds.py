@@ -13,6 +13,7 @@ from bertjax.data.order import PERIOD
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.training.config import EvalConfig
 from bertjax.training.feeds import Feeds
 from bertjax.training.stages import StepSpec
 from tests.batches import assert_equal
@@ -26,9 +27,9 @@ def at(step: int) -> StepSpec:
     return StepSpec(stage=0, task=FORMAT_KINDS[step % len(FORMAT_KINDS)], seq_len=T, rows=ROWS, first=step * ROWS)
 
 
-def feed_of(store, kind: str, config: Config = Config()) -> Feed:  # noqa: B008
+def feed_of(store, kind: str, config: Config = Config(), split: str = "train") -> Feed:  # noqa: B008
     task = Task(MaskedLM(), FORMATS.class_of(kind)())
-    return Feeds(dataclasses.replace(config, tasks={"mlm": task}), store).feed("train", T)
+    return Feeds(dataclasses.replace(config, tasks={"mlm": task}), store).feed(split, T)
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +130,16 @@ def test_sources_take_turns_by_the_power_of_their_rows(tmp_path, smoothing):
     assert len(proportional.plans) == 1
     held_out = Feeds(dataclasses.replace(Config(data=data), tasks={"mlm": Task(MaskedLM())}), store).feed("heldout", T)
     assert len(held_out.plans) == 1
+
+
+def test_seeds_train_on_other_rows_and_are_scored_on_the_same(store):
+    """That is, on the same rows in the same order, with the same masks."""
+
+    def batches(split: str, **settings) -> dict[str, np.ndarray]:
+        return feed_of(store, "full_sentences", Config(**settings), split).batch(np.arange(ROWS))
+
+    first, second = batches("heldout"), batches("heldout", seed=1)
+    assert_equal(first, second)
+    other = batches("heldout", eval=EvalConfig(seed=1))
+    assert not np.array_equal(first["tokens_BT"], other["tokens_BT"])
+    assert not np.array_equal(batches("train")["tokens_BT"], batches("train", seed=1)["tokens_BT"])

@@ -1,9 +1,15 @@
 """Settings of a fine-tuning that follow from the file and from the encoder."""
 
+import dataclasses
+
 import pytest
 
+from bertjax.config import from_dict, to_dict
 from bertjax.config_file import load
-from bertjax.training.resolve import fine_tuning_rate, open_feeds
+from bertjax.training import flops
+from bertjax.training.config import Stage
+from bertjax.training.feeds import Feeds
+from bertjax.training.resolve import fine_tuning_rate, open_feeds, resolve
 from tests import labeled_files, runs
 
 RECIPE = runs.CONFIG.parents[1] / "configs" / "finetune" / "classify.py"
@@ -27,3 +33,22 @@ def test_a_small_file_is_passed_more_often(undisturbed, tmp_path, epochs, steps)
     assert stage.steps == pytest.approx(steps, rel=0.1) and stage.steps >= 300
     assert resolved.optimizer.learning_rate == fine_tuning_rate(32)
     assert resolved.optimizer.warmup_steps == stage.steps // 10
+
+
+def test_a_budget_of_operations_becomes_steps(store):
+    """Two tasks take turns, one of which costs more; the stage executes its budget to within half a mean step."""
+    tasks = {
+        "mlm": {"objective": {"kind": "mlm"}, "examples": {"kind": "full_sentences"}, "row_examples": 1},
+        "rtd": {"objective": {"kind": "electra"}, "examples": {"kind": "full_sentences"}, "weight": 2.0},
+    }
+    config = from_dict(to_dict(load(str(runs.CONFIG))) | {"tasks": tasks})
+    config = dataclasses.replace(config, stages=(Stage(flops=3e10, seq_len=32, batch=8), Stage(10, 32, 8)))
+    assert config.open_settings == ("stages.0.flops",)
+    resolved = resolve(Feeds(config, store)).config
+    assert resolved.stages[1] == config.stages[1] and resolved.stages[0].flops == 3e10
+    encoder = resolved.encoder(store.tokenizer.vocab_size, "cpu")
+    cost = flops.per_step(resolved, 0, encoder)
+    assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2
+    stages = tuple(Stage(10, 32, 8, tasks=(name,)) for name in tasks)
+    mlm, rtd = (flops.per_step(dataclasses.replace(resolved, stages=stages), stage, encoder) for stage in range(2))
+    assert mlm < rtd and cost == pytest.approx((mlm + 2 * rtd) / 3)

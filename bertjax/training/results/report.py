@@ -12,6 +12,7 @@ from bertjax.errors import printable
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
+from bertjax.training import flops
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.param_paths import path_of
 from bertjax.training.program import Program
@@ -128,7 +129,8 @@ def stage_line(index: int, program: Program) -> str:
     held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
-    return f"stage {index}: {rows}{turns}{micro}{peak}{frozen}"
+    operations = f", {flops.per_step(program.config, index, program.encoder):.3g} FLOPs a step"
+    return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{frozen}"
 
 
 # Above this share of lost text, a run says what to do about it.
