@@ -34,6 +34,9 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     byte_fallback = any(piece.type == _BYTE for piece in pieces)
     described = _unigram(pieces) if kind == _UNIGRAM else _bpe(pieces, merging=kind == _BPE)
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    # Text after a symbol without a space continues a word, so only the start of a text gets one.
+    spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "first", "split": False}
+    splits = [_BYTE_SPELLED] if byte_fallback and kind == _UNIGRAM else []
     decoded = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": False}
     return {
         "version": "1.0",
@@ -45,7 +48,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
             if piece.type in (_UNKNOWN, _CONTROL)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer)},
-        "pre_tokenizer": _BYTE_SPELLED if byte_fallback and kind == _UNIGRAM else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [spaces, *splits]},
         "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, decoded]},
         "model": described | {"byte_fallback": byte_fallback},
@@ -82,12 +85,11 @@ def _normalizers(tokenizer: SentencePieceTokenizer) -> list[dict]:
         steps.append({"type": "NFC"})
     if rules:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
-    replaced = ((r"\A +", ""), (f"[ {WORD_START}]+\\z", ""), (" {2,}", " "))
+    # A text that starts with a space, or with the sign for one, gets no other: a space is enough, a sign is doubled.
+    replaced = ((f"[ {WORD_START}]+\\z", ""), (" {2,}", " "), (rf"\A{WORD_START}", 2 * WORD_START))
     return [
         *steps,
         *({"type": "Replace", "pattern": {"Regex": pattern}, "content": content} for pattern, content in replaced),
-        {"type": "Prepend", "prepend": WORD_START},
-        {"type": "Replace", "pattern": {"String": " "}, "content": WORD_START},
     ]
 
 

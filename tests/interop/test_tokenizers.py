@@ -124,6 +124,23 @@ def test_sequences_are_between_cls_and_sep(trained, tmp_path, kind):
     assert theirs.decode(theirs.encode(text).ids).replace(" ,", ",").strip() == text
 
 
+@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
+@pytest.mark.parametrize("normalizer", ["nfc", "nfkc"])
+def test_a_mask_in_a_text_has_the_same_neighbors(trained, tmp_path, kind, normalizer):
+    tokens = trained[kind, normalizer]
+    theirs = opened(tokens, tmp_path / "hf")
+    texts = [
+        "[MASK]\ub97c \ud30c\uae30\ud55c\ub2e4",
+        "the [MASK]s of",
+        "the [MASK] of",
+        " [MASK].",
+        "[MASK]  the [MASK][MASK]the",
+        "a[MASK] ",
+    ]
+    for text, expected in zip(texts, tokens.encode_masked(texts), strict=True):
+        assert theirs.encode(text, add_special_tokens=False).ids == expected, text
+
+
 def test_settings_that_tokenizer_json_cannot_express_are_refused(trained):
     tokens = trained["unigram", "nfc"]
     model = type(tokens.description).FromString(tokens.model)
