@@ -6,6 +6,7 @@ The first is the part `layers` of the analysis. Results are written beside the r
 import argparse
 import contextlib
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -181,8 +182,8 @@ def _on_pairs(args: argparse.Namespace) -> int:
             judged = pairs.judge(subject, found)
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):
-                name = Path(args.minimal_pairs).name.partition(".")[0]
-                print(f"kept in {write_probe(workdir, name, pairs.scores_of(found, judged))}")
+                kept = write_probe(workdir, _stem(args.minimal_pairs), pairs.scores_of(found, judged))
+                print(f"kept in {kept}")
     print("\n\n".join(tables))
     return 0
 
@@ -198,7 +199,12 @@ def _keep(subjects: Sequence[Subject], numbers: dict[str, dict[str, dict[str, An
                     for layer, accuracy in enumerate(found["probe"]["accuracy"])
                 }
                 majority = {"majority": scores_of([0], [(found["probe"]["majority"], 1.0)])}
-                print(f"kept in {write_probe(workdir, material.partition('.')[0], by_layer | majority)}")
+                print(f"kept in {write_probe(workdir, _stem(material), by_layer | majority)}")
+
+
+def _stem(path: str) -> str:
+    """Return the name of a file without the endings of formats and compressions, or of a folder."""
+    return re.sub(r"(\.(conllu|tsv|csv|jsonl|txt|gz|zst|xz))+$", "", Path(path).name)
 
 
 def _workdir_of(subject: Subject) -> epath.Path | None:

@@ -77,6 +77,11 @@ def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsy
     assert comparison.numbers[0].probes["pairs/accuracy"].values[0] in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+def test_names_of_probes_are_those_of_their_files():
+    names = {"ud/en_ewt.train.conllu.gz": "en_ewt.train", "a.tsv": "a", "blimp/data/": "data", "b.jsonl": "b"}
+    assert {path: probe._stem(path) for path in names} == names
+
+
 def test_minimal_pairs_are_printed_for_each_model(models, tmp_path, capsys):
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": "A king.", "sentence_bad": "King a."}) + "\n")
     assert probe.main([str(models["pretrained"]), f"--minimal-pairs={tmp_path / 'pairs.jsonl'}"]) == 0
