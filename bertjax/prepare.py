@@ -18,14 +18,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bertjax import config, config_file
+from bertjax import config_file
 from bertjax.cli import ArgumentParser, exit_code_of
 from bertjax.data.inspect import cleaning, show
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.results.report import plan_line
+from bertjax.training.results.report import plan_line, sources_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,17 +57,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("verified  every file has the hash that was recorded when it was written")
     if args.show_dropped is not None:
         print(cleaning.show(store.path, args.show_dropped))
+    feeds = Feeds(loaded, store)
+    if len(loaded.data.sources) > 1:
+        _print_shares(feeds)
     if args.show is not None:
-        _show(loaded, store, args.show)
+        _show(feeds, args.show)
     return 0
 
 
-def _show(loaded: config.Config, store: TokenStore, count: int) -> None:
-    feed = Feeds(loaded, store).feed("train", loaded.stages[0].seq_len)
+def _print_shares(feeds: Feeds) -> None:
+    """Print the share of each source in the rows of each task.
+
+    Raises:
+      UserError: a source has too few rows for its weight.
+    """
+    for (task, seq_len), feed in feeds.train.items():
+        label = f"{feeds.config.qualified(task, '')}{seq_len} tokens"
+        print(sources_line(feeds.source_shares(feed), label), flush=True)
+
+
+def _show(feeds: Feeds, count: int) -> None:
+    feed = feeds.feed("train", feeds.config.stages[0].seq_len)
     picture = feed.plans[0].path / "packing.png"
     show.draw_packing(feed, picture)
-    print(show.show(feed, store.tokenizer, count))
-    print(f"\n{plan_line(feed, loaded.task_name)}\npicture  {picture}")
+    print(show.show(feed, feeds.store.tokenizer, count))
+    print(f"\n{plan_line(feed, feeds.config.task_name)}\npicture  {picture}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ _PATHS = (
     "data.sources.*.corpus",
     "data.filters.*.against.*",
     "data.tokenizer.model",
+    "data.tokenizer.keep_file",
     "tasks.*.objective.teacher",
     "tasks.*.objective.masking.lexicon",
     "tasks.*.examples.train",

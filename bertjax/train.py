@@ -225,7 +225,10 @@ def _record_run(
     processes.together(lambda: record.check_shared(files, identity))
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    print("\n".join(report.plan_line(feed, task, label(task)) for (task, _), feed in feeds.train.items()))
+    for (task, _), feed in feeds.train.items():
+        print(report.plan_line(feed, task, label(task)))
+        if shares := feeds.source_shares(feed):
+            print(report.sources_line(shares, label(task)))
     for line in source_epochs.lines(feeds, program.timetable):
         print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))

@@ -28,6 +28,7 @@ SHIPPED = [
             "structbert",
             "stacking",
             "causal",
+            "korean",
         )
         for variant in ("", "smoke")
     ),

@@ -37,3 +37,14 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
 def test_show_needs_at_least_one_row():
     done = prepare("--show=0")
     assert (done.returncode, done.stderr) == (2, "error: --show=0 must be at least 1, the number of rows to print\n")
+
+
+def test_weights_that_leave_a_source_no_rows_are_refused(tmp_path):
+    (tmp_path / "corpus.txt").write_text(CORPUS)
+    (tmp_path / "more.txt").write_text(CORPUS.replace("story", "tale"))
+    sources = [f"--config.data.sources.{name}.corpus={tmp_path}/{name}.txt" for name in ("corpus", "more")]
+    flags = (*sources, f"--config.data.store={tmp_path}/stores", "--config.data.tokenizer.vocab_size=300")
+    done = prepare(*flags, "--config.data.sources.more.weight=3")
+    assert done.returncode == 0 and "32 tokens: sources of the rows: corpus 2" in done.stdout, done.stderr
+    done = prepare(*flags, "--config.data.sources.more.weight=1e-5")
+    assert done.returncode == 2 and "data.sources.more would have 0.001% of the rows" in done.stderr

@@ -15,6 +15,8 @@ ONLY_FOR = {
     "lowercase": ("wordpiece",),
     "byte_fallback": SENTENCEPIECE_KINDS,
     "character_coverage": (*SENTENCEPIECE_KINDS, "wordpiece"),
+    "keep": (*SENTENCEPIECE_KINDS, "wordpiece"),
+    "keep_file": (*SENTENCEPIECE_KINDS, "wordpiece"),
 }
 
 
@@ -36,6 +38,8 @@ class TokenizerConfig:
       lowercase: lower case, without accents (WordPiece only).
       byte_fallback: characters outside the vocabulary become bytes instead of [UNK] (SentencePiece only).
       character_coverage: share of the characters of the sample that the vocabulary covers; `byte_bpe` covers all.
+      keep: characters that are pieces however rare they are, such as `①㎡甲`; `byte_bpe` has no need of them.
+      keep_file: path of a UTF-8 text whose characters are kept in the same way.
       sample_characters: characters that the tokenizer trains on at most, a fixed sample of the training split.
       model: path of an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or of
         the `tokenizer` folder of a run or export. The other fields then have no effect, except `lowercase` for a
@@ -48,6 +52,8 @@ class TokenizerConfig:
     lowercase: bool = False
     byte_fallback: bool = True
     character_coverage: float = 0.9995
+    keep: str = ""
+    keep_file: str = ""
     sample_characters: int = 10_000_000
     model: str = ""
 

@@ -17,6 +17,9 @@ from bertjax.objectives.base import Objective
 
 log = logging.getLogger(__name__)
 
+# A source with fewer held-out documents has no score of its own.
+FEWEST_SCORED = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Feeds:
@@ -80,13 +83,21 @@ class Feeds:
 
     @functools.cached_property
     def further_heldout(self) -> dict[tuple[str, str], Feed]:
-        """A feed for each (task, name) of the further held-out files of labeled formats."""
-        return {
-            (task, name): self.feed(name, self._last_seq_len(task), task)
-            for task in self.config.tasks
-            if isinstance(store := self.store_of(task), LabeledSource)
-            for name in store.format.further_heldout
-        }
+        """A feed for each (task, name) of the further held-out files of labeled formats, and of sources of a corpus."""
+        feeds = {}
+        for task in self.config.tasks:
+            store, seq_len = self.store_of(task), self._last_seq_len(task)
+            if isinstance(store, LabeledSource):
+                feeds |= {(task, name): self.feed(name, seq_len, task) for name in store.format.further_heldout}
+            else:
+                feeds |= {(task, name): self._heldout_of(name, seq_len, task) for name in _scored_alone(store)}
+        return feeds
+
+    def _heldout_of(self, source: str, seq_len: int, task: str) -> Feed:
+        """Return the held-out rows of one source of the corpus, in the order of their plan."""
+        plans = tuple(self._plans(task, "heldout", seq_len, source))
+        epochs = Epochs(plans, stream=f"rows/{source}", seed=self.config.seed, shuffle=True)
+        return self._feed_of((epochs,), Turns((1.0,)), seq_len, task)
 
     def _last_seq_len(self, task: str) -> int:
         """Return T of the last stage that trains a task."""
@@ -127,9 +138,12 @@ class Feeds:
                 f"data.sources.{name} would have {min(shares):.3%} of the rows, less than {SMALLEST_SHARE:.3%}; "
                 "raise its weight, lower data.smoothing, or give all sources the same weight"
             )
+        return self._feed_of(epochs, Turns(shares), seq_len, task)
+
+    def _feed_of(self, epochs: tuple[Epochs, ...], turns: Turns, seq_len: int, task: str) -> Feed:
         return Feed(
             sources=epochs,
-            turns=Turns(shares),
+            turns=turns,
             features=self.objectives[task].features,
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
@@ -147,3 +161,26 @@ class Feeds:
                 yield store.plan(spec, task.objective.classes)
             else:
                 yield open_or_make(store, spec)
+
+    def source_shares(self, feed: Feed) -> dict[str, float]:
+        """Return the share of each source of the corpus in the rows of a training feed; empty with one source.
+
+        Sources of one weight are packed together, and their tokens are counted in place of rows.
+        """
+        if not isinstance(self.store, TokenStore) or len(self.config.data.named_sources) < 2:
+            return {}
+        if len(feed.sources) > 1:
+            return dict(zip(self.config.data.named_sources, feed.turns.shares, strict=True))
+        tokens = {name: counts["tokens"] for name, counts in self.store.manifest["counts"]["train"].items()}
+        return {name: count / sum(tokens.values()) for name, count in tokens.items()}
+
+
+def _scored_alone(store: TokenStore) -> list[str]:
+    """Return the sources of a corpus with held-out documents enough for a score of their own, if there are several."""
+    documents = {name: counts["documents"] for name, counts in store.manifest["counts"]["heldout"].items()}
+    if len(documents) < 2:
+        return []
+    for name, count in documents.items():
+        if count < FEWEST_SCORED:
+            log.info("source %s has %d held-out documents, too few for a score of its own", name, count)
+    return [name for name, count in documents.items() if count >= FEWEST_SCORED]

@@ -104,6 +104,10 @@ def test_sources_take_turns_by_their_weights(tmp_path):
     equal = {name: dataclasses.replace(source, weight=1.0) for name, source in sources.items()}
     together = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, sources=equal)))
     assert len(together.plans) == 1  # sources of equal weight are one stream
+    feeds = Feeds(Config(data=data, tasks={"mlm": Task(MaskedLM(), FORMATS.class_of("doc_sentences")())}), store)
+    assert feeds.source_shares(feed) == pytest.approx({"a": 0.25, "b": 0.75}, abs=0.03)
+    rows = {name: heldout.plans[0].counts.rows for (_, name), heldout in feeds.further_heldout.items()}
+    assert set(rows) == {"a", "b"} and min(rows.values()) > 0
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 0.7])

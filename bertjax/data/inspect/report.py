@@ -1,14 +1,19 @@
 """The contents of a token store in a few lines, and a vocabulary size that fits its corpus."""
 
+from pathlib import Path
+
 import numpy as np
 
 from bertjax.data.inspect import cleaning, lengths
+from bertjax.data.inspect.characters import load as load_characters
 from bertjax.data.store import SPLITS, TokenStore
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
 FREQUENT = 100
 SHARE_FREQUENT = 0.95
 
+# A vocabulary this many times larger or smaller than what fits is worth changing.
+MOST_TIMES = 2
 MOST_UNK = 0.01
 MOST_TOKENS_A_WORD = 3
 
@@ -57,7 +62,7 @@ def report(store: TokenStore) -> str:
         "longest documents: "
         + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
     )
-    lines.append(_vocabulary(store))
+    lines += _pieces(store)
     text = sum(counts["bytes"] for counts in manifest["splits"].values())
     size = sum(file["bytes"] for file in manifest["files"].values())
     lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
@@ -74,15 +79,33 @@ def _name(source: str, document: str, manifest: dict) -> str:
     return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
 
 
-def _vocabulary(store: TokenStore) -> str:
-    tokenizer = store.tokenizer
+def _pieces(store: TokenStore) -> list[str]:
+    """Return lines about the vocabulary, byte pieces, and characters without a piece."""
+    tokenizer, counts_V = store.tokenizer, store.unigram_counts("train")
     not_learned = tokenizer.special_ids | tokenizer.byte_ids
-    counts = np.delete(store.unigram_counts("train"), sorted(not_learned))
-    suggested = suggested_types(counts) + len(not_learned)
-    return (
+    suggested = suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
+    lines = [
         f"vocabulary {tokenizer.vocab_size:,}; about {suggested:,} would fit this corpus "
-        f"({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} times)"
-    )
+        f"({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} times): "
+        + _advice(tokenizer.vocab_size, suggested)
+    ]
+    if tokenizer.byte_ids:
+        share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
+        lines.append(f"byte pieces: {share:.3%} of the training tokens")
+    characters = load_characters(Path(store.path))
+    return lines + (characters.lines() if characters else [])
+
+
+def _advice(size: int, suggested: int) -> str:
+    """Return what to do about a vocabulary size."""
+    if size > MOST_TIMES * suggested:
+        return (
+            "keep the size if more text of this kind will follow; else compare a run with "
+            f"--config.data.tokenizer.vocab_size={suggested}"
+        )
+    if MOST_TIMES * size < suggested:
+        return f"a larger one makes texts shorter, up to --config.data.tokenizer.vocab_size={suggested}"
+    return "keep it"
 
 
 def _warnings(manifest: dict) -> list[str]:

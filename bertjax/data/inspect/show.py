@@ -9,13 +9,16 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import printable
 
-LEGEND = "[MASK]‹was› or other‹was›: the model must guess what was there; ‹=› was left as it is"
+LEGEND = (
+    "[MASK]‹was› or other‹was›: the model must guess what was there; ‹=› was left as it is; below, the pieces before "
+    "masking"
+)
 _SEGMENTS = "AB"
 _DRAWN_ROWS = 1_000_000
 
 
 def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
-    """Return the first rows of training, one line per segment of each example.
+    """Return the first rows of training, each segment as text and as pieces.
 
     Args:
       feed: the feed of the rows.
@@ -39,7 +42,11 @@ def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
                 here = (examples_T == slot + 1) & (batch["segments_BT"][row] == segment)
                 if here.any():
                     tokens = (batch["tokens_BT"][row, here], originals_BT[row, here], predicted_BT[row, here])
-                    lines.append(f"    {name}  {printable(_spell(tokenizer, *tokens))}")
+                    pieces = " ".join(map(tokenizer.piece, originals_BT[row, here]))
+                    lines += [
+                        f"    {name}  {printable(_spell(tokenizer, *tokens))}",
+                        f"       {printable(pieces)}",
+                    ]
     return "\n".join(lines)
 
 

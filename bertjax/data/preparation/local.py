@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from bertjax.data import store, tokenizer
 from bertjax.data.config import DataConfig
+from bertjax.data.inspect.characters import characters_of
 from bertjax.data.preparation import duplicates, reading, shards, workers
 from bertjax.data.preparation.assembly import assemble
 from bertjax.data.preparation.duplicates import Duplicates
@@ -93,14 +94,14 @@ def build(config: DataConfig, spec: dict, partial: Path) -> Path:
 def _first_pass(config: DataConfig, partial: Path) -> Reading:
     """Read the corpus. Train the tokenizer on a sample of the training documents, or take an existing one."""
     settings = config.tokenizer
-    sample = None if settings.model else Sample(settings.sample_characters)
-    read, sentences = reading.read(config, partial, sample)
+    read, sentences = reading.read(config, partial, Sample(settings.sample_characters))
     _require_two({name: read.documents(name) for name in SPLITS}, config)
     if settings.model:
         trained = tokenizer.from_model(settings.model, settings.lowercase)
     else:
         trained = tokenizer.train(sentences, settings)
     trained.save(partial / "store" / "tokenizer")
+    characters_of(sentences, trained).save(partial / "store")
     return read
 
 

@@ -86,14 +86,14 @@ class _Grouped(NamedTuple):
     buckets: np.ndarray | None
 
 
-def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Reading, list[str]]:
-    """Read every document, find duplicates and return the sentences that the tokenizer trains on.
+def read(config: DataConfig, folder: Path, sample: Sample) -> tuple[Reading, list[str]]:
+    """Read every document, find duplicates and return the sentences that a tokenizer trains on.
 
     Held-out files come first, so a training document that equals a held-out one is the duplicate.
 
     Args:
       folder: receives the shards of text and the keys of the duplicates.
-      sample: draws the sentences; None if no tokenizer is trained.
+      sample: draws the sentences.
 
     Raises:
       UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
@@ -120,14 +120,13 @@ def read(config: DataConfig, folder: Path, sample: Sample | None) -> tuple[Readi
                 cleaner = Cleaner(config.filters, near)
                 documents = cleaned(documents, cleaner, workers.number(config.workers), dropped, names)
             documents = _grouped(documents, all_sources, config.heldout_share)
-            if sample:
-                documents = _sampled(documents, sample, is_train)
+            documents = _sampled(documents, sample, is_train)
             documents = _recorded(documents, records, near_records)
             used = _in_share(documents, config.share, is_train)
             shard_bytes = shards.write_texts(folder, map(_to_shard, used))
         kept, copies, cleaning = _find_duplicates(config, folder, groups, all_sources, dropped)
     is_duplicate = Duplicates(duplicates.path(folder)).__contains__
-    sentences = sample.sentences(config.splitter, is_duplicate) if sample else []
+    sentences = sample.sentences(config.splitter, is_duplicate)
     return Reading(groups, kept, copies, bad.skipped, shard_bytes, cleaning), sentences
 
 

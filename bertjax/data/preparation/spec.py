@@ -11,7 +11,8 @@ from etils import epath
 
 from bertjax import storage
 from bertjax.data import remote, sources, store, tokenizer
-from bertjax.data.config import DataConfig
+from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.errors import UserError, shorten
 
 LONGEST_NAME = 80
@@ -44,7 +45,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
         "splitter": config.splitter,
         "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint
         if settings.model
-        else dataclasses.asdict(settings),
+        else _trained(settings),
     }
 
 
@@ -56,6 +57,13 @@ def _cleaning(config: DataConfig) -> dict[str, Any]:
     if near.drop:
         spec["near_duplicates"] = {"ngram": near.ngram, "buckets": near.buckets, "hashes": near.hashes}
     return json.loads(json.dumps(spec))  # tuples become lists, as in a manifest
+
+
+def _trained(settings: TokenizerConfig) -> dict[str, Any]:
+    """Return all that decides a trained tokenizer; without `keep` as it was before there was this setting."""
+    decides = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("keep", "keep_file")}
+    kept = kept_characters(settings)
+    return decides | ({"keep": kept} if kept else {})
 
 
 def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
@@ -144,7 +152,9 @@ def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
     elif isinstance(recorded, str):
         pairs["tokenizer.model"] = ("", f"{config.store}/tokenizer")
     else:
-        pairs |= {f"tokenizer.{name}": (getattr(settings, name, value), value) for name, value in recorded.items()}
+        ours = _trained(settings)
+        pairs |= {f"tokenizer.{name}": (ours.get(name, value), value) for name, value in recorded.items()}
+        pairs["tokenizer.keep"] = (ours.get("keep", ""), recorded.get("keep", ""))
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise UserError(

@@ -15,6 +15,7 @@ from bertjax import untrusted
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
+from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.errors import UserError, reason
 
 # The trained pieces depend on the number of threads, so this number must not depend on the machine.
@@ -158,6 +159,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTok
             model_type=config.kind,
             vocab_size=config.vocab_size,
             character_coverage=config.character_coverage,
+            required_chars=kept_characters(config),
             byte_fallback=config.byte_fallback,
             normalization_rule_name="identity" if nfc else "nmt_nfkc",
             pad_id=0, unk_id=1, bos_id=2, eos_id=3,

@@ -12,6 +12,7 @@ from bertjax import untrusted
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
+from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 
@@ -35,7 +36,9 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     untrained = _describe({}, normalizers, ())
     library = tokenizers_library.library()
     pipeline = library.Tokenizer.from_str(untrained.decode("utf-8"))
-    alphabet = _alphabet(map(pipeline.normalizer.normalize_str, sentences), config.character_coverage)
+    normalize = pipeline.normalizer.normalize_str
+    kept = set(normalize(kept_characters(config))) - {" "}
+    alphabet = sorted({*_alphabet(map(normalize, sentences), config.character_coverage), *kept})
     continuing = [c for c in alphabet if len(pipeline.pre_tokenizer.pre_tokenize_str(f"a{c}")) == 1]
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
@@ -71,7 +74,7 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
 
 
 def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
-    """Return the most frequent characters that cover a share of the text without white space, in Unicode order."""
+    """Return the most frequent characters that cover a share of the text without white space."""
     counts = collections.Counter()
     for sentence in normalized:
         counts.update(sentence)
@@ -82,7 +85,7 @@ def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
             break
         kept.append(character)
         remaining -= counts[character]
-    return sorted(kept)
+    return kept
 
 
 def _bert(lowercase: bool) -> dict:

@@ -1,5 +1,6 @@
 """What a run prints: its parameters and data at the start, samples of evaluations, a table at the end."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -162,6 +163,11 @@ def plan_line(feed: Feed, task: str, label: str = "") -> str:
         f"{_of(label)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
         f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
     )
+
+
+def sources_line(shares: Mapping[str, float], task: str = "") -> str:
+    """Return the share of each source in the training rows as one line."""
+    return f"{_of(task)}sources of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
 
 
 def heldout_line(feed: Feed, task: str = "") -> str:

@@ -1,8 +1,10 @@
 """Properties of every kind of tokenizer: ids, spellings, words, training, and errors."""
 
+import dataclasses
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import unicodedata
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from bertjax.data import tokenizer
 from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.examples import Vocabulary
+from bertjax.data.inspect.characters import characters_of
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.errors import UserError
 
@@ -201,3 +204,22 @@ def test_too_small_a_vocabulary(sentences, kind, size):
 def test_choices_that_make_no_sense(choices, refused):
     with pytest.raises(UserError, match=refused):
         TokenizerConfig(**choices)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "wordpiece"])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_kept_characters_are_pieces(kind, in_file, tmp_path):
+    """甲 occurs once in many words and 乙 never: without `keep` neither is a piece."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("가나다라마바사아자차카타파하", k=draw.randint(1, 3))) for _ in range(60)]
+    sentences = [" ".join(draw.choices(words, k=12)) for _ in range(300)] + ["甲 가나다"]
+    vocab_size = 90 if kind == "wordpiece" else 320
+    config = TokenizerConfig(kind=kind, vocab_size=vocab_size, character_coverage=0.999)
+    (tmp_path / "kept.txt").write_text("甲\n乙\n", encoding="utf-8")
+    keep = {"keep_file": str(tmp_path / "kept.txt")} if in_file else {"keep": "乙甲"}
+
+    def missing(config):
+        return characters_of(["甲乙 가"], tokenizer.train(sentences, config)).missing
+
+    assert set(missing(config)) == {"甲", "乙"}
+    assert missing(dataclasses.replace(config, **keep)) == {}

@@ -1,0 +1,24 @@
+"""Characters that a tokenizer is told to keep as pieces, however rare they are."""
+
+import unicodedata
+
+from bertjax import untrusted
+from bertjax.data.config import TokenizerConfig
+from bertjax.errors import UserError, reason
+
+
+def kept_characters(config: TokenizerConfig) -> str:
+    """Return the distinct characters of `keep` and of the file `keep_file`, normalized and in the order of Unicode.
+
+    Raises:
+      UserError: the file is unreadable.
+    """
+    text = config.keep
+    if config.keep_file:
+        try:
+            text += untrusted.read_text(config.keep_file)
+        except (OSError, ValueError) as error:
+            refused = f"data.tokenizer.keep_file={config.keep_file!r}"
+            raise UserError(f"{refused} is not a readable UTF-8 text ({reason(error)}); name another") from None
+    normalized = unicodedata.normalize(config.normalizer.upper(), text)
+    return "".join(sorted(character for character in set(normalized) if not character.isspace()))
