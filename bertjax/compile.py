@@ -12,13 +12,14 @@ from bertjax.config import Config
 from bertjax.errors import UserError
 from bertjax.forecast import report, topologies
 from bertjax.forecast.forecast import Forecast, forecast_step
+from bertjax.forecast.projection import project
 from bertjax.forecast.search import best, search
 from bertjax.hardware import platform
 from bertjax.training.program import Program
 
 _ASSUMED_MFU = 0.4
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("bertjax.compile")  # under `python -m`, __name__ is __main__
 
 
 def run(config: Config, topology: str, stage: int | None = None) -> list[Forecast]:
@@ -81,35 +82,39 @@ def _checked(config: Config, stage: int) -> int:
     return stage
 
 
-def _run_search(config: Config, topology: str, stage: int | None, as_json: bool) -> int:
+def _run_search(config: Config, args: argparse.Namespace) -> int:
     _check_resolved(config)
-    chips = topologies.parse(topology)
+    chips = topologies.parse(args.topology)
     stages = config.stages
     largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)
-    index = largest if stage is None else _checked(config, stage)
+    index = largest if args.stage is None else _checked(config, args.stage)
     tried = []
     for forecast in search(config, chips, index):
         tried.append(forecast)
         log.info("%s", report.one_line(forecast))
     winner = best(tried)
-    if as_json:
+    projected = winner and project([winner], config, args.mfu, args.corpus_tokens, [index])
+    if args.json:
         chosen = None if winner is None else tried.index(winner)
-        print(json.dumps({"tried": [report.as_dict(one) for one in tried], "best": chosen}, indent=2))
+        found = {"tried": [report.as_dict(one) for one in tried], "best": chosen}
+        print(json.dumps(found | {"run": projected and projected.as_dict()}, indent=2))
     elif winner is None:
         print(f"no combination fits {chips}; use a smaller batch or more chips")
     else:
         print(report.as_text(winner))
+        print(projected.as_text(whole=len(stages) == 1))
         print(f"best         {shlex.join(report.flags(winner))}")
     return 0 if winner else 1
 
 
 def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespace) -> None:
+    projected = project(forecasts, config, args.mfu, args.corpus_tokens, None if args.stage is None else [args.stage])
     if args.json:
-        print(json.dumps([report.as_dict(forecast) for forecast in forecasts], indent=2))
+        plain = [report.as_dict(forecast) for forecast in forecasts]
+        print(json.dumps({"forecasts": plain, "run": projected.as_dict()}, indent=2))
         return
     print("\n\n".join(report.as_text(forecast) for forecast in forecasts))
-    if args.corpus_tokens:
-        print(report.projection(forecasts, config, args.corpus_tokens, args.mfu))
+    print(projected.as_text(whole=args.stage is None))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -139,9 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="try strategies, remat and micro-batches for the largest stage (or --stage), and print the best that fits",
     )
-    parser.add_argument(
-        "--corpus-tokens", type=float, metavar="N", help="corpus size in tokens; also prints epochs and days"
-    )
+    parser.add_argument("--corpus-tokens", type=float, metavar="N", help="corpus size in tokens; also prints epochs")
     parser.add_argument(
         "--mfu",
         type=float,
@@ -155,12 +158,10 @@ def main(argv: list[str] | None = None) -> int:
     for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
-    if args.corpus_tokens and (args.json or args.search or args.stage is not None):
-        raise UserError("--corpus-tokens projects a whole run, as text; remove --json, --search and --stage")
     config = config_file.load(args.config, overrides)
     platform.configure("cpu")
     if args.search:
-        return _run_search(config, args.topology, args.stage, args.json)
+        return _run_search(config, args)
     forecasts = run(config, args.topology, args.stage)
     _print(forecasts, config, args)
     return 0 if all(forecast.memory.fits for forecast in forecasts) else 1

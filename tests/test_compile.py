@@ -11,6 +11,7 @@ from bertjax import cli, compile, config, config_file
 from bertjax.config import Config
 from bertjax.forecast import report, search, topologies
 from bertjax.forecast.forecast import Memory
+from bertjax.forecast.projection import duration, project
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
@@ -63,8 +64,8 @@ def test_figures(forecast):
     assert forecast.executed_flops == pytest.approx(products, rel=0.05)
     floor = forecast.floor
     assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
-    assert floor.seconds == max(floor.compute, floor.memory, floor.interconnect)
-    assert getattr(floor, floor.binds) == floor.seconds and floor.network == 0.0
+    assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
+    assert floor.seconds == max(max(floor.compute, floor.memory) + floor.synchronous, floor.interconnect)
 
 
 def test_collectives_of_gathered_weights(forecast):
@@ -89,16 +90,30 @@ def test_the_text_states_that_nothing_was_measured(forecast):
 
 def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
-    line = report.projection([forecast], config, corpus_tokens=15_000 * 8 * 32 / 3, mfu=0.5)
-    days = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5) / 86_400
-    assert "3 epochs" in line and f"forecast {days:.3g} days at an assumed MFU of 50%" in line
+    projected = project([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
+    seconds = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5)
+    plain, text = projected.as_dict(), projected.as_text(whole=True)
+    assert plain["epochs"] == pytest.approx(3) and plain["days"] == pytest.approx(seconds / 86_400)
+    assert plain["chip_hours"] == pytest.approx(4 * seconds / 3600)
+    assert "whole run" in text and ", 3 epochs of" in text and "assumed MFU 50%" in text and "warning" not in text
+    last = project([forecast], config, mfu=0.5, corpus_tokens=4000 * 8 * 32 / 41, stages=[1])
+    assert last.seconds == pytest.approx(seconds * 4 / 15)
+    assert "stage 1" in last.as_text(whole=False) and "warning: 41 epochs" in last.as_text(whole=False)
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(30, "30 seconds"), (600, "10 minutes"), (1e5, "27.8 hours"), (86_400 * 10, "10 days")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
     most = forecast.ideal_seconds / forecast.floor.seconds
-    assert "allows" not in report.projection([forecast], config, 1e6, mfu=0.9 * most)
-    assert f"the floor allows an MFU of {most:.0%} at most" in report.projection([forecast], config, 1e6, mfu=1.0)
+    below, above = (project([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
+    assert "is above it" not in below and "is above it" in above
+    assert f"at the floor, an MFU of {most:.0%}" in above
 
 
 @pytest.fixture
@@ -132,7 +147,6 @@ def refused(capsys):
         (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
         (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
         (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
-        (["--topology=v5e:2x2", "--corpus-tokens=5e6", "--json"], ["--corpus-tokens projects a whole run, as text"]),
         ([], ["--topology"]),
     ],
 )

@@ -1,15 +1,13 @@
 """Forecasts as text and as JSON."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from bertjax.config import Config
 from bertjax.forecast.collectives import Collective, table
 from bertjax.forecast.forecast import Forecast
 
 _GIB = 1 << 30
-_SECONDS_A_DAY = 86_400
 
 
 def as_text(forecast: Forecast) -> str:
@@ -65,43 +63,6 @@ def flags(forecast: Forecast) -> list[str]:
         "mesh.fsdp": forecast.mesh["fsdp"],
     }
     return [f"--config.runtime.{name}={value}" for name, value in settings.items()]
-
-
-def projection(forecasts: Sequence[Forecast], config: Config, corpus_tokens: float, mfu: float) -> str:
-    """Return how often a run reads a corpus and how many days it takes, as one line.
-
-    Args:
-      forecasts: a forecast for each task and each distinct shape of the stages.
-      config: the run's configuration.
-      corpus_tokens: number of tokens of the corpus.
-      mfu: assumed model FLOPs utilization, the share of the chips' peak that `model_flops` use.
-    """
-    by_shape = {
-        (one.seq_len, one.batch, config.layers_at(one.stage), one.task or config.task_name): one for one in forecasts
-    }
-
-    def run_seconds(step_seconds: Callable[[Forecast], float]) -> float:
-        """Return the time of the whole run; each task has its share of the steps."""
-        total = 0.0
-        for index, stage in enumerate(config.stages):
-            shape = (stage.seq_len, stage.batch, config.layers_at(index))
-            weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
-            turns = {task: stage.steps * weight / sum(weights.values()) for task, weight in weights.items()}
-            total += sum(steps * step_seconds(by_shape[*shape, task]) for task, steps in turns.items())
-        return total
-
-    tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in config.stages)
-    ideal = run_seconds(lambda one: one.ideal_seconds)
-    line = (
-        f"whole run    {tokens:.4g} tokens, {tokens / corpus_tokens:.3g} epochs of {corpus_tokens:.4g}; forecast "
-        f"{ideal / mfu / _SECONDS_A_DAY:.3g} days at an assumed MFU of {mfu:.0%}"
-    )
-    if all(one.floor for one in forecasts):
-        least = run_seconds(lambda one: one.floor.seconds)
-        line += f", {least / _SECONDS_A_DAY:.3g} days at the floor"
-        if least > ideal / mfu:
-            line += f"; the floor allows an MFU of {ideal / least:.0%} at most"
-    return line
 
 
 def as_dict(forecast: Forecast) -> dict[str, Any]:

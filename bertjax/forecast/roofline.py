@@ -15,22 +15,34 @@ class Floor:
       memory: transfers between core and HBM.
       interconnect: transfers between chips of a slice, over all links of a chip at once.
       network: transfers between slices.
+      synchronous: the part of both transfers during which a device computes nothing.
     """
 
     compute: float
     memory: float
     interconnect: float
     network: float
+    synchronous: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Lower bound of a step: the time of the busiest resource, if all others work at the same time."""
-        return max(dataclasses.astuple(self))
+        """Lower bound of a step, if all resources work at the same time except during synchronous collectives."""
+        return max(self._least.values())
 
     @property
     def binds(self) -> str:
-        """Name of the busiest resource."""
-        return max(dataclasses.fields(self), key=lambda field: getattr(self, field.name)).name
+        """Name of the resource that sets the lower bound."""
+        return max(self._least, key=self._least.get)
+
+    @property
+    def _least(self) -> dict[str, float]:
+        """Return the shortest time of a step that each resource allows."""
+        return {
+            "compute": self.compute + self.synchronous,
+            "memory": self.memory + self.synchronous,
+            "interconnect": self.interconnect,
+            "network": self.network,
+        }
 
 
 def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collective], steps: int) -> Floor:
@@ -45,12 +57,16 @@ def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collecti
     """
     busy = steps * (1 / chip.devices)
 
-    def sent(between_slices: bool) -> float:
-        return sum(one.sent * one.runs for one in collectives if one.between_slices is between_slices)
+    def seconds(some: list[Collective], between_slices: bool) -> float:
+        speed = chip.network if between_slices else chip.interconnect
+        sent = sum(one.sent * one.runs for one in some if one.between_slices is between_slices)
+        return sent / (speed * busy) if speed else 0.0
 
+    synchronous = [one for one in collectives if not one.asynchronous]
     return Floor(
         compute=flops / (chip.flops * busy),
         memory=hbm_bytes / (chip.memory_bandwidth * busy),
-        interconnect=sent(False) / (chip.interconnect * busy),
-        network=sent(True) / (chip.network * busy) if chip.network else 0.0,
+        interconnect=seconds(collectives, False),
+        network=seconds(collectives, True),
+        synchronous=seconds(synchronous, False) + seconds(synchronous, True),
     )

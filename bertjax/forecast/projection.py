@@ -1,0 +1,136 @@
+"""How long a run takes on absent chips, what that costs in chip-hours, and how often it reads its corpus."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bertjax.config import Config
+from bertjax.forecast.forecast import Forecast
+
+_HOUR, _DAY = 3600, 86_400
+# Muennighoff et al. 2023 (arXiv 2305.16264): models that read from left to right gain little beyond this.
+MOST_EPOCHS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """The time of a run, or of some of its stages; nothing in it was measured.
+
+    Attributes:
+      stages: indices of the stages that are counted.
+      chips: number of chips.
+      tokens: positions of all rows.
+      assumed_mfu: the model FLOPs utilization that is assumed, the share of the chips' peak.
+      seconds: time of the steps at the assumed MFU.
+      floor_seconds: time of the steps at the floor; None if a step does not fit.
+      most_mfu: largest MFU that the floor allows; None if a step does not fit.
+      corpus_tokens: assumed size of the corpus; None if it was not given.
+    """
+
+    stages: tuple[int, ...]
+    chips: int
+    tokens: int
+    assumed_mfu: float
+    seconds: float
+    floor_seconds: float | None
+    most_mfu: float | None
+    corpus_tokens: float | None
+
+    @property
+    def epochs(self) -> float | None:
+        return self.tokens / self.corpus_tokens if self.corpus_tokens else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the projection as plain values, with days and chip-hours."""
+        return dataclasses.asdict(self) | {
+            "predicted": True,
+            "epochs": self.epochs,
+            "days": self.seconds / _DAY,
+            "floor_days": None if self.floor_seconds is None else self.floor_seconds / _DAY,
+            "chip_hours": self.seconds * self.chips / _HOUR,
+        }
+
+    def as_text(self, whole: bool) -> str:
+        """Return the projection as lines.
+
+        Args:
+          whole: whether all stages are counted.
+        """
+        label = "whole run" if whole else f"stage {', '.join(map(str, self.stages))}"
+        epochs = f", {self.epochs:.3g} epochs of {self.corpus_tokens:.4g}" if self.epochs else ""
+        lines = [
+            f"{label:<12} {self.tokens:.4g} tokens{epochs}",
+            f"             assumed MFU {self.assumed_mfu:.0%} (--mfu; none was measured on a TPU): "
+            f"{self._cost(self.seconds)}",
+        ]
+        if self.floor_seconds is not None:
+            line = f"             at the floor, an MFU of {self.most_mfu:.0%}: {self._cost(self.floor_seconds)}"
+            if self.floor_seconds > self.seconds:
+                line += "; the assumed MFU is above it"
+            lines.append(line)
+        lines.append("             compilation, evaluation, checkpoints and preemptions are not included")
+        if self.epochs and self.epochs > MOST_EPOCHS:
+            lines.append(
+                f"warning: {self.epochs:,.0f} epochs; beyond about {MOST_EPOCHS} repeated text teaches little; "
+                "add text, or lower stages.N.steps"
+            )
+        return "\n".join(lines)
+
+    def _cost(self, seconds: float) -> str:
+        return f"{duration(seconds)}, {seconds * self.chips / _HOUR:.3g} chip-hours"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    units = (("seconds", 1, 120), ("minutes", 60, 2 * _HOUR), ("hours", _HOUR, 2 * _DAY), ("days", _DAY, float("inf")))
+    name, unit = next((name, unit) for name, unit, most in units if seconds < most)
+    return f"{seconds / unit:.3g} {name}"
+
+
+def project(
+    forecasts: Sequence[Forecast],
+    config: Config,
+    mfu: float,
+    corpus_tokens: float | None = None,
+    stages: Sequence[int] | None = None,
+) -> Projection:
+    """Return how long a run takes.
+
+    Args:
+      forecasts: a forecast for each distinct shape of the stages, and for each task of a mixture. A task without one
+        takes as long as another task of the same shape.
+      config: the run's configuration.
+      mfu: assumed model FLOPs utilization.
+      corpus_tokens: number of tokens of the corpus.
+      stages: indices of the stages to count; by default all.
+    """
+    indices = tuple(range(len(config.stages)) if stages is None else stages)
+    by_shape: dict[tuple, dict[str, Forecast]] = {}
+    for one in forecasts:
+        shape = (one.seq_len, one.batch, config.layers_at(one.stage))
+        by_shape.setdefault(shape, {})[one.task or config.task_name] = one
+
+    def seconds_of(step_seconds: Callable[[Forecast], float]) -> float:
+        """Return the time of all steps; each task has its share of them."""
+        total = 0.0
+        for index in indices:
+            stage = config.stages[index]
+            of_task = by_shape[stage.seq_len, stage.batch, config.layers_at(index)]
+            weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
+            for task, weight in weights.items():
+                one = of_task.get(task) or next(iter(of_task.values()))
+                total += stage.steps * weight / sum(weights.values()) * step_seconds(one)
+        return total
+
+    ideal = seconds_of(lambda one: one.ideal_seconds)
+    floor = seconds_of(lambda one: one.floor.seconds) if all(one.floor for one in forecasts) else None
+    return Projection(
+        stages=indices,
+        chips=forecasts[0].topology.chips,
+        tokens=sum(config.stages[i].steps * config.stages[i].batch * config.stages[i].seq_len for i in indices),
+        assumed_mfu=mfu,
+        seconds=ideal / mfu,
+        floor_seconds=floor,
+        most_mfu=None if floor is None else min(1.0, ideal / floor),
+        corpus_tokens=corpus_tokens,
+    )
