@@ -64,6 +64,7 @@ ALLOWED = {
     "predict": "errors storage cli data hardware inference opening",
     "compile": "errors cli hardware config config_file forecast training",
     "convert": "errors cli hardware inference interop export opening",
+    "push": "errors storage cli hardware interop opening training.run",
     "extend": "errors cli data models hardware interop export opening",
     "compare": "errors cli comparison",
     "status": "errors storage cli training.run",

@@ -1,5 +1,8 @@
 """The model card: architecture, training data, scores, and how to load the model."""
 
+import dataclasses
+import json
+import re
 from typing import Any
 
 from flax.traverse_util import flatten_dict
@@ -14,14 +17,14 @@ FILE = "README.md"
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
 library_name: transformers
-{pipeline_tag}tags:
+{header}tags:
 - {model_type}
 - bertjax
 ---
 
 # {architecture}
 
-An encoder of the BERT family, written by bertjax. License and intended use are for its author to add.{notes}
+An encoder of the BERT family, written by bertjax. {license}{notes}
 
 {sizes}
 
@@ -40,11 +43,11 @@ PyTorch:
 ```python
 from transformers import AutoTokenizer, {auto}
 
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = {auto}.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}")
 ```
 
-{pipeline}{flax}Only JAX, after `python -m bertjax.convert --from=FOLDER --to=EXPORT`:
+{pipeline}{flax}Only JAX, after `python -m bertjax.convert --from={folder} --to=EXPORT`:
 
 ```python
 import bertjax
@@ -62,7 +65,7 @@ _PIPELINE = """With the text of an example and the labels of the model:
 ```python
 from transformers import pipeline
 
-pipeline("{task}", model="FOLDER")
+pipeline("{task}", model="{folder}")
 ```
 
 """
@@ -72,34 +75,71 @@ _FLAX = """Flax, with a transformers that still has it (4.57):
 ```python
 from transformers import AutoTokenizer, Flax{auto}
 
-model = Flax{auto}.from_pretrained("FOLDER", from_pt=True)
+model = Flax{auto}.from_pretrained("{folder}", from_pt=True)
 ```
 
 """
 
 
-def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]) -> str:
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What only the author knows about a model, and where it is published.
+
+    Attributes:
+      language: code of the language of its text, such as `ko`.
+      license: name of its license, such as `apache-2.0`.
+      widget: an example for the page of the model, in which [MASK] hides a piece.
+      repository: `OWNER/NAME` on the Hugging Face Hub.
+      commit: commit of the bertjax that trained it.
+    """
+
+    language: str = ""
+    license: str = ""
+    widget: str = ""
+    repository: str = ""
+    commit: str = ""
+
+    def __post_init__(self):
+        for name in ("language", "license"):
+            if not re.fullmatch(r"[\w.-]*", getattr(self, name)):
+                raise UserError(f"{name} {getattr(self, name)!r} has other characters than letters, digits, - and .")
+
+
+def text(export: Export, family: Family, parts: frozenset[str], notes: list[str], about: About | None = None) -> str:
     """Return the card of a model that transformers opens as the class of a family with these parts.
 
     Args:
       parts: the exported parts.
       notes: notes about the export, one line each.
+      about: what the author adds.
     """
+    about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
+    folder = about.repository or "FOLDER"
     auto = family.auto_of(parts)
     task = next((task for term, task in PIPELINES.items() if term in parts), "")
     return _CARD.format(
         architecture=family.class_of(parts),
         model_type=family.model_type,
         auto=auto,
-        pipeline_tag=f"pipeline_tag: {task}\n" if task else "",
-        pipeline=_PIPELINE.format(task=task) if task else "",
-        flax=_FLAX.format(auto=auto) if family.has_flax else "",
+        folder=folder,
+        header=_header(about, task or ("fill-mask" if "mlm" in parts else ""), mask),
+        license=f"License: {about.license}." if about.license else "Its author has not named a license.",
+        pipeline=_PIPELINE.format(task=task, folder=folder) if task else "",
+        flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),
         sizes=_rows(_sizes(export)),
-        data=_data(export),
+        data=_data(export) + (f"\n| commit of bertjax | `{about.commit}` |" if about.commit and export.numbers else ""),
         numbers=_numbers(export.numbers),
-        mask=export.tokenizer.piece(export.tokenizer.mask_id),
+        mask=mask,
     )
+
+
+def _header(about: About, task: str, mask: str) -> str:
+    """Return lines of YAML for the page of the model on the Hub."""
+    widget = json.dumps(about.widget.replace("[MASK]", mask), ensure_ascii=False)
+    values = {"language": about.language, "license": about.license, "pipeline_tag": task}
+    lines = [f"{name}: {value}\n" for name, value in values.items() if value]
+    return "".join([*lines, f"widget:\n- text: {widget}\n" if about.widget else ""])
 
 
 def _sizes(export: Export) -> dict[str, Any]:

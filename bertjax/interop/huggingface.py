@@ -39,12 +39,13 @@ def is_checkpoint(folder: Path) -> bool:
     return isinstance(config, dict) and "format_version" not in config  # a workdir has a config.json of its own
 
 
-def write(folder: os.PathLike, export: Export) -> list[str]:
+def write(folder: os.PathLike, export: Export, about: card.About | None = None) -> list[str]:
     """Write a folder that `AutoModel` and `AutoTokenizer` open; `config.json`, which they need, is written last.
 
     Args:
       folder: the folder; it is created.
       export: the model; see `encoder_alone` for one whose heads no class of transformers has.
+      about: what the author adds to the model card.
 
     Returns:
       Notes about the export, one line each.
@@ -79,7 +80,7 @@ def write(folder: os.PathLike, export: Export) -> list[str]:
     weights.write(folder / weights.SAFETENSORS, tensors)
     if is_embedder:
         sentence_transformers.write(folder, export.encoder, sentence_transformers.is_normalized(export.settings))
-    (folder / card.FILE).write_text(card.text(export, family, parts, notes), encoding="utf-8")
+    (folder / card.FILE).write_text(card.text(export, family, parts, notes, about), encoding="utf-8")
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]

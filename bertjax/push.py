@@ -1,0 +1,138 @@
+"""python -m bertjax.push: publish a model on the Hugging Face Hub, in the files of transformers."""
+
+import argparse
+import dataclasses
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from bertjax import cli, storage
+from bertjax.errors import UserError
+from bertjax.hardware import platform
+from bertjax.interop import card, huggingface
+from bertjax.opening import SavedModel, split_name
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+_MAIN = "main"
+_TARGET = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A repository of the Hub, and the branch that receives the files."""
+
+    repository: str
+    revision: str = _MAIN
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """Read `hub:OWNER/NAME[@REVISION]`.
+
+        Raises:
+          UserError: it is not of this form.
+        """
+        match = _TARGET.fullmatch(text)
+        if not match:
+            raise UserError(
+                f"--to={text} is not hub:OWNER/NAME or hub:OWNER/NAME@REVISION; write for example hub:me/bert"
+            )
+        return cls(match[1], match[2] or _MAIN)
+
+
+def run(source: str, target: Target, about: card.About, every_kept: bool = False, private: bool = False) -> list[str]:
+    """Publish a model; the repository and its branches are made if they do not exist.
+
+    Args:
+      source: an export folder, a workdir `RUN` or `RUN@STEP`.
+      about: what the author knows about the model.
+      every_kept: whether each checkpoint of a workdir is published, too, on a branch `step-N`.
+      private: whether a new repository is private.
+
+    Returns:
+      The addresses of the commits.
+
+    Raises:
+      UserError: the source is no model or transformers has no class for it, `huggingface_hub` is not installed, or the
+        Hub refuses the upload.
+      Unavailable: the Hub cannot be reached.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UserError("bertjax.push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
+    path, step = split_name(source)
+    pushed = [(source, target)]
+    if every_kept:
+        if step or not (Path(path) / "checkpoints").is_dir():
+            raise UserError(f"--every-kept publishes the checkpoints of a workdir, and {source} is not one; remove it")
+        steps = Checkpoints(Workdir.at(path).checkpoints).steps()
+        pushed += [(f"{path}@{number}", Target(target.repository, f"step-{number}")) for number in steps]
+    about = dataclasses.replace(about, repository=target.repository, commit=_commit(Path(path)))
+    hub, addresses = huggingface_hub.HfApi(library_name="bertjax"), []
+    for name, to in pushed:
+        with tempfile.TemporaryDirectory() as folder:
+            huggingface.write(folder, SavedModel(name).export, about)
+            addresses.append(_upload(hub, Path(folder), to, private))
+    return addresses
+
+
+def _upload(hub, folder: Path, target: Target, private: bool) -> str:
+    where = f"hub:{target.repository}@{target.revision}"
+    try:
+        hub.create_repo(target.repository, private=private, exist_ok=True)
+        if target.revision != _MAIN:
+            hub.create_branch(target.repository, branch=target.revision, exist_ok=True)
+        message = "Model trained with bertjax"
+        done = hub.upload_folder(
+            repo_id=target.repository, folder_path=folder, revision=target.revision, commit_message=message
+        )
+    except Exception as error:  # of the library, its HTTP client or its own checks
+        remedy = "log in with `hf auth login` or set HF_TOKEN to a token that may write there"
+        raise storage.user_error(error, f"cannot publish {where}", remedy) from error
+    return done.commit_url
+
+
+def _commit(path: Path) -> str:
+    """Return the commit of bertjax at the last start of the run around a model; empty if it is not known."""
+    folder = next((folder for folder in (path, path.parent) if (folder / "starts.jsonl").exists()), None)
+    starts = read_jsonl(Workdir.at(folder).starts) if folder else []
+    return starts[-1].get("versions", {}).get("bertjax", "") if starts else ""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.push",
+        description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"
+        "No path of this machine is in the files. HF_TOKEN, or `hf auth login`, gives the right to write.",
+        epilog="examples:\n"
+        "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0\n"
+        "  python -m bertjax.push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000\n"
+        "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --every-kept --private",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="RUN[@STEP]", help="workdir, one of its checkpoints, or export folder")
+    parser.add_argument(
+        "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch other than main"
+    )
+    parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
+    parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
+    parser.add_argument(
+        "--widget", default="", metavar="TEXT", help="example for the page of the model; [MASK] hides a piece"
+    )
+    args = parser.parse_args(argv)
+    platform.configure_logging()
+    platform.configure("cpu")  # JAX only reads checkpoints here
+    about = card.About(language=args.language, license=args.license, widget=args.widget)
+    for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.private):
+        print(f"published {address}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))

@@ -1,0 +1,79 @@
+"""Publishing a run, on a stand-in of the Hub; what it serves is opened again."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bertjax import push
+from bertjax.errors import UserError
+from bertjax.interop import card, huggingface
+from bertjax.opening import SavedModel
+from tests import hub_server
+
+pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: pip install '.[hub]'")
+ABOUT = ("--language=ko", "--license=apache-2.0", '--widget=상고를 [MASK]한다: "예"')
+
+
+def publish(hub: hub_server.Hub, tmp_path, *arguments: str, token: str = "right") -> subprocess.CompletedProcess:
+    environment = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": token, "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "bertjax.push", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_a_run_and_its_checkpoints_are_published(undisturbed, tmp_path):
+    with hub_server.serve("right") as hub:
+        done = publish(hub, tmp_path, str(undisturbed), "--to=hub:me/bert", "--every-kept", "--private", *ABOUT)
+    assert done.returncode == 0, done.stderr
+    steps = sorted(int(folder.name) for folder in (undisturbed / "checkpoints").iterdir() if folder.name.isdecimal())
+    assert set(hub.files) == {("me/bert", "main"), *(("me/bert", f"step-{step}") for step in steps)}
+    assert hub.private == {"me/bert": True} and len(steps) > 1
+    assert done.stdout.count("published http") == len(hub.files)
+    for files in hub.files.values():
+        assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= set(files)
+        texts = [content.decode("utf-8", "replace") for content in files.values()]
+        assert not any(str(tmp_path.parent) in text or os.path.expanduser("~/") in text for text in texts)
+    text = hub.files["me/bert", "main"]["README.md"].decode()
+    header = text.split("---")[1]
+    assert "\nlanguage: ko\nlicense: apache-2.0\npipeline_tag: fill-mask\n" in header
+    assert '- text: "상고를 [MASK]한다: \\"예\\""' in header
+    assert "License: apache-2.0." in text and 'from_pretrained("me/bert")' in text and "FOLDER" not in text
+    assert "| eval/mlm_loss |" in text and "| baseline/majority_accuracy |" in text and "corpus.txt" in text
+    for (_, revision), files in hub.files.items():
+        folder = tmp_path / revision
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        model, _ = huggingface.read(folder)
+        assert model.encoder.layers == SavedModel(undisturbed).export.encoder.layers
+
+
+def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
+    with hub_server.serve("right") as hub:
+        done = publish(hub, tmp_path, str(undisturbed / "export"), "--to=hub:me/bert", token="wrong")
+    assert done.returncode == 2 and hub.files == {}
+    assert done.stderr.startswith("error: cannot publish hub:me/bert@main: 401") and done.stderr.count("\n") == 1
+    assert "hf auth login" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["me/bert", "hub:bert", "hub:me/bert@", "hub:me/bert/more"])
+def test_a_target_of_another_form_is_refused(text):
+    with pytest.raises(UserError, match="is not hub:OWNER/NAME"):
+        push.Target.parse(text)
+
+
+def test_revisions_are_branches():
+    assert push.Target.parse("hub:me/bert@step-3") == push.Target("me/bert", "step-3")
+
+
+def test_names_cannot_change_the_card():
+    with pytest.raises(UserError, match="language"):
+        card.About(language="ko\ntags: x")
+    with pytest.raises(UserError, match="license"):
+        card.About(license="a: b")
+
+
+def test_only_workdirs_have_kept_checkpoints(undisturbed):
+    with pytest.raises(UserError, match="--every-kept"):
+        push.run(str(undisturbed / "export"), push.Target("me/bert"), card.About(), every_kept=True)
