@@ -53,7 +53,7 @@ limited() {
 read_settings() {
   local file=$1 setting
   [[ -r $file ]] || bad_input "$file cannot be read; copy $here/pod.env.example there and fill it in"
-  SPOT=yes REF=HEAD ARGS=() AFTER_FAILURE=delete
+  SPOT=yes REF=HEAD ARGS=() ENVIRONMENT=() CREATE_FLAGS=() AFTER_FAILURE=delete
   # shellcheck source=pod.env.example
   source "$file"
   for setting in NAME PROJECT ZONE ACCELERATOR_TYPE RUNTIME_VERSION CONFIG WORKDIR; do
@@ -68,6 +68,17 @@ read_settings() {
     bad_input "REF=$REF in $file is not a commit of the checkout that contains $here; git log lists the commits"
   git -C "$here/.." cat-file -e "$COMMIT:${CONFIG%%:*}" 2>/dev/null ||
     bad_input "CONFIG=$CONFIG in $file is not in $REF; commit the file: workers get committed files only"
+  for setting in ${ENVIRONMENT[@]+"${ENVIRONMENT[@]}"}; do
+    [[ $setting =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || bad_input "ENVIRONMENT in $file has '$setting', not NAME=VALUE"
+  done
+}
+
+# Workers get committed files. An older REF is chosen on purpose; with the newest one, changed files would silently not
+# be what runs.
+refuse_changes() {
+  [[ $COMMIT != "$(git -C "$here" rev-parse HEAD)" ]] ||
+    git -C "$here/.." diff --quiet HEAD -- bertjax configs launch/pod_worker.sh launch/restarts.sh ||
+    bad_input "files differ from REF=$REF, which is what workers run; commit them (git status), or set REF to a commit"
 }
 
 # tpu SECONDS ARGUMENT... and on_workers SECONDS WORKER COMMAND
@@ -109,6 +120,7 @@ up() {
   local now before='' request=(--node-id="$NAME" --accelerator-type="$ACCELERATOR_TYPE")
   request+=(--runtime-version="$RUNTIME_VERSION")
   [[ $SPOT == no ]] || request+=(--spot)
+  request+=(${CREATE_FLAGS[@]+"${CREATE_FLAGS[@]}"})
   now=$(state)
   case $now in
     UNKNOWN) return 75 ;;
@@ -162,6 +174,8 @@ stop_workers() { on_workers "$QUICK" all "[ ! -e bertjax/code ] || $worker_scrip
 
 run() {
   local command=(-m bertjax.train --distributed --config="$CONFIG" --workdir="$WORKDIR" ${ARGS[@]+"${ARGS[@]}"}) now
+  local variables=''
+  ((${#ENVIRONMENT[@]} == 0)) || variables="env $(printf '%q ' "${ENVIRONMENT[@]}")"
   now=$(state)
   [[ $now == ACTIVE ]] || { log "$NAME is $now; run tpu_pod.sh up first"; return 1; }
   # shellcheck disable=SC2046
@@ -174,7 +188,8 @@ run() {
   tpu "$SLOW" tpu-vm scp "$scratch/bertjax.tar.gz" "$NAME:" --worker=all || return 1
   on_workers "$SLOW" all "rm -rf bertjax/code && mkdir -p bertjax/code && tar -xzf bertjax.tar.gz -C bertjax/code &&
     $worker_script install $COMMIT" || return 1
-  on_workers "$QUICK" all "$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" || return 1
+  on_workers "$QUICK" all "$variables$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" ||
+    return 1
   log "started: python ${command[*]}"
 }
 
@@ -319,4 +334,5 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 read_settings "${2:-$here/pod.env}"
+case $1 in run | babysit) refuse_changes ;; esac
 case $1 in logs) logs ;; *) "$1" ;; esac

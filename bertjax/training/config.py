@@ -297,6 +297,8 @@ class RuntimeConfig:
         `bertjax.training.run.trackers.base.Tracker`.
       gradient_norms: whether the norm of the gradient is also logged for each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
+      save_seconds: smallest number of seconds between two of these checkpoints; 0 for no limit. With it, `save_every`
+        may be small: steps that come too early are not saved.
       keep: number of newest checkpoints to keep.
       keep_every: also keep one checkpoint in this many steps; 0 for none, None for 10 x `save_every`.
       keep_best: also keep this many checkpoints with the lowest held-out loss of the first term; a checkpoint is then
@@ -326,6 +328,7 @@ class RuntimeConfig:
     trackers: tuple[str, ...] = ()
     gradient_norms: bool = False
     save_every: int = 1000
+    save_seconds: int = 0
     keep: int = 3
     keep_every: int | None = None
     keep_best: int = 0
@@ -343,7 +346,8 @@ class RuntimeConfig:
         for field in ("steps_per_call", "log_every", "save_every", "keep", "heartbeat_timeout"):
             if getattr(self, field) < 1:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must be at least 1")
-        for field in ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best", "hang_timeout"):
+        counts = ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best", "hang_timeout", "save_seconds")
+        for field in counts:
             if (getattr(self, field) or 0) < 0:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")
         if wrong := [step for step in self.keep_at if step < 0]:

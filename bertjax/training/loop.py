@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -18,6 +19,7 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
+from bertjax.training.results import curves
 from bertjax.training.results.report import show_samples
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.failures import Failures, NotFinite
@@ -36,6 +38,8 @@ from bertjax.training.run.writer import LogWriter
 from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
+# Seconds between two drawings of the curves.
+_CURVES_SECONDS = 60
 _PREFETCH = 2
 
 log = logging.getLogger(__name__)
@@ -128,7 +132,10 @@ class Loop:
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
-        self._saving = Saving(self._checkpoints, self._runtime.save_every, self._log, watchdog)
+        self._drawn = time.monotonic()
+        self._saving = Saving(
+            self._checkpoints, self._runtime.save_every, self._runtime.save_seconds, self._log, watchdog
+        )
         self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer(), watchdog.notify)
         # The newest metrics of each task that was trained since the last line of metrics.jsonl.
         self._recent: dict[str, float] = dict(meta_before.get("recent", {}))
@@ -212,7 +219,7 @@ class Loop:
                     step, failure = self._stop(bar, step, is_due)
                     break
                 best = evaluation is not None and self._runtime.keep_best > 0
-                if best or step in self._runtime.keep_at or self._due(self._runtime.save_every, first, step):
+                if best or step in self._runtime.keep_at or self._is_save_due(first, step):
                     self._take(bar, leave=0)
                     self._flush()
                     failure = self._save(step, evaluation, is_last=step == self._timetable.steps)
@@ -274,6 +281,10 @@ class Loop:
         """Whether the chunk contains a multiple of `every`, or ends the run."""
         return step // every > first // every or step == self._timetable.steps
 
+    def _is_save_due(self, first: int, step: int) -> bool:
+        due = self._due(self._runtime.save_every, first, step)
+        return due and (step == self._timetable.steps or self._saving.may_save())
+
     def _take(self, bar: tqdm, leave: int) -> None:
         """Count and log the steps whose metrics have arrived, except the newest one, which may still be evaluated."""
         for step, metrics in self._queue.take(leave):
@@ -317,7 +328,18 @@ class Loop:
         self._flush({f"{name}/{metric}": v for name, metrics in metrics_of.items() for metric, v in metrics.items()})
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
+        self._draw_curves()
         return evaluation
+
+    def _draw_curves(self) -> None:
+        """Draw the curves so far, so that a long run has a picture; not often, since a drawing takes half a second."""
+        if not processes.is_writer() or time.monotonic() - self._drawn < _CURVES_SECONDS:
+            return
+        self._drawn = time.monotonic()
+        try:
+            curves.draw(self._workdir.metrics, self._workdir.curves, "")
+        except (OSError, UserError) as error:  # a picture never ends a run
+            log.warning("%s is not drawn: %s", self._workdir.curves, error)
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:

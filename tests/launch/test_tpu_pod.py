@@ -1,6 +1,7 @@
 """tpu_pod.sh against a fake gcloud whose workers really run the commands."""
 
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -66,7 +67,13 @@ def test_exit_codes_are_reported_and_a_commit_is_installed_once(pod):
 def test_only_committed_files_run(pod):
     (pod.repository / "configs" / "some.py").write_text("changed since the commit")
     pod.script(trainings=[0])
-    assert pod("up").returncode == pod("run").returncode == 0
+    assert pod("up").returncode == 0
+    for command in ("run", "babysit"):
+        refused = pod(command)
+        assert refused.returncode == 2 and "files differ from REF=HEAD" in refused.stderr
+    subprocess.run([*GIT, "stash", "-q"], cwd=pod.repository, check=True)
+    assert pod("run").returncode == 0
+    subprocess.run([*GIT, "stash", "pop", "-q"], cwd=pod.repository, check=True)
     code = pod.cloud / "workers/pod/0/bertjax/code"
     assert (code / "configs" / "some.py").read_text() != "changed since the commit"
     commit = subprocess.run([*GIT, "rev-parse", "HEAD"], cwd=pod.repository, capture_output=True, text=True)
@@ -77,6 +84,23 @@ def test_only_committed_files_run(pod):
     assert pod("run").returncode == 0
     assert (code / "configs" / "some.py").read_text() == "changed since the commit"
     assert pod.installations() == 2
+
+
+def test_workers_get_variables_and_requests_get_flags(pod):
+    settings = pod.repository / "launch" / "pod.env"
+    lines = ["ENVIRONMENT=(A_FLAG='--one=1 --two=2' B=)", "CREATE_FLAGS=(--network=mine --internal-ips)"]
+    settings.write_text("\n".join([settings.read_text(), *lines]))
+    assert pod("up").returncode == 0
+    assert {"--network=mine", "--internal-ips"} <= set(pod.calls("create")[0])
+    pod.script(trainings=[0])
+    assert pod("run").returncode == 0
+    wait(lambda: "workers: 0\n" in pod("status").stdout)
+    [started] = [call for call in pod.calls("ssh") if any(" start " in argument for argument in call)]
+    [command] = [argument for argument in started if " start " in argument]
+    assert shlex.split(command.removeprefix("--command="))[:3] == ["env", "A_FLAG=--one=1 --two=2", "B="]
+    settings.write_text("\n".join([settings.read_text(), "ENVIRONMENT=(A-B=1)"]))
+    refused = pod("run")
+    assert refused.returncode == 2 and "'A-B=1', not NAME=VALUE" in refused.stderr
 
 
 def test_on_demand_requests_no_spot_vm(pod):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import jax
@@ -30,12 +31,16 @@ class Saving:
     Args:
       checkpoints: the checkpoints of the run.
       save_every: steps between two saves.
+      save_seconds: smallest number of seconds between two saves.
       metrics_log: counts the time.
       watchdog: limits each wait.
     """
 
-    def __init__(self, checkpoints: Checkpoints, save_every: int, metrics_log: MetricsLog, watchdog: Watchdog):
-        self._checkpoints, self._few = checkpoints, int(_FEW * save_every)
+    def __init__(
+        self, checkpoints: Checkpoints, save_every: int, save_seconds: int, metrics_log: MetricsLog, watchdog: Watchdog
+    ):
+        self._checkpoints, self._few, self._seconds = checkpoints, int(_FEW * save_every), save_seconds
+        self._started = time.monotonic()  # the time of the newest save, or of the start
         self._log, self._watchdog = metrics_log, watchdog
         self._newest: int | None = None  # the step of the newest save that was started and has not failed
         self._is_settled = True
@@ -72,6 +77,12 @@ class Saving:
     def _remove(self, folder: epath.Path) -> None:
         processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)
 
+    def may_save(self) -> bool:
+        """Return whether enough time has passed since the last save, by the clock of process 0."""
+        if not self._seconds:
+            return True
+        return processes.from_writer(lambda: time.monotonic() - self._started >= self._seconds, "save_seconds")
+
     def save(self, step: int, state: State, meta: dict, score: float | None = None) -> None:
         """Start to save the state after `step` steps, as soon as the save before is complete.
 
@@ -79,6 +90,7 @@ class Saving:
           NotSaved: a second save in a row has failed, or the first one with several processes.
         """
         self.settle()
+        self._started = time.monotonic()
         with self._tolerated():
             with self._watched():
                 self._checkpoints.save(step, state, meta, score)

@@ -23,7 +23,7 @@ def saving(tmp_path):
     """Saves to `checkpoints` in the temporary folder, every 100 steps."""
     checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3)
     log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
-    saving = Saving(checkpoints, 100, log, Watchdog(0))
+    saving = Saving(checkpoints, 100, 0, log, Watchdog(0))
     yield saving
     saving.close()
 
@@ -140,3 +140,18 @@ def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
             assert saved(tmp_path) == [300, 400, 700, 800]
     assert saved(tmp_path) == [800, 900]
     checkpoints.close()
+
+
+def test_saves_that_come_too_early_are_left_out(tmp_path, monkeypatch):
+    """By time: the step is one of `save_every`, but only 30 of 60 seconds have passed since the last save."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
+    saving = Saving(Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3), 100, 60, log, Watchdog(0))
+    times = []
+    for now in (1030.0, 1060.0, 1090.0, 1119.0, 1121.0):  # noqa: B007 - the clock
+        times.append(saving.may_save())
+        if times[-1]:
+            saving._started = now
+    assert times == [False, True, False, False, True]
+    saving.close()
