@@ -45,7 +45,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     """Publish a model; the repository and its branches are made if they do not exist.
 
     Args:
-      source: an export folder, a workdir `RUN` or `RUN@STEP`.
+      source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
       about: what the author knows about the model.
       every_kept: whether each checkpoint of a workdir is published, too, on a branch `step-N`.
       private: whether a new repository is private.
@@ -63,7 +63,8 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     except ImportError as error:
         raise UserError("bertjax.push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
     path, step = split_name(source)
-    pushed = [(source, target)]
+    finished = Path(path) / "export"
+    pushed = [(str(finished) if not step and finished.is_dir() else source, target)]
     if every_kept:
         if step or not (Path(path) / "checkpoints").is_dir():
             raise UserError(f"--every-kept publishes the checkpoints of a workdir, and {source} is not one; remove it")

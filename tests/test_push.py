@@ -53,8 +53,8 @@ def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
     with hub_server.serve("right") as hub:
         done = publish(hub, tmp_path, str(undisturbed / "export"), "--to=hub:me/bert", token="wrong")
     assert done.returncode == 2 and hub.files == {}
-    assert done.stderr.startswith("error: cannot publish hub:me/bert@main: 401") and done.stderr.count("\n") == 1
-    assert "hf auth login" in done.stderr
+    assert done.stderr.startswith("error: cannot publish hub:me/bert@main: ") and done.stderr.count("\n") == 1
+    assert "401" in done.stderr and "hf auth login" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["me/bert", "hub:bert", "hub:me/bert@", "hub:me/bert/more"])
