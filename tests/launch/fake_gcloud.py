@@ -194,6 +194,8 @@ def parser() -> argparse.ArgumentParser:
     queued = tpus.add_parser("queued-resources").add_subparsers(required=True)
     made = command(queued, "create", create, "--node-id", "--accelerator-type", "--runtime-version")
     made.add_argument("--spot", action="store_true")
+    made.add_argument("--network")
+    made.add_argument("--internal-ips", action="store_true")
     command(queued, "describe", describe, "--format")
     command(queued, "delete", delete).add_argument("--force", action="store_true")
     vm = tpus.add_parser("tpu-vm").add_subparsers(required=True)
