@@ -17,19 +17,21 @@ FAMILIES: tuple[Family, ...] = (
     roberta.FAMILY,
     xlnet.FAMILY,
 )
+# These compute the same as one of the above, under names of their own.
+READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
 
 
 def of_config(config: Mapping[str, Any]) -> Family:
     """Return the family of a checkpoint from its `config.json`.
 
     Raises:
-      UserError: it is not one of `FAMILIES`.
+      UserError: it is not one of `FAMILIES` or `READ_ONLY`.
     """
     kind = config.get("model_type")
-    for family in FAMILIES:
+    for family in (*FAMILIES, *READ_ONLY):
         if family.model_type == kind:
             return family
-    known = ", ".join(family.model_type for family in FAMILIES)
+    known = ", ".join(family.model_type for family in (*FAMILIES, *READ_ONLY))
     raise UserError(f"config.json has model_type={kind!r}; bertjax converts {known}")
 
 

@@ -21,6 +21,10 @@ _POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment
 
 
 class _Roberta(Family):
+    @property
+    def root(self):
+        return "roberta."
+
     def refusals(self, encoder, pad_id):
         plain = dataclasses.replace(encoder, position_offset=0, segments=encoder.segments or 1)
         lines = super().refusals(plain, pad_id)
@@ -88,3 +92,6 @@ FAMILY = _Roberta(
         "lm_head.decoder.bias": "lm_head.bias",
     },
 )
+# The same classes under other names, with tokenizers of their own. They are read, and written back as RoBERTa.
+XLM_R = dataclasses.replace(FAMILY, title="XLM-R", model_type="xlm-roberta", stem="XLMRoberta")
+CAMEMBERT = dataclasses.replace(FAMILY, title="CamemBERT", model_type="camembert", stem="Camembert")

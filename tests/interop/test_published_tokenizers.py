@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.interop import tokenizers
+from bertjax.interop import huggingface, tokenizers
 from tests.interop import published
 
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
@@ -142,3 +142,20 @@ def test_wordpiece(sample, tmp_path, settings):
     theirs = transformers.BertTokenizerFast(str(tmp_path / "vocab.txt"), **settings)
     theirs.save_pretrained(tmp_path)
     assert tokenizers.read(tmp_path).encode(sample) == ids_of(theirs, sample)
+
+
+@pytest.mark.parametrize("family", ["xlm-roberta", "camembert"])
+def test_fairseq_models_are_read_from_shards(models, sample, tmp_path, family):
+    theirs = getattr(transformers, f"{CLASSES[family]}TokenizerFast")(str(models[family]))
+    config_class = getattr(transformers, f"{CLASSES[family]}Config")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = config_class(vocab_size=len(theirs), max_position_embeddings=40, type_vocab_size=1, **sizes)
+    model = getattr(transformers, f"{CLASSES[family]}Model")(config).eval()
+    model.save_pretrained(tmp_path, max_shard_size="60KB")
+    theirs.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    export, _ = huggingface.read(tmp_path)
+    assert (export.encoder.position_offset, export.encoder.segments) in ((2, 0), (2, 1))
+    assert export.tokenizer.encode(sample) == ids_of(theirs, sample)
+    word = export.params["encoder"]["embeddings"]["word"][: len(theirs)]
+    assert (word == model.embeddings.word_embeddings.weight.detach().numpy()).all()
