@@ -5,13 +5,15 @@ them. A file that was read, such as an export, may name only modules that this p
 """
 
 import dataclasses
+import difflib
 import importlib
 import sys
 import types
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.errors import Untrusted, UserError
+from bertjax.errors import Untrusted, UserError, reason
+from bertjax.user_code import line_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,9 @@ class Union:
         module = _import(choice, module_name) if kind in self.kinds or trust_code else _imported(choice, module_name)
         registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
         if registered is None:
-            raise UserError(f"{choice} cannot be used: {module_name} has no class {class_name!r}; correct the name")
+            near = difflib.get_close_matches(class_name, _classes(module, self.base), n=1, cutoff=0.5)
+            remedy = f"did you mean {near[0]!r}?" if near else "correct the name"
+            raise UserError(f"{choice} cannot be used: {module_name} has no class {class_name!r}; {remedy}")
         if not (isinstance(registered, type) and issubclass(registered, self.base)):
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
@@ -67,12 +71,22 @@ class Union:
         return next((kind for kind, registered in self.kinds.items() if registered == name), name)
 
 
+def _classes(module: types.ModuleType, base: type) -> list[str]:
+    """Return the names of a module's classes that derive from `base`."""
+    return [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+
+
 def _import(choice: str, name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # the module is a program and may fail in any way
-        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{choice} cannot be imported: {reason}; is its folder on PYTHONPATH?") from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it is in
+            raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+        line = line_of(error)
+        remedy = "correct the file" if line else "name an importable module:Class"
+        cause = f"{type(error).__name__}: {reason(error)}"
+        raise UserError(f"{choice} cannot be imported: {line + ': ' if line else ''}{cause}; {remedy}") from error
 
 
 def _imported(choice: str, name: str) -> types.ModuleType:

@@ -162,7 +162,8 @@ def test_the_flag_is_that_of_the_commands(downloaded, capsys):
 def test_a_module_that_fails_is_one_line(downloaded):
     run = downloaded("objective")
     (run / "evil.py").write_text("raise KeyError('a\\nb')")
-    with pytest.raises(UserError, match="^objective.kind='downloaded.evil:Objective' cannot be imported: KeyError"):
+    message = "^objective.kind='downloaded.evil:Objective' cannot be imported: .*evil.py:1: KeyError"
+    with pytest.raises(UserError, match=message):
         _ = SavedModel(run, trust_code=True).config
 
 

@@ -44,6 +44,7 @@ def test_registered_names():
             "bertjax.objectives.pretraining.mlm:token_terms",
             "is not a subclass of Objective; derive it from bertjax.objectives.base.Objective$",
         ),
+        ("bertjax.objectives.pretraining.mlm:MaskedLm", "has no class 'MaskedLm'; did you mean 'MaskedLM'[?]$"),
         (":", "cannot be imported: ValueError: Empty module name"),
         (".relative:X", "cannot be imported: TypeError: "),
     ],
@@ -51,6 +52,24 @@ def test_registered_names():
 def test_unknown_kinds_are_errors(kind, message):
     with pytest.raises(UserError, match=message):
         OBJECTIVES.class_of(kind, trust_code=True)
+
+
+@pytest.mark.parametrize(
+    "code, line, error",
+    [
+        ("import nosuchlib", 1, "ModuleNotFoundError: No module named 'nosuchlib'"),
+        ("import json\nX = json.no_such_thing", 2, "AttributeError: module 'json' has no attribute 'no_such_thing'"),
+        ("import json\n\ndef f(:", 3, "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_file_that_fails_is_named_with_its_line(tmp_path, monkeypatch, code, line, error):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_objective.py").write_text(code)
+    with pytest.raises(UserError) as caught:
+        OBJECTIVES.class_of("failing_objective:X", trust_code=True)
+    message = str(caught.value)
+    assert f"cannot be imported: {tmp_path / 'failing_objective.py'}:{line}: {error}" in message
+    assert message.endswith("; correct the file") and "\n" not in message
 
 
 @pytest.mark.parametrize("kind", ["idlelib.idle:X", ":", ".relative:X", "a b:X"])
