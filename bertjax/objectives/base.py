@@ -29,8 +29,6 @@ Arrays = dict[str, jax.Array]
 Key = jax.Array | None
 # ({term: S}, {metric: (sum, weight)}), scalars.
 Terms = tuple[Arrays, dict[str, Sums]]
-# (record, sum, weight): a metric is the ratio of the totals.
-RecordScores = list[tuple[Record, float, float]]
 # {path of an encoder: masks}, see `bertjax.models.taps`.
 Taps = dict[str, Any] | None
 
@@ -50,7 +48,6 @@ class Objective:
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
         change them.
       needs_dropout: whether its terms compare two views of a text that differ only by dropout.
-      reads_pooler: whether its head reads the pooled [CLS].
       reads_all_layers: whether its heads read all layers of the encoder (`bertjax.models.mixing`).
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
       teacher: export folder of a model that gives targets. An objective with a teacher makes this a field.
@@ -63,7 +60,6 @@ class Objective:
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False
     needs_dropout: ClassVar[bool] = False
-    reads_pooler: ClassVar[bool] = False
     reads_all_layers: ClassVar[bool] = False
     group: ClassVar[int] = 1
     teacher: ClassVar[str] = ""
@@ -184,15 +180,6 @@ class Objective:
             examples, ...] per token, [M / 2, ...] per pair.
           examples: the M examples, in the same order.
           records: the record of each example of a labeled file; empty for a token store.
-        """
-        return {}
-
-    def scores(
-        self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]
-    ) -> dict[str, RecordScores]:
-        """Host: return metrics of a labeled file by record, each of them a mean over the records.
-
-        `bertjax.compare` draws records with replacement for its intervals. The arguments are those of `score`.
         """
         return {}
 

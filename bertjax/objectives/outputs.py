@@ -2,9 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
+
+from bertjax.data.examples import Ragged
+from bertjax.data.labeled.base import Record
 
 
 @jax.tree_util.register_dataclass
@@ -50,3 +54,15 @@ class Sample:
     text: str
     answers: tuple[str, ...]
     guesses: tuple[tuple[str, ...], ...]
+
+
+# (record, sum, weight): a metric is the ratio of the totals.
+RecordScores = list[tuple[Record, float, float]]
+
+
+@runtime_checkable
+class ScoredByRecord(Protocol):
+    """An objective with metrics that are means over the records of a labeled file; `compare` draws records."""
+
+    def scores(self, outputs: dict, examples: Ragged, records: list[Record]) -> dict[str, RecordScores]:
+        """Host: return such metrics by record. The arguments are those of `Objective.score`."""

@@ -18,7 +18,7 @@ from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.outputs import Output, Sample, regroup
+from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel.sharding import put_global
@@ -198,7 +198,7 @@ class _TaskEvaluator:
             records = self._records(np.concatenate(ids))
             metrics |= objective.score(outputs, examples, records)
             predictions = objective.predictions(outputs, examples, records)
-            by_record = objective.scores(outputs, examples, records) if records else {}
+            by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
             scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
 

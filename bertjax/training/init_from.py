@@ -14,6 +14,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.opening import SavedModel
 from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
@@ -133,7 +134,14 @@ def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
     bias = params.get(f"{_POOLER}bias")
     is_random = bias is None or not np.any(bias)
     is_frozen = matches_any(config.optimizer.frozen, f"{_POOLER}kernel")
-    if is_random and is_frozen and any(task.objective.reads_pooler for task in config.tasks.values()):
+    if (
+        is_random
+        and is_frozen
+        and any(
+            isinstance(task.objective, ExampleObjective) and task.objective.reads_pooler
+            for task in config.tasks.values()
+        )
+    ):
         log.warning(
             "init_from=%s has a pooler that was never trained, and optimizer.frozen=%s keeps it so: the head reads "
             "random features of [CLS]; set objective.pooling='mean' or objective.reads='mix'",

@@ -17,8 +17,9 @@ from bertjax.models.layers import Dense, dropout
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective, RecordScores
+from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
+from bertjax.objectives.outputs import RecordScores
 
 POOLINGS = CLS, MEAN = ("cls", "mean")
 
