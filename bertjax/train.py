@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -19,32 +18,28 @@ from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
-from bertjax.training import init_from, sweep
+from bertjax.training import init_from, start, sweep
 from bertjax.training.evaluation import Evaluation, tuned
-from bertjax.training.feeds import Feeds
 from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
-from bertjax.training.results import classes, curves, report, source_epochs
+from bertjax.training.results import classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.run import record, versions
-from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.notify import Notifier
 from bertjax.training.run.profiling import parse_steps
-from bertjax.training.run.record import start_record
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.watchdog import Watchdog
-from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, local_folder, write_json, write_jsonl
+from bertjax.training.run.workdir import Workdir, local_folder, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
 
@@ -122,7 +117,7 @@ def run(
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
-        meta = _record_run(files, program, feeds, source, longer)
+        meta = start.record_run(files, program, feeds, source, longer)
         if before is not None:  # a start that is refused changes no file of the run
             writer.add(elapsed, watchdog.heartbeat)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
@@ -201,55 +196,6 @@ def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease |
     if longer and not storage.exists(files.config):
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
     return lock
-
-
-def _record_run(
-    files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
-) -> dict[str, Any]:
-    """Write the record of the run, or compare it with the existing one; return the metadata of every checkpoint."""
-    identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
-    frozen = processes.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
-    if frozen:
-        identity["frozen"] = {
-            program.config.qualified(name, path): value
-            for name, params in frozen.items()
-            for path, value in fingerprints(params).items()
-        }
-    if source is not None:
-        identity["init_from"] = source.fingerprint
-    if feeds.read:
-        identity["read"] = feeds.read
-    tokenizer = feeds.store.tokenizer
-    run_record = record.RunRecord(program.config, identity, tokenizer.vocab_size)
-    processes.on_writer(lambda: _write_record(files, run_record, tokenizer, longer))
-    processes.together(lambda: record.check_shared(files, identity))
-    label = functools.partial(program.config.qualified, name="")
-    print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
-    for (task, _), feed in feeds.train.items():
-        print(report.plan_line(feed, task, label(task)))
-        if shares := feeds.source_shares(feed):
-            print(report.sources_line(shares, label(task)))
-    for line in source_epochs.lines(feeds, program.timetable):
-        print(line)
-    print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
-    for key, feed in feeds.further_heldout.items():
-        print(report.heldout_line(feed, program.config.qualified(*key)))
-    print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
-    print(report.layout_line(program), flush=True)
-    return {
-        "config": configuration.to_dict(program.config),
-        "tokenizer": tokenizer.fingerprint,
-        "plans": feeds.fingerprints,
-        "layout": report.layout_line(program),
-    }
-
-
-def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, longer: bool) -> None:
-    resumes = record.check_identity(files, run_record.identity, longer)
-    record.write_record(files, run_record, tokenizer)
-    cut_jsonl(files.starts, last_step=math.inf)
-    append_jsonl(files.starts, start_record(resumes, longer))
-    write_json(files.versions, versions.installed())
 
 
 def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:

@@ -39,7 +39,8 @@ ALLOWED = {
     "training.lora": "errors training.config",
     "training.stages": "data training.config training.schedules",
     "row_lengths": "errors renames typed data models training.config",
-    "config": "errors registry renames row_lengths typed data models objectives "
+    "task": "errors data objectives",
+    "config": "errors registry renames row_lengths task typed data models objectives "
     "training.config training.lora training.schedules training.stages",
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
