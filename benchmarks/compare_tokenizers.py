@@ -10,9 +10,10 @@ import dataclasses
 import itertools
 
 from bertjax.data import sources, tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, SPLITTERS, TokenizerConfig
+from bertjax.data.config import SPLITTERS
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 
 EVERY = 20
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS

@@ -11,10 +11,10 @@ from etils import epath
 
 from bertjax import cli
 from bertjax.config import Config
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bertjax.data.config import DataConfig
+from bertjax.data import places
 
 # Settings that name files and folders; `*` is any one part of the path.
 _PATHS = (
@@ -21,7 +21,7 @@ _PATHS = (
     "tasks.*.examples.further_heldout.*",
 )
 # Where a machine keeps data; an export has the defaults.
-_PLACES = {"data.store": DataConfig.store, "data.cache_dir": DataConfig.cache_dir}
+_PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).
 _PUBLIC = ("embedded:", "tfds:", "hf:")
 

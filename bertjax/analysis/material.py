@@ -13,7 +13,6 @@ import numpy as np
 from bertjax.analysis import labeled_files
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.subject import Subject
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.examples import add_special_tokens
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.formats.full_sentences import FullSentences
@@ -21,6 +20,7 @@ from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, cut_text
 from bertjax.inference.records import records_of
 from bertjax.objectives.base import Objective

@@ -9,9 +9,9 @@ import pytest
 import tokenizers as library
 
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
 from bertjax.interop import sentencepiece_json, tokenizers
 

@@ -12,8 +12,8 @@ import pytest
 import bertjax
 from bertjax import convert, export
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.interop import pickles, tokenizers, weights
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests.interop import models

@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax import locks, storage
 from bertjax.data import remote, store
-from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
 from bertjax.data.preparation import local, reading
@@ -20,6 +20,7 @@ from bertjax.data.preparation.local import BadDocument
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
 # Fields of `DataConfig` with settings of their own.

@@ -11,8 +11,9 @@ from etils import epath
 
 from bertjax import storage
 from bertjax.data import remote, sources, store, tokenizer
-from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.config import DataConfig
 from bertjax.data.tokenizer.kept import kept_characters
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, shorten
 
 LONGEST_NAME = 80

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
+from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
 
 __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]

@@ -3,7 +3,7 @@
 import unicodedata
 
 from bertjax import untrusted
-from bertjax.data.config import TokenizerConfig
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, reason
 
 

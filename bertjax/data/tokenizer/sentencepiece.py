@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from bertjax import untrusted
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.data.tokenizer.kept import kept_characters
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, reason
 
 # The trained pieces depend on the number of threads, so this number must not depend on the machine.

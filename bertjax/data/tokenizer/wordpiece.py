@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax import untrusted
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 
 PREFIX = "##"

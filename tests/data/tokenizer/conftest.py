@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 

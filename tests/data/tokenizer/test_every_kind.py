@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.inspect.characters import characters_of
 from bertjax.data.tokenizer import SPECIALS
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS
 from bertjax.errors import UserError
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS

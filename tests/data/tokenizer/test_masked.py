@@ -6,7 +6,7 @@ import random
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.data.config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 

@@ -7,9 +7,9 @@ import pytest
 import sentencepiece
 
 from bertjax.data import tokenizer
-from bertjax.data.config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer import SPECIALS
+from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
 
 
