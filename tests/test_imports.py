@@ -49,9 +49,9 @@ ALLOWED = {
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed config opening",
-    "training": "errors storage mesh typed data models hardware export objectives config opening training.config "
-    "training.lora training.parallel training.param_paths training.run training.schedules training.stages "
-    "training.state",
+    "training": "errors user_code storage mesh typed data models hardware export objectives config opening "
+    "training.config training.lora training.parallel training.param_paths training.run training.schedules "
+    "training.stages training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",

@@ -20,11 +20,13 @@ from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
+from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors, merge
+from bertjax.training.objective_check import check_objective
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
@@ -200,7 +202,11 @@ class Program:
         return jax.jit(merge_factors, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless the devices divide the batches and the weights."""
+        """Raise UserError unless the user's objectives can be traced, and devices divide batches and weights."""
+        for name, task in self.config.tasks.items():
+            is_open = task.has_classes and not task.objective.classes  # until the training file is read
+            if ":" in OBJECTIVES.kind_of(task.objective) and not is_open:
+                check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
             if stage.batch is not None:
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)

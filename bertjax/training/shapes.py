@@ -7,6 +7,7 @@ from bertjax.config import Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.plan import Spec
+from bertjax.errors import UserError
 
 
 def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
@@ -18,12 +19,21 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
       vocab_size: V.
       seq_len: T.
       rows: B.
+
+    Raises:
+      UserError: a feature has no batch axis first.
     """
     spec, group = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples), task.objective.group
     slots = max(1, spec.max_row_examples // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
     features = task.objective.bind(None).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
+    for name, array in features.items():
+        if array.shape[:1] != (1,):
+            raise UserError(
+                f"features() of {type(task.objective).__name__} returns {name!r} of the shape {list(array.shape)} for "
+                "1 row; its first axis must be the batch"
+            )
     return {
         name: jax.ShapeDtypeStruct((rows, *array.shape[1:]), array.dtype)
         for name, array in (core(placed) | features).items()

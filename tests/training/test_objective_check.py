@@ -1,0 +1,104 @@
+"""Errors of an objective come before a corpus is prepared, and name the term and the user's line."""
+
+import dataclasses
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.errors import UserError
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.training.program import Program
+from tests import batches
+
+
+@dataclasses.dataclass(frozen=True)
+class NoWeight(MaskedLM):
+    def terms_of(self, logits, batch):
+        terms, metrics = super().terms_of(logits, batch)
+        return terms | {"left": jnp.float32(0)}, metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Vector(NoWeight):
+    def weights(self, batch):
+        return super().weights(batch) | {"left": jnp.float32(1)}
+
+    def terms_of(self, logits, batch):
+        terms, metrics = super().terms_of(logits, batch)
+        return terms | {"left": jnp.zeros(3)}, metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorWeight(Vector):
+    def weights(self, batch):
+        return super().weights(batch) | {"left": jnp.ones(3)}
+
+    def terms_of(self, logits, batch):
+        return NoWeight.terms_of(self, logits, batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class WrongAxis(MaskedLM):
+    def features(self, examples, draw):
+        return super().features(examples, draw) | {"left_BT": np.zeros(7, np.int32)}
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownKey(MaskedLM):
+    def terms_of(self, logits, batch):
+        return {"mlm": batch["left_label_BT"].sum()}, {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Coefficient(MaskedLM):
+    @property
+    def coefficients(self):
+        return {"mlmm": 2.0}
+
+
+ENCODER = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0}
+
+
+def check(objective):
+    stages = [{"steps": 9, "seq_len": 16, "batch": 8}]
+    config = from_dict({"model": ENCODER, "stages": stages, "optimizer": {"warmup_steps": 0}})
+    tasks = {"mine": dataclasses.replace(config.task, objective=objective, examples=FullSentences())}
+    config = dataclasses.replace(config, tasks=tasks)
+    Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1])).check()
+
+
+@pytest.mark.parametrize(
+    "objective, message",
+    [
+        (NoWeight(), "has the term 'left', and weights() returns 'mlm'; add 'left' to weights()"),
+        (Vector(), "the term 'left' has the shape [3]; sum it to a scalar"),
+        (VectorWeight(), "the weight of 'left' has the shape [3]; sum it to a scalar"),
+        (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
+        (Coefficient(), "has a coefficient of 'mlmm', and its terms are 'mlm'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_mistakes_are_one_line(objective, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        check(objective)
+
+
+def test_an_exception_names_the_line_of_the_user():
+    """The innermost line outside of bertjax and its libraries."""
+    source, first = inspect.getsourcelines(UnknownKey.terms_of)
+    line = next(first + i for i, text in enumerate(source) if "left_label_BT" in text)
+    with pytest.raises(UserError) as caught:
+        check(UnknownKey())
+    message = str(caught.value)
+    assert message.startswith("tasks.mine.objective.kind='tests.training.test_objective_check:UnknownKey' fails: ")
+    assert f"{__file__}:{line} in terms_of: KeyError: 'left_label_BT'" in message and "\n" not in message
+
+
+def test_a_right_objective_passes():
+    check(MaskedLM())
