@@ -82,6 +82,7 @@ def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_pa
     assert json.loads((workdir / "summary.json").read_text())["steps"] == 110
 
 
+@pytest.mark.slow
 def test_chosen_steps_are_kept_and_change_nothing(flags, tmp_path, capsys, caplog):
     brief = [*flags, "--config.stages.0.steps=12", "--config.eval.every=12", "--config.runtime.save_every=2"]
     brief += ["--config.runtime.keep=1", "--config.runtime.steps_per_call=4"]

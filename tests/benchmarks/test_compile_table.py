@@ -19,6 +19,7 @@ def test_a_line_that_was_cut_off_is_not_finished(tmp_path):
     assert compile_table.finished(path) == {"v5e:4x4 base 128": {"cell": "v5e:4x4 base 128", "batch": 8}}
 
 
+@pytest.mark.slow
 def test_rows(tmp_path):
     [forecast] = compile.run(config_file.load(str(runs.CONFIG)), "v5e:2x2")
     fits = json.loads(json.dumps(report.as_dict(forecast)))

@@ -179,6 +179,7 @@ def test_no_family_of_transformers_holds_them():
         assert len(lines) == 1 and lines[0].startswith("the model has model.fixed_heads=['current', 'previous'"), lines
 
 
+@pytest.mark.slow
 def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
     brief = [*flags, "--config.stages.0.steps=6", "--config.eval.every=6", f"--workdir={tmp_path}"]
     fixed = ["--config.model.heads=4", "--config.model.fixed_heads=['previous','next','left']"]

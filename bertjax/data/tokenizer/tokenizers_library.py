@@ -91,9 +91,9 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._processor.get_vocab(with_added_tokens=True)
 
     def check(self) -> None:
-        self._check_model(self.description["model"])
         if not self._ids:
             raise ValueError("it has no pieces")
+        self._check_model(self.description["model"])
         super().check()
 
     def _check_model(self, model: dict[str, Any]) -> None:
@@ -201,7 +201,8 @@ class HuggingFaceTokenizer(Tokenizer):
         return text.removeprefix(" ") if self._is_byte_level else text
 
     def _special_id(self, symbol: str) -> int:
-        return next(self._ids[name] for name in (symbol, *EQUIVALENTS[symbol]) if name in self._ids)
+        *before, last = symbol, *EQUIVALENTS[symbol]
+        return self._ids[next((name for name in before if name in self._ids), last)]
 
 
 def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:

@@ -255,4 +255,4 @@ def test_an_unknown_scheme_and_a_missing_library(monkeypatch):
     # fsspec keeps the classes that another test made it import.
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gcs", raising=False)
     monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", lambda self, name: filesystem(name))
-    assert "pip install '.[data,gcs]'" in error_of("gs://bucket/a.txt")
+    assert "pip install '.[data,gcs,tfds]'" in error_of("gs://bucket/a.txt")
