@@ -116,7 +116,7 @@ CORE = [
     # The model.
     Mutant("models/layers.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
     Mutant("models/layers.py", "0.044715", "0.44715", "models"),
-    Mutant("models/layers.py", "x * (_BYTE_VALUES / threshold)", "x / (1.0 - rate)", _LAYERS),
+    Mutant("models/layers.py", "x * (BYTE_VALUES / threshold)", "x / (1.0 - rate)", _LAYERS),
     Mutant(
         "models/attention.py",
         "scale = query_BQHD.shape[-1] ** -0.5",
