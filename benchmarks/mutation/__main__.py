@@ -23,7 +23,8 @@ from bertjax.errors import RunFailed, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "benchmarks" / "results" / "mutation.jsonl"
-_TIMEOUT_SECONDS = 900
+# Of one test, and of all tests of a mutant: a bug may make a loop endless.
+_TEST_SECONDS, _TIMEOUT_SECONDS = 120, 900
 
 
 def apply(mutant: Mutant, root: Path) -> str:
@@ -54,7 +55,7 @@ def found_by(mutant: Mutant, root: Path) -> str:
 def first_failure(tests: list[str], root: Path) -> str:
     """Return the name of the first failing test in files or folders of `tests/`; empty if all pass."""
     paths = [f"tests/{path}" for path in tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", *paths]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", f"--timeout={_TEST_SECONDS}", *paths]
     environment = os.environ | {"PYTHONPATH": str(root)}
     try:
         ended = subprocess.run(
