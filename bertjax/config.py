@@ -225,11 +225,11 @@ class Config:
         return self.stages[stage].layers or self.model.layers
 
     @property
-    def names_modules(self) -> bool:
-        """Whether an objective, examples or a filter are of a class from outside of bertjax, `module:Class`."""
+    def foreign_kinds(self) -> tuple[str, ...]:
+        """The kinds `module:Class` of objectives, examples and filters whose classes are from outside of bertjax."""
         tasks = ((OBJECTIVES.kind_of(task.objective), task.examples.kind) for task in self.tasks.values())
         filters = (rule.kind for rule in self.data.filters.values())
-        return any(":" in kind for kind in itertools.chain(*tasks, filters))
+        return tuple(kind for kind in itertools.chain(*tasks, filters) if ":" in kind)
 
     @property
     def task_name(self) -> str:

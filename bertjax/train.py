@@ -30,7 +30,7 @@ from bertjax.training.resolve import open_feeds
 from bertjax.training.results import classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
-from bertjax.training.run import record, versions
+from bertjax.training.run import foreign_code, record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
@@ -98,7 +98,7 @@ def run(
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
-        versions.check(files, other_versions)
+        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
         before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
@@ -347,7 +347,7 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         return 0
     report.print_summary(summary.figures)
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    trust = ["--trust-code"] if config.names_modules else []
+    trust = ["--trust-code"] if config.foreign_kinds else []
     for index, line in enumerate(_next(config, str(root))):
         print(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
     return 0

@@ -13,6 +13,7 @@ from bertjax.training.program import Program
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
+from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
 
@@ -76,5 +77,5 @@ def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Token
     resumes = record.check_identity(files, run_record.identity, longer)
     record.write_record(files, run_record, tokenizer)
     cut_jsonl(files.starts, last_step=math.inf)
-    append_jsonl(files.starts, start_record(resumes, longer))
+    append_jsonl(files.starts, start_record(resumes, longer, foreign_modules(run_record.config)))
     write_json(files.versions, versions.installed())

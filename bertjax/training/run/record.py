@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
 from bertjax.export import Export, encoder_of
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
-from bertjax.training.run import versions
+from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
+from bertjax.training.run.foreign_code import ForeignModule
 from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
@@ -198,8 +200,14 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
             ) from error
 
 
-def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
-    """Return time, command, versions and devices of a start, for `starts.jsonl`."""
+def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModule]) -> dict[str, Any]:
+    """Return time, command, versions and devices of a start, for `starts.jsonl`.
+
+    Args:
+      resumes: whether the run has a record from before.
+      longer: whether more steps than before were allowed.
+      modules: the modules from outside of bertjax.
+    """
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
@@ -208,5 +216,6 @@ def start_record(resumes: bool, longer: bool) -> dict[str, Any]:
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
-        "versions": versions.versions(),
+        "versions": versions.versions() | foreign_code.hashes(modules),
+        "modules": {name: module._asdict() for name, module in modules.items()},
     }

@@ -3,7 +3,7 @@
 import functools
 import logging
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -53,15 +53,20 @@ def commit_of(package: Path) -> str:
         return recorded.read_text(encoding="utf-8").strip()
     if not (package.parent / ".git").exists():  # a repository further up is not that of bertjax
         return ""
+    return described_commit(package)
+
+
+def described_commit(folder: Path) -> str:
+    """Return the commit of the repository that a folder is in, `-dirty` if files were changed; empty if not known."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
-        done = subprocess.run(command, cwd=package, capture_output=True, text=True, timeout=_GIT_SECONDS)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
 
 
-def check(workdir: Workdir, other_versions: bool) -> None:
+def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {}) -> None:
     """Compare the versions of this start with those of the other processes and of the last start; log differences.
 
     A run that has not saved a checkpoint starts from step 0 and is not compared with its last start. The commit of
@@ -69,30 +74,33 @@ def check(workdir: Workdir, other_versions: bool) -> None:
     compute the steps.
 
     Args:
+      workdir: the files of the run.
       other_versions: accept differences that may change the result.
+      foreign: {module from outside of bertjax: hash of its file}; another file may change the result.
 
     Raises:
       UserError: versions that may change the result differ.
     """
-    everywhere = processes.gather(versions(), "versions")
-    processes.together(lambda: _check_processes(everywhere, other_versions))
-    processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], other_versions))
+    computing = (*_COMPUTING, *foreign)
+    everywhere = processes.gather(versions() | dict(foreign), "versions")
+    processes.together(lambda: _check_processes(everywhere, computing, other_versions))
+    processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], computing, other_versions))
 
 
-def _check_processes(everywhere: Sequence[dict[str, str]], other_versions: bool) -> None:
+def _check_processes(everywhere: Sequence[dict[str, str]], computing: Sequence[str], other_versions: bool) -> None:
     first = everywhere[0]
     for index, there in enumerate(everywhere):
         pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
         _report(
             pairs,
-            (*_COMPUTING, _BERTJAX),
+            (*computing, _BERTJAX),
             f"process {index} has other versions than process 0",
             "install the same on every host",
             other_versions,
         )
 
 
-def _check_last_start(workdir: Workdir, now: dict[str, str], other_versions: bool) -> None:
+def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence[str], other_versions: bool) -> None:
     starts = read_jsonl(workdir.starts)
     saved = workdir.checkpoints.exists() and any(path.name.isdecimal() for path in workdir.checkpoints.iterdir())
     if not starts or not saved:
@@ -104,7 +112,7 @@ def _check_last_start(workdir: Workdir, now: dict[str, str], other_versions: boo
     pairs = {name: (before[name], now[name]) for name in now if name in before}
     _report(
         pairs,
-        _COMPUTING,
+        computing,
         f"the run in {workdir.root} was last started with other versions",
         "install those again (versions.json lists all)",
         other_versions,

@@ -1,5 +1,6 @@
 """Versions: which are recorded, and what is refused when they differ."""
 
+import hashlib
 import json
 import logging
 import subprocess
@@ -7,9 +8,11 @@ import time
 
 import pytest
 
+from bertjax.config import Config, from_dict
 from bertjax.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run import versions
+from bertjax.training.run.foreign_code import foreign_modules, hashes
 from bertjax.training.run.workdir import Workdir, append_jsonl
 
 GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
@@ -143,3 +146,28 @@ def test_processes_may_differ_in_what_does_not_compute(tmp_path, monkeypatch, ca
     monkeypatch.setattr(processes, "gather", lambda here, *_: [here, here | {"numpy": "0.0.1"}])
     versions.check(Workdir.at(tmp_path), other_versions=False)
     assert "process 1 has other versions than process 0 (numpy: " in caplog.text
+
+
+def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, monkeypatch, tmp_path, caplog):
+    """The class itself, of a file in a repository."""
+    source = tmp_path / "lab" / "mine_rtd.py"
+    source.parent.mkdir()
+    source.write_text("from bertjax.objectives.pretraining.mlm import MaskedLM\n\nclass Mine(MaskedLM):\n    pass\n")
+    commit = repository(source.parent)
+    monkeypatch.syspath_prepend(source.parent)
+    config = from_dict(
+        {"tasks": {"mine": {"objective": {"kind": "mine_rtd:Mine"}, "examples": {"kind": "full_sentences"}}}},
+        trust_code=True,
+    )
+    assert foreign_modules(Config()) == {}
+    before = foreign_modules(config)
+    assert before["mine_rtd"] == (hashlib.sha256(source.read_bytes()).hexdigest()[:12], commit, "")
+    start_with(workdir, **hashes(before))
+    versions.check(workdir, False, hashes(before))
+    source.write_text(source.read_text() + "# changed\n")
+    after = foreign_modules(config)
+    assert after["mine_rtd"].commit == f"{commit}-dirty"
+    with pytest.raises(UserError, match=r"mine_rtd \(sha256\): \w{12} -> \w{12}\); .*--other-versions"):
+        versions.check(workdir, False, hashes(after))
+    versions.check(workdir, True, hashes(after))
+    assert "mine_rtd (sha256)" in caplog.text
