@@ -295,6 +295,8 @@ class Config:
             rule.pop("against", None)
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
+        else:  # its characters are in the fingerprint, too
+            del identity["data"]["tokenizer"]["keep_file"]
         for task in identity["tasks"].values():
             for path in ("train", "heldout", "further_heldout"):  # of labeled files, which have a fingerprint
                 task["examples"].pop(path, None)

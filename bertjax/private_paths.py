@@ -58,9 +58,11 @@ def _shortened(path: tuple[str, ...], value: str) -> str:
 
 
 def _mapped(value: Any, change: Callable[[tuple[str, ...], str], str], path: tuple[str, ...] = ()) -> Any:
-    """Return nested dicts in which the texts that name files or places are changed."""
+    """Return nested dicts and lists in which the texts that name files or places are changed."""
     if isinstance(value, Mapping):
         return {key: _mapped(entry, change, (*path, key)) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(entry, change, (*path, str(index))) for index, entry in enumerate(value)]
     is_path = any(_matches(pattern, path) for pattern in (*_PATHS, *_PLACES))
     return change(path, value) if is_path and isinstance(value, str) else value
 

@@ -284,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"--seeds={args.seeds} must be 1 or more")
     if args.sweep and (args.distributed or args.longer):
         flag = "--distributed" if args.distributed else "--longer"
-        raise UserError(f"{flag} has no place in a sweep; start the --sweep on each machine with one --workdir")
+        raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")
     if args.workdir == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
     if argv is None:
@@ -329,9 +329,13 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
         return STOPPED
     results = sweep.results_of(root, trials, failures)
     sweep.print_results(results)
-    print(f"best      {root / results[0].folder}\nfigures   {sweep.write_results(root, results)}")
-    print(f"next      {command('compare', *(str(root / result.folder) for result in results if result.values))}")
-    return 0 if results[0].values else cli.FAILED
+    path, finished = sweep.write_results(root, results), [result.folder for result in results if result.values]
+    if not finished:
+        print(f"no run finished; the first failure: {next(iter(failures.values()), 'none')}\nfigures   {path}")
+        return cli.FAILED
+    print(f"best      {root / finished[0]}\nfigures   {path}")
+    print(f"next      {command('compare', *(str(root / folder) for folder in finished))}")
+    return 0
 
 
 def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:

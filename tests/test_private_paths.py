@@ -25,6 +25,7 @@ _SETTINGS = {
         },
         "store": f"{_SECRET}/stores",
         "cache_dir": f"{_SECRET}/remote",
+        "filters": {"questions": {"kind": "decontamination", "against": [f"{_SECRET}/dev.txt", f"{_SECRET}/test.txt"]}},
         "tokenizer": {"model": f"{_SECRET}/tokenizer/"},
     },
     "tasks": {

@@ -36,7 +36,7 @@ def test_a_run_and_its_checkpoints_are_published(undisturbed, tmp_path):
         assert not any(str(tmp_path.parent) in text or os.path.expanduser("~/") in text for text in texts)
     text = hub.files["me/bert", "main"]["README.md"].decode()
     header = text.split("---")[1]
-    assert "\nlanguage: ko\nlicense: apache-2.0\npipeline_tag: fill-mask\n" in header
+    assert '\nlanguage: "ko"\nlicense: "apache-2.0"\npipeline_tag: "fill-mask"\n' in header
     assert '- text: "상고를 [MASK]한다: \\"예\\""' in header
     assert "License: apache-2.0." in text and 'from_pretrained("me/bert")' in text and "FOLDER" not in text
     assert "| eval/mlm_loss |" in text and "| baseline/majority_accuracy |" in text and "corpus.txt" in text

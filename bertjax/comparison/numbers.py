@@ -12,6 +12,9 @@ from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.scores import Scores
 from bertjax.training.results.seeds import deviation
 
+# Fewer examples, or batches of a pretraining, give an interval that is too narrow.
+LEAST_EXAMPLES = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
@@ -91,9 +94,13 @@ def by_example(scores: Sequence[Scores]) -> np.ndarray:
 
 
 def are_paired(scores: Sequence[Scores]) -> bool:
-    """Return whether scores are of the same examples, at least two."""
+    """Return whether scores are of the same examples, enough of them to be resampled, and each with a weight.
+
+    A metric such as precision has no weight where nothing was predicted, and no value on such examples only.
+    """
     first = scores[0].ids
-    return len(first) > 1 and all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
+    are_same = all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
+    return len(first) >= LEAST_EXAMPLES and are_same and all((of_run.sums[:, 1] > 0).all() for of_run in scores)
 
 
 def _of_probes(entry: Entry) -> dict[str, Spread]:

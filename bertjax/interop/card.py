@@ -138,7 +138,7 @@ def _header(about: About, task: str, mask: str) -> str:
     """Return lines of YAML for the page of the model on the Hub."""
     widget = json.dumps(about.widget.replace("[MASK]", mask), ensure_ascii=False)
     values = {"language": about.language, "license": about.license, "pipeline_tag": task}
-    lines = [f"{name}: {value}\n" for name, value in values.items() if value]
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items() if value]  # the language `no` is text
     return "".join([*lines, f"widget:\n- text: {widget}\n" if about.widget else ""])
 
 

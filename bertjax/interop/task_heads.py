@@ -194,6 +194,9 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
     labels = _labels(config)
     if labels is None:
         labels = [f"LABEL_{number}" for number in range(outputs if term in (CLASSIFICATION, TAGGING) else 2)]
+    expected = {SPAN: 2, CLASSIFICATION: outputs, TAGGING: outputs}.get(term, 1)
+    if outputs != expected:
+        raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
     objective = {"kind": kind}
     if term in (CLASSIFICATION, TAGGING):
         if len(labels) != outputs or len(set(labels)) != outputs:

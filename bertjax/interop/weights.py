@@ -37,7 +37,7 @@ def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]
     try:
         shard_of = untrusted.read_json(index)["weight_map"].copy()
         names = sorted(set(shard_of.values()))
-        if odd := [name for name in names if Path(name).name != name]:
+        if odd := [name for name in names if name in ("", "..") or Path(name).name != name]:
             raise ValueError(f"the shard {quoted(odd[0])} is not a file beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{index} is not a readable index of shards ({reason(error)}); download it again") from None

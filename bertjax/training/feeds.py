@@ -96,7 +96,7 @@ class Feeds:
     def _heldout_of(self, source: str, seq_len: int, task: str) -> Feed:
         """Return the held-out rows of one source of the corpus, in the order of their plan."""
         plans = tuple(self._plans(task, "heldout", seq_len, source))
-        epochs = Epochs(plans, stream=f"rows/{source}", seed=self.config.seed, shuffle=True)
+        epochs = Epochs(plans, stream=f"rows/{source}", seed=self._seed_of("heldout"), shuffle=True)
         return self._feed_of((epochs,), Turns((1.0,)), seq_len, task)
 
     def _last_seq_len(self, task: str) -> int:

@@ -38,9 +38,9 @@ from bertjax.training.run.writer import LogWriter
 from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
+_PREFETCH = 2
 # Seconds between two drawings of the curves.
 _CURVES_SECONDS = 60
-_PREFETCH = 2
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from bertjax import storage
 from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
 from bertjax.training.results.seeds import deviation, over_seeds
-from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.typed import differences
 
@@ -90,11 +89,9 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if key in choices:
             raise UserError(f"--sweep={sweep} sweeps {key} a second time; list its values once, with commas")
         choices[key] = values
-    last = [key.rpartition(".")[2] for key in choices]
-    shown = last if len(set(last)) == len(last) else list(choices)
     folders: dict[str, tuple[str, ...]] = {}
     for values in itertools.product(*choices.values()):
-        name = ",".join(f"{key}={value}" for key, value in zip(shown, values))
+        name = ",".join(f"{key}={value}" for key, value in zip(choices, values))
         folder = re.sub(r"[^\w.=,-]+", "_", name)
         if folder in folders:
             raise UserError(f"--sweep has two combinations with the folder {folder}; list each value once")
@@ -172,6 +169,7 @@ def run_all(
 def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
     """Return the results of all combinations, the best first, and write `seeds.json` beside several seeds."""
     groups: dict[str, list[str]] = {}
+    config_of = {trial.folder: trial.config for trial in trials}
     for trial in trials:
         folder, _, seed = trial.folder.partition("/")
         groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
@@ -179,7 +177,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
     for folder, runs in groups.items():
         finished = [root / run for run in runs if _is_finished(root / run)]
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
-        metric = _best_metric(finished[0], figures[0]["eval"]) if figures else ""
+        metric = _best_metric(config_of[runs[0]], figures[0]["eval"]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
         baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
         failed = tuple(failures[run] for run in runs if run in failures)
@@ -245,9 +243,8 @@ def _is_finished(workdir: epath.Path) -> bool:
     return read_json(files.summary, "steps")["steps"] == sum(stage["steps"] for stage in stages)
 
 
-def _best_metric(workdir: epath.Path, metrics: Mapping[str, float]) -> str:
-    """Return the metric by which the run compares its checkpoints: that of its first task."""
-    config = read_record(Workdir(workdir), trust_code=True).config  # its module was imported to train it
+def _best_metric(config: Config, metrics: Mapping[str, float]) -> str:
+    """Return the metric by which a run compares its checkpoints: that of its first task."""
     own = config.metrics_of(config.task_name, metrics)
     best = config.task.objective.best_metric
     if best not in own:

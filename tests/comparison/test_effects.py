@@ -67,3 +67,13 @@ def test_equal_runs_do_not_differ(tmp_path):
             write(tmp_path / name / f"seed={seed}", [record(STEPS, 4.0, 3.0 + seed)], {"seed": seed}, baseline={})
     _, effect = effect_of(tmp_path / "a", tmp_path / "b")
     assert effect[:5] == (0.0, 0.0, 0.0, 1.0, "seeds")
+
+
+def test_few_examples_and_examples_without_a_weight_have_no_interval(tmp_path, sums):
+    """The precision of a batch in which nothing was predicted has no value."""
+    weightless = sums[0, 0].copy()
+    weightless[3] = 0.0
+    for name, (ids, chosen) in {"few": (range(19), sums[0, 0][:19]), "none": (IDS, weightless)}.items():
+        finished(tmp_path / name, chosen, ids=ids)
+        (entry,) = open_entries([str(tmp_path / name)])
+        assert numbers_of(entry).heldout["mlm_loss"].interval is None

@@ -175,7 +175,7 @@ def test_a_checkpoint_without_the_head_of_its_class_is_refused(tokens, tmp_path)
 def test_the_card_names_the_pipeline(tokens, tmp_path):
     huggingface.write(tmp_path, models.fine_tuned("tagging", tokens))
     card = (tmp_path / "README.md").read_text()
-    assert "pipeline_tag: token-classification\ntags:" in card
+    assert 'pipeline_tag: "token-classification"\ntags:' in card
     assert "model = AutoModelForTokenClassification.from_pretrained" in card
     assert 'pipeline("token-classification", model="FOLDER")' in card
 

@@ -108,6 +108,12 @@ def test_sources_take_turns_by_their_weights(tmp_path):
     assert feeds.source_shares(feed) == pytest.approx({"a": 0.25, "b": 0.75}, abs=0.03)
     rows = {name: heldout.plans[0].counts.rows for (_, name), heldout in feeds.further_heldout.items()}
     assert set(rows) == {"a", "b"} and min(rows.values()) > 0
+    assert {
+        heldout.seed
+        for heldout in dataclasses.replace(
+            feeds, config=dataclasses.replace(feeds.config, seed=1)
+        ).further_heldout.values()
+    } == {feeds.config.eval.seed}  # all seeds are scored on the same masks
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 0.7])

@@ -17,10 +17,10 @@ BASE = from_dict(CONFIG)
 
 def test_combinations_are_all_and_have_names():
     assert combinations(["optimizer.learning_rate=2e-5,5e-5", "data.corpus=a/b,c"]) == {
-        "learning_rate=2e-5,corpus=a_b": ("optimizer.learning_rate=2e-5", "data.corpus=a/b"),
-        "learning_rate=2e-5,corpus=c": ("optimizer.learning_rate=2e-5", "data.corpus=c"),
-        "learning_rate=5e-5,corpus=a_b": ("optimizer.learning_rate=5e-5", "data.corpus=a/b"),
-        "learning_rate=5e-5,corpus=c": ("optimizer.learning_rate=5e-5", "data.corpus=c"),
+        "optimizer.learning_rate=2e-5,data.corpus=a_b": ("optimizer.learning_rate=2e-5", "data.corpus=a/b"),
+        "optimizer.learning_rate=2e-5,data.corpus=c": ("optimizer.learning_rate=2e-5", "data.corpus=c"),
+        "optimizer.learning_rate=5e-5,data.corpus=a_b": ("optimizer.learning_rate=5e-5", "data.corpus=a/b"),
+        "optimizer.learning_rate=5e-5,data.corpus=c": ("optimizer.learning_rate=5e-5", "data.corpus=c"),
     }
     assert list(combinations(["a.rate=1", "b.rate=2,3"])) == ["a.rate=1,b.rate=2", "a.rate=1,b.rate=3"]
     values = [value for (value,) in combinations(["x=[1,2],(3,),'a,]',4"]).values()]
@@ -33,7 +33,7 @@ def test_combinations_are_all_and_have_names():
         (["a.b"], "has an empty name or value; write --sweep=optimizer"),
         (["a.b=1,"], "has an empty name or value"),
         (["a.b=1", "a.b=2"], "sweeps a.b a second time; list its values once, with commas"),
-        (["a.b=1,1"], "two combinations with the folder b=1; list each value once"),
+        (["a.b=1,1"], "two combinations with the folder a.b=1; list each value once"),
     ],
 )
 def test_bad_sweeps(sweeps, complaint):
@@ -120,9 +120,11 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     flags += ["--sweep=optimizer.learning_rate=1e-7,3e-3"]
     assert runs.call(*flags) == 0
     output = capsys.readouterr().out
-    assert f"best      {tmp_path}/sweep/learning_rate=3e-3" in output and "development set: mlm_loss" in output
+    assert (
+        f"best      {tmp_path}/sweep/optimizer.learning_rate=3e-3" in output and "development set: mlm_loss" in output
+    )
     best, worst = json.loads((tmp_path / "sweep/results.json").read_text())
-    assert best["folder"] == "learning_rate=3e-3" and best["mean"] < worst["mean"]
+    assert best["folder"] == "optimizer.learning_rate=3e-3" and best["mean"] < worst["mean"]
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
     folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]

@@ -6,8 +6,11 @@ import re
 
 from bertjax.data.filters.base import Filter
 
-# A local part, an at sign and a domain with a dot; quoted local parts and addresses in Unicode stay.
-_EMAIL = re.compile(r"\b[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}\b")
+# A local part, an at sign and a domain with a dot; quoted local parts and addresses in Unicode stay. A letter of
+# another script may follow without a space, as a Korean particle does.
+_EMAIL = re.compile(
+    r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![A-Za-z0-9])"
+)
 _IP = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)")
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import shlex
 import shutil
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
 # Fields of `DataConfig` with settings of their own.
+# What a filter is compared with: its kind is always printed, other fields if they are not the default of their class.
+_ANY_FILTER = types.SimpleNamespace(kind="")
 _NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 
 
@@ -144,7 +147,7 @@ def _command(config: DataConfig) -> str:
             ("data", config, DataConfig()),
             ("data.tokenizer", config.tokenizer, TokenizerConfig()),
             ("data.near_duplicates", config.near_duplicates, NearDuplicates()),
-            *((f"data.filters.{name}", rule, None) for name, rule in config.filters.items()),
+            *((f"data.filters.{name}", rule, _ANY_FILTER) for name, rule in config.filters.items()),
             *((f"data.sources.{name}", source, SourceConfig()) for name, source in config.sources.items()),
         )
         for field in dataclasses.fields(part)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from bertjax import storage
 from bertjax.config import Config, Task
@@ -151,8 +152,8 @@ def table_of(
         table.add_column(name, justify="left" if name.startswith("most") else "right")
     for row in [*rows[:_SHOWN], *means]:
         numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
-        last = [confused.get(row["name"], "")] if confused else []
-        table.add_row(row["name"], *numbers, f"{row['support']:,}", *last)
+        last = [Text(confused.get(row["name"], ""))] if confused else []
+        table.add_row(Text(row["name"]), *numbers, f"{row['support']:,}", *last)
     if len(rows) > _SHOWN:
         table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
     console = Console(file=io.StringIO(), width=100)

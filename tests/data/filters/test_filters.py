@@ -151,6 +151,7 @@ def test_scripts(settings, text, why):
         ("Version 1.2.3.4.5 and 999.1.1.1 and section 1.2.3", "Version 1.2.3.4.5 and 999.1.1.1 and section 1.2.3", 0),
         ("me@home and @name", "me@home and @name", 0),
         ("already email@example.com", "already email@example.com", 0),
+        ("이메일hong@naver.com으로 보냈다.", "이메일email@example.com으로 보냈다.", 1),
     ],
 )
 def test_personal_addresses_are_masked_and_counted(text, masked, changes):

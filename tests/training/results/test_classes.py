@@ -52,6 +52,8 @@ def test_the_table_starts_with_the_worst_classes(pairs):
     text = ClassReport.of(CLASSES, *pairs).text()
     names = [line.strip("│ ").split("│")[0].strip() for line in text.splitlines()]
     assert names.index("never guessed") < names.index("ant") < names.index("macro avg")
+    marked = ("[/INST]", "[red]")
+    assert all(name in ClassReport.of(marked, marked, marked[::-1]).text() for name in marked)
     many = tuple(f"class {number:02}" for number in range(50))
     assert "30 classes with a higher F1 are not shown" in ClassReport.of(many, many, many).text()
 

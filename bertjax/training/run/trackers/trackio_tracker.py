@@ -1,6 +1,7 @@
 """trackio, which keeps runs in a local database (`TRACKIO_DIR`) or a Space (`TRACKIO_SPACE_ID`)."""
 
 import os
+import secrets
 
 from bertjax.training.run.trackers import base
 
@@ -13,7 +14,7 @@ class Tracker(base.Tracker):
     def start(self, run):
         import trackio
 
-        name = run.id or run.name
+        name = run.id or f"{run.name}-{secrets.token_hex(4)}"  # runs of one name are one run for trackio
         project = os.environ.get("TRACKIO_PROJECT", "bertjax")
         options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(project, name=name, config=run.settings, resume="allow", **options)
