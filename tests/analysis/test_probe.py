@@ -9,6 +9,7 @@ from etils import epath
 from bertjax import compare, probe
 from bertjax.analysis.probing import pairs
 from bertjax.analysis.subject import Subject, expand
+from bertjax.comparison.numbers import LEAST_EXAMPLES
 from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
 from bertjax.opening import SavedModel
@@ -55,8 +56,9 @@ def test_word_senses(models, tmp_path, capsys):
 def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsys):
     """Seeds of two runs with one model: no difference, over the same pairs."""
     good, bad = ["The king sleeps.", "It was a king."], ["King the sleeps.", "Was king a it."]
-    lines = [{"sentence_good": g, "sentence_bad": b, "field": "syntax"} for g, b in zip(good * 2, bad * 2)]
+    lines = [{"sentence_good": g, "sentence_bad": b, "field": "syntax"} for g, b in zip(good * 10, bad * 10)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert len(lines) == LEAST_EXAMPLES
     for name in ("a", "b"):
         for seed in range(2):
             root = write(tmp_path / f"{name}/seed={seed}", [record(STEPS, 4.0, 3.0)], {"seed": seed}, baseline={})
