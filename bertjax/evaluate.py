@@ -98,7 +98,9 @@ def run(
     if per_class:
         reports = classes.reports_of(program.config, evaluation)
         if not reports:
-            raise UserError(f"--per-class has no effect on {name}, which predicts no classes; leave it out")
+            raise UserError(
+                f"--per-class has no effect on {name}, which does not predict one class for each record; leave it out"
+            )
         figures["classes"] = {name: report.scores for name, (report, _) in reports.items()}
     return figures
 

@@ -12,7 +12,7 @@ from tests import runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 VARIANTS = {
-    "classify": ("", "cls", "regression", "tags", "smoke"),
+    "classify": ("", "cls", "multi_label", "regression", "tags", "smoke"),
     "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI", "RTE+SST-2+STS-B"),
     "ner": ("", "smoke"),
     "tags": ("",),

@@ -58,9 +58,9 @@ class PlacedExamples:
         return values.reshape(rows, seq_len)
 
     def examples_to_rows(self, values: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Return values of examples [M] as [B, N], with `fill` in empty slots; dtype of `values`."""
+        """Return values of examples [M, ...] as [B, N, ...], with `fill` in empty slots; dtype of `values`."""
         rows, _, slots = self.shape
-        values_BN = np.full((rows, slots), fill, values.dtype)
+        values_BN = np.full((rows, slots, *values.shape[1:]), fill, values.dtype)
         values_BN[self.rows, self.slots] = values
         return values_BN
 

@@ -77,7 +77,7 @@ class Ragged:
       segments: int32 [n], 0 for segment A and 1 for segment B.
       special: bool [n], tokens that are never masked ([CLS], [SEP] and every other special id).
       offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
-      labels: name -> array [M].
+      labels: name -> array [M, ...].
       token_labels: name -> array [n].
       ids: int64 [M]; an example has the same id in every run with the same store, format, T and seed.
     """

@@ -16,7 +16,7 @@ from bertjax.errors import UserError, quoted
 from bertjax.interop import names
 from bertjax.interop.names import ENCODER_ONLY, Name
 
-CLASSIFICATION, REGRESSION, TAGGING = "classification", "regression", "tagging"
+CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = "classification", "multi_label", "regression", "tagging"
 SPAN, CHOICE = "span", "multiple_choice"
 SEQUENCE, TOKENS, QUESTIONS, CHOICES = (
     "ForSequenceClassification",
@@ -27,6 +27,7 @@ SEQUENCE, TOKENS, QUESTIONS, CHOICES = (
 # The objective that trains a head, by the name of the head, and examples that such a model predicts from.
 _TRAINED_BY = {
     CLASSIFICATION: ("classification", {"kind": "labeled_text"}),
+    MULTI_LABEL: ("multi_label", {"kind": "label_sets"}),
     REGRESSION: ("regression", {"kind": "labeled_text"}),
     TAGGING: ("tagging", {"kind": "tagged"}),
     SPAN: ("question_answering", {"kind": "questions"}),
@@ -35,9 +36,16 @@ _TRAINED_BY = {
 TERMS = tuple(_TRAINED_BY)
 CLS = "cls"  # `objective.pooling` of the classes of transformers
 # Value of `problem_type`, by which transformers chooses a loss and a pipeline its scores.
-_PROBLEMS = {CLASSIFICATION: "single_label_classification", REGRESSION: "regression"}
+_PROBLEMS = {
+    CLASSIFICATION: "single_label_classification",
+    MULTI_LABEL: "multi_label_classification",
+    REGRESSION: "regression",
+}
+# Objectives whose logits belong to names.
+_NAMED = (CLASSIFICATION, MULTI_LABEL, TAGGING)
 PIPELINES = {
     CLASSIFICATION: "text-classification",
+    MULTI_LABEL: "text-classification",
     REGRESSION: "text-classification",
     TAGGING: "token-classification",
     SPAN: "question-answering",
@@ -87,6 +95,7 @@ def task_heads(
     """
     return {
         CLASSIFICATION: sequence,
+        MULTI_LABEL: sequence,
         REGRESSION: sequence,
         TAGGING: TaskHead(TOKENS, tokens),
         SPAN: TaskHead(questions, "qa_outputs"),
@@ -165,7 +174,7 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
     """
     architecture = next(iter(config.get("architectures") or ()), "")
     terms = [term for term, head in heads.items() if architecture == stem + head.suffix]
-    if terms != [CLASSIFICATION, REGRESSION]:
+    if terms != list(_PROBLEMS):
         return next(iter(terms), None)
     problem = config.get("problem_type")
     if problem is None:
@@ -193,12 +202,12 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
     kind, examples = _TRAINED_BY[term]
     labels = _labels(config)
     if labels is None:
-        labels = [f"LABEL_{number}" for number in range(outputs if term in (CLASSIFICATION, TAGGING) else 2)]
-    expected = {SPAN: 2, CLASSIFICATION: outputs, TAGGING: outputs}.get(term, 1)
+        labels = [f"LABEL_{number}" for number in range(outputs if term in _NAMED else 2)]
+    expected = 2 if term == SPAN else outputs if term in _NAMED else 1
     if outputs != expected:
         raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
     objective = {"kind": kind}
-    if term in (CLASSIFICATION, TAGGING):
+    if term in _NAMED:
         if len(labels) != outputs or len(set(labels)) != outputs:
             raise UserError(
                 f"config.json has {len(set(labels))} different labels in id2label, and the head has {outputs} logits; "

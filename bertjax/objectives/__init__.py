@@ -19,6 +19,7 @@ KINDS = {
     "capitals": "bertjax.objectives.pretraining.token_labels:CapitalPrediction",
     "token_document": "bertjax.objectives.pretraining.token_labels:TokenDocumentRelation",
     "classification": "bertjax.objectives.finetuning.classification:Classification",
+    "multi_label": "bertjax.objectives.finetuning.multi_label:MultiLabel",
     "regression": "bertjax.objectives.finetuning.regression:Regression",
     "tagging": "bertjax.objectives.finetuning.tagging:Tagging",
     "question_answering": "bertjax.objectives.finetuning.question_answering:QuestionAnswering",

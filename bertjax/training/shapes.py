@@ -42,12 +42,13 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
 
 def _one_example(task: Task) -> Ragged:
     """Return `[CLS] x [SEP]`, with every label of the examples, both per example and per token."""
+    by_class = (len(task.objective.classes),) if task.examples.labels_by_class else ()
     return Ragged(
         tokens=np.array([1, 4, 2], np.int32),
         segments=np.zeros(3, np.int32),
         special=np.array([True, False, True]),
         offsets=np.array([0, 3]),
-        labels={name: np.zeros(1, np.int32) for name in task.examples.labels},
+        labels={name: np.zeros((1, *by_class), np.int32) for name in task.examples.labels},
         ids=np.zeros(1, np.int64),
         token_labels={name: np.zeros(3, np.int32) for name in task.examples.labels},
     )

@@ -8,8 +8,9 @@ EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/
 .tsv, .csv or .jsonl (and .gz, .zst or .xz). Without the flags they are train.csv and heldout.csv with the columns
 `text` and `label`; `--config.tasks.classify.examples.pair=` names the column of a second text.
 
-Two variants take the same flags. `classify.py:regression` predicts a number for each text. `classify.py:tags` predicts
-a tag for each word of a file in columns, as in CoNLL-2003. The task has the name `classify` in all of them.
+Three variants take the same flags. `classify.py:multi_label` predicts any number of classes for each text, whose labels
+are `sports,politics`. `classify.py:regression` predicts a number for each text. `classify.py:tags` predicts a tag for
+each word of a file in columns, as in CoNLL-2003. The task has the name `classify` in all of them.
 
 | setting | value | why |
 |---|---|---|
@@ -28,7 +29,7 @@ small model and a few texts.
 
 import ml_collections
 
-VARIANTS = ("", "cls", "regression", "tags", "smoke")
+VARIANTS = ("", "cls", "multi_label", "regression", "tags", "smoke")
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
@@ -36,8 +37,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         raise ValueError(f"unknown variant {variant!r}; choose {', '.join(filter(None, VARIANTS))}")
     objective = {"kind": "classification", "pooling": "cls" if variant == "cls" else "mean"}
     examples = {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"}
-    if variant == "regression":
-        objective["kind"] = "regression"
+    if variant in ("multi_label", "regression"):
+        objective["kind"] = variant
+    if variant == "multi_label":
+        examples["kind"] = "label_sets"
     if variant == "tags":
         objective = {"kind": "tagging"}
         examples = {"kind": "tagged", "train": "train.txt", "heldout": "heldout.txt"}

@@ -65,15 +65,16 @@ _TASKS = {
     "clm": {"causal": {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}},
 }
 # Fine-tuned heads: the number of logits and the task of each.
-OUTPUTS = {"classification": 3, "regression": 1, "tagging": 3, "span": 2, "multiple_choice": 1}
+OUTPUTS = {"classification": 3, "multi_label": 3, "regression": 1, "tagging": 3, "span": 2, "multiple_choice": 1}
 TASKS = {
     "classification": {"objective": {"kind": "classification", "classes": ["bad", "good", "ü, so-so"]}},
+    "multi_label": {"objective": {"kind": "multi_label", "classes": ["bad", "good", "ü, so-so"]}},
     "regression": {"objective": {"kind": "regression"}},
     "tagging": {"objective": {"kind": "tagging", "classes": ["B-PER", "I-PER", "O"]}},
     "span": {"objective": {"kind": "question_answering"}},
     "multiple_choice": {"objective": {"kind": "multiple_choice", "classes": ["0", "1"]}},
 }
-_EXAMPLES = {"tagging": "tagged", "span": "questions", "multiple_choice": "choices"}
+_EXAMPLES = {"multi_label": "label_sets", "tagging": "tagged", "span": "questions", "multiple_choice": "choices"}
 _MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
 

@@ -46,6 +46,15 @@ def test_classification(written, kind):
         assert scores[0]["label"] == expected["prediction"]
 
 
+def test_any_number_of_labels(written):
+    ours, folder = written("multi_label", "bert")
+    pipeline = transformers.pipeline("text-classification", model=folder, top_k=None)
+    for expected, scores in zip(ours.predict(TEXTS), pipeline(TEXTS), strict=True):
+        actual = {entry["label"]: entry["score"] for entry in scores}
+        assert actual == pytest.approx(expected["probabilities"], abs=TOLERANCE)
+        assert expected["prediction"] == [label for label in expected["probabilities"] if actual[label] > 0.5]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_regression(written, kind):
     ours, folder = written("regression", kind)

@@ -15,6 +15,7 @@ from tests.interop import models
 
 SUFFIXES = {
     "classification": "ForSequenceClassification",
+    "multi_label": "ForSequenceClassification",
     "regression": "ForSequenceClassification",
     "tagging": "ForTokenClassification",
     "span": "ForQuestionAnswering",
@@ -120,7 +121,7 @@ def test_a_pooler_with_another_activation_is_refused(tokens, tmp_path, kind, act
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "2 different labels in id2label, and the head has 3 logits"),
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "number the labels from 0 without a gap"),
         ({"id2label": {"x": "a"}}, "cannot be read"),
-        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'; .*--encoder-only"),
+        ({"problem_type": "ranking"}, "problem_type='ranking'; .*--encoder-only"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(tokens, tmp_path, settings, complaint):

@@ -19,6 +19,7 @@ KINDS = {
 }
 LABELED_KINDS = {
     "labeled_text": "bertjax.data.labeled.texts:LabeledText",
+    "label_sets": "bertjax.data.labeled.label_sets:LabelSets",
     "tagged": "bertjax.data.labeled.tagged:Tagged",
     "questions": "bertjax.data.labeled.questions:Questions",
     "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",

@@ -43,6 +43,7 @@ class ExampleFormat:
       max_tokens: the most tokens of an example, special tokens included; 0 for as many as a row has room for. Longer
         rows hold several examples, and only examples must fit into the position table of the model.
       labels: names of the labels of every example.
+      labels_by_class: whether a label is an array with an entry for each class.
       shortest: the fewest tokens of a whole example, special tokens included.
       token_settings: names of the settings that are numbers of tokens in an example.
     """
@@ -50,6 +51,7 @@ class ExampleFormat:
     kind: str = dataclasses.field(init=False)
     max_tokens: int = dataclasses.field(default=0, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ()
+    labels_by_class: ClassVar[bool] = False
     shortest: ClassVar[int] = 1 + special_tokens(1)
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens",)
 

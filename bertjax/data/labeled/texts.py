@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,10 +33,11 @@ class LabeledText(LabeledFormat):
     pair: str = ""
     label: str = "label"
     quoted: bool = False
+    label_name: ClassVar[str] = "label"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return ("label",) if self.label else ()
+        return (self.label_name,) if self.label else ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -52,7 +54,11 @@ class LabeledText(LabeledFormat):
             if not isinstance(record[column], str) or not record[column].strip():
                 raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
         if self.label:
-            labels.check(record, self.label, usual)
+            self.check_label(record, usual)
+
+    def check_label(self, record: Record, usual: str) -> None:
+        """Raise UserError unless a record has a label of the usual kind."""
+        labels.check(record, self.label, usual)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(labels.class_of(record[self.label]) for record in records if self.label)
@@ -65,7 +71,7 @@ class LabeledText(LabeledFormat):
         first, second, notes = truncate(first, second, self.longest(seq_len))
         numbers = self.label_numbers(records, classes)
         return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"label": numbers}),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {self.label_name: numbers}),
             records=records,
             record_of=np.arange(len(records)),
             notes=notes,

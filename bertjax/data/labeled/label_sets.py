@@ -1,0 +1,75 @@
+"""Sentences and pairs of sentences with any number of labels each."""
+
+import dataclasses
+import functools
+from collections import Counter
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled.base import WHERE, Record, checked
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.sources.base import OnBad
+from bertjax.errors import UserError, shorten
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelSets(LabeledText):
+    """Each row of a table is one example, which any number of classes apply to. Label: `label_set`.
+
+    Attributes:
+      label: the column of the labels: an array of names in a .jsonl or .json file, names with `separator` between them
+        in every other file; empty text for no class.
+      separator: text between two names.
+    """
+
+    kind: str = dataclasses.field(init=False, default="label_sets")
+    separator: str = ","
+    label_name: ClassVar[str] = "label_set"
+    labels_by_class: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.separator:
+            raise UserError("examples.separator is empty; set the text between two labels, such as ','")
+
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        records = tables.read(path, [*self.inputs, *filter(None, [self.label])], self.quoted, on_bad)
+        records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
+        return [record | {self.label: self._names(record)} for record in records] if self.label else records
+
+    def check_label(self, record: Record, usual: str) -> None:
+        self._names(record)
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        return Counter(name for record in records if self.label for name in record[self.label])
+
+    def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
+        """Return 1 for each class of each record and 0 for the others; float32 [M, C].
+
+        Raises:
+          UserError: a label is not among the classes.
+        """
+        numbers_MC = np.zeros((len(records), len(classes)), np.float32)
+        for number, record in enumerate(records):
+            for name in record.get(self.label, ()):
+                if name not in classes:
+                    raise UserError(
+                        f"{record.get(WHERE, 'this record')} has the label {name!r}, which the training file "
+                        f"lacks{self.limit_note} ({shorten(classes, 8)})"
+                    )
+                numbers_MC[number, classes.index(name)] = 1.0
+        return numbers_MC
+
+    def _names(self, record: Record) -> list[str]:
+        """Return the names of the classes of a record, each once."""
+        value: Any = record[self.label]
+        values = value.split(self.separator) if isinstance(value, str) else value
+        if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
+            raise UserError(
+                f"{record[WHERE]} has the labels {str(value)[:40]!r} in {self.label!r}; write an array of names, or "
+                f"names with {self.separator!r} between them"
+            )
+        names = [labels.class_of(name).strip() for name in values]
+        return list(dict.fromkeys(filter(None, names)))

@@ -1,0 +1,87 @@
+"""Classification of sentences and of pairs that any number of classes apply to: a yes or no for each class."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.objectives.finetuning.base import ExampleObjective, record_scores, without_location
+from bertjax.objectives.outputs import Output
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(ExampleObjective):
+    """Predicts for each class whether it applies, by binary cross-entropy. Terms: `multi_label`, the mean over classes.
+
+    `f1` counts the decisions of all classes together (micro-averaged); `macro_f1` is the mean over the classes.
+    `exact_match` is the share of examples whose set of classes is right.
+
+    Attributes:
+      classes: see `Objective`.
+      threshold: a class is predicted if its probability is above.
+    """
+
+    classes: tuple[str, ...] = ()
+    threshold: float = 0.5
+    labels: ClassVar[tuple[str, ...]] = ("label_set",)
+    term: ClassVar[str] = "multi_label"
+    best_metric: ClassVar[str] = "f1"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0.0 < self.threshold < 1.0:
+            raise UserError(f"objective.threshold={self.threshold} must be between 0 and 1, such as 0.5")
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.classes)
+
+    def terms_of(self, logits, batch):
+        labels_BNC, weights_BN = batch["labels_BN"], batch["weights_BN"]
+        losses_BNC = jax.nn.softplus(logits) - labels_BNC * logits
+        guesses_BNC = (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.float32)
+        both = jnp.sum(weights_BN[..., None] * guesses_BNC * labels_BNC)
+        either = jnp.sum(weights_BN[..., None] * (guesses_BNC + labels_BNC))
+        exact_BN = jnp.all(guesses_BNC == labels_BNC, axis=-1)
+        return {self.term: jnp.sum(weights_BN * jnp.mean(losses_BNC, axis=-1))}, {
+            "f1": (2.0 * both, either),
+            "exact_match": (jnp.sum(weights_BN * exact_BN), jnp.sum(weights_BN)),
+        }
+
+    def outputs(self, model, params, batch, taps=None):
+        """`probabilities`, of the classes, each between 0 and 1."""
+        return {"probabilities": Output(jax.nn.sigmoid(self.apply(model, params, batch, taps=taps)), per="example")}
+
+    def baselines(self, batch, token_counts):
+        """The best constant answer: one class for all examples, or, for `exact_match`, none."""
+        labels_MC = batch["labels_BN"][batch["weights_BN"] > 0]
+        examples, sizes_M = len(labels_MC), labels_MC.sum(axis=-1)
+        exact_C = (labels_MC * (sizes_M == 1)[:, None]).sum(axis=0)
+        return {
+            "f1_majority": (2.0 * labels_MC.sum(axis=0), examples + float(sizes_M.sum())),
+            "exact_match_majority": (np.append(exact_C, np.sum(sizes_M == 0)), examples),
+        }
+
+    def score(self, outputs, examples, records):
+        from sklearn.metrics import f1_score
+
+        labels_MC, guesses_MC = examples.labels["label_set"], outputs["probabilities"] > self.threshold
+        return {"macro_f1": float(f1_score(labels_MC, guesses_MC, average="macro", zero_division=0.0))}
+
+    def scores(self, outputs, examples, records):
+        is_right = np.all((outputs["probabilities"] > self.threshold) == examples.labels["label_set"], axis=-1)
+        return {"exact_match": record_scores(records, is_right)}
+
+    def predictions(self, outputs, examples, records):
+        """Return each record with `prediction`, a list of classes, and `probabilities`, {class: probability}."""
+        return [
+            without_location(record)
+            | {
+                "prediction": [name for name, p in zip(self.classes, of_record_C) if p > self.threshold],
+                "probabilities": {name: round(float(p), 6) for name, p in zip(self.classes, of_record_C)},
+            }
+            for record, of_record_C in zip(records, outputs["probabilities"], strict=True)
+        ]

@@ -1,0 +1,65 @@
+"""Texts with any number of labels: how tables write them, what becomes of them, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax.config import Task
+from bertjax.data.labeled.base import WHERE
+from bertjax.data.labeled.label_sets import LabelSets
+from bertjax.data.labeled.source import LabeledSource
+from bertjax.errors import UserError
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.multi_label import MultiLabel
+
+ROWS = [("abc", ["b", "a"]), ("bcd", []), ("cde", ["c"]), ("def", ["a", "c"])]
+CLASSES = ("a", "b", "c")
+
+
+def csv(folder, rows=ROWS, separator=","):
+    lines = [f'{text},"{separator.join(names)}"' for text, names in rows]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return str(folder / "rows.csv")
+
+
+def jsonl(folder, labels):
+    lines = [json.dumps({"text": f"text {number}", "label": value}) for number, value in enumerate(labels)]
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    return str(folder / "rows.jsonl")
+
+
+def test_one_number_for_each_class(tmp_path, spelling):
+    path = csv(tmp_path)
+    source = LabeledSource(LabelSets(train=path, heldout=path, text="text"), spelling)
+    assert source.classes == CLASSES and source.unigram_counts("train").tolist() == [2, 1, 2]
+    labels_MC = source.examples("train", 16, source.classes).ragged.labels["label_set"]
+    np.testing.assert_array_equal(labels_MC, [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 1]])
+
+
+def test_all_ways_of_writing_are_the_same(tmp_path):
+    names = [names for _, names in ROWS]
+    spaced = csv(tmp_path, [(text, [f" {name} " for name in names]) for text, names in ROWS], separator="|")
+    assert [record["label"] for record in LabelSets(text="text", separator="|").read(spaced)] == names
+    assert [record["label"] for record in LabelSets(text="text").read(jsonl(tmp_path, names))] == names
+    texts = jsonl(tmp_path, [",".join(of_row) for of_row in names])
+    assert [record["label"] for record in LabelSets(text="text").read(texts)] == names
+    numbers = jsonl(tmp_path, [[2, 10], [2, 2]])
+    assert [record["label"] for record in LabelSets(text="text").read(numbers)] == [["2", "10"], ["2"]]
+
+
+@pytest.mark.parametrize("value", [3, None, {"a": 1}, [["a"]], [None]])
+def test_what_is_no_set_of_labels_is_refused(tmp_path, value):
+    with pytest.raises(UserError, match="rows.jsonl:2 has the labels .* in 'label'; write an array of names, or names"):
+        LabelSets(text="text").read(jsonl(tmp_path, [["a"], value]))
+
+
+def test_errors_of_labels_and_settings(spelling):
+    with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
+        LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)
+    with pytest.raises(UserError, match="examples.separator is empty"):
+        LabelSets(separator="")
+    with pytest.raises(UserError, match="learns the label label_set, .* use examples.kind=label_sets"):
+        Task(MultiLabel())
+    with pytest.raises(UserError, match="learns the label label, which examples.kind=label_sets does not have"):
+        Task(Classification(), LabelSets(train="a", heldout="b"))
