@@ -20,6 +20,9 @@ _RUN_RECORD = "config.json"
 class Model(NamedTuple):
     """A pretrained encoder, ready for `module.apply({"params": params}, tokens_BT)`.
 
+    Pass `params` to a function under `jax.jit` as an argument. A function that closes over them gives the same result,
+    but its program holds a copy of them as constants.
+
     Attributes:
       module: a Flax Linen `Encoder`.
       params: its parameters, a plain nested dict of float32 numpy arrays.

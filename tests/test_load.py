@@ -1,5 +1,6 @@
 """`bertjax.load`: the pretrained encoder of an export, a run or a checkpoint, and the fine-tuning in README."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -11,10 +12,15 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax import export
+from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
+from bertjax.models.config import PRESETS
+from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.opening import split_name
 from bertjax.training.run.record import read_checkpoint
+from tests import batches
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -50,6 +56,29 @@ def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
     assert np.array_equal(loaded.pooled_BND, trained.pooled_BND)
 
 
+def test_a_jitted_function_may_close_over_the_loaded_params(undisturbed):
+    module, params, tokenizer = bertjax.load(undisturbed / "export")
+    tokens_BT = tokenizer.rows(["Bad cafe faced a [MASK]."], seq_len=16)
+
+    def closes(tokens_BT):
+        return module.apply({"params": params}, tokens_BT).hidden
+
+    def takes(params, tokens_BT):
+        return module.apply({"params": params}, tokens_BT).hidden
+
+    np.testing.assert_allclose(jax.jit(closes)(tokens_BT), jax.jit(takes)(params, tokens_BT), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "fixed_tiny", "albert_base", "roberta_base", "xlnet_base", "modern_base"])
+def test_no_architecture_needs_params_on_a_device(preset):
+    config = dataclasses.replace(PRESETS[preset], vocab_size=100, layers=3, width=16, heads=8, feedforward=32)
+    module, tokens_BT = Encoder(config), np.zeros((2, 8), np.int32)
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), tokens_BT)["params"])
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    hidden = jax.eval_shape(lambda tokens_BT: module.apply({"params": params}, tokens_BT).hidden, tokens_BT)
+    assert hidden.shape == (2, 8, 16)
+
+
 def test_an_earlier_step_is_another_encoder(undisturbed):
     early, late = bertjax.load(f"{undisturbed}@80").params, bertjax.load(f"{undisturbed}@100").params
     assert not np.array_equal(early["pooler"]["kernel"], late["pooler"]["kernel"])
@@ -66,6 +95,18 @@ def test_the_fine_tuning_of_the_readme_runs(undisturbed, tmp_path):
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.removeprefix("loss ")) < np.log(2), "no better than guessing between the two classes"
+
+
+def test_the_example_of_taps_prints_what_the_page_shows(store, tmp_path, monkeypatch, capsys):
+    encoder = dataclasses.replace(PRESETS["tiny"], vocab_size=store.tokenizer.vocab_size)
+    params = batches.filled(batches.param_shapes(BERT(), encoder), scale=0.02)
+    settings = to_dict(from_dict({"model": {"preset": "tiny"}}))
+    export.write(tmp_path / "runs/tiny/export", export.Export(settings, encoder, params, store.tokenizer, {}))
+    page = (README.parent / "docs/concepts/taps.md").read_text()
+    [(code, expected)] = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert capsys.readouterr().out == expected
 
 
 def test_loading_starts_nothing(undisturbed):

@@ -119,8 +119,8 @@ class Embeddings(nn.Module):
         """Return [B, T, E]; `key` None means no dropout."""
 
         def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
-            # In float32, so that the gradients of a frequent token are summed without rounding each of them.
-            return table_NE.astype(jnp.float32)[indices_BT]
+            # float32 sums the gradients of a frequent token without rounding each; traced indices need a jax.Array.
+            return jnp.asarray(table_NE, jnp.float32)[indices_BT]
 
         summed_BTE = rows(self.word, tokens_BT)
         if self.config.positions == "relative":

@@ -33,8 +33,8 @@ _MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", _HUGGINGFAC
 class Tokenizer(abc.ABC):
     """Text to token ids and back.
 
-    The spelling of a special symbol in a text is ordinary text and never becomes its id; only `encode_masked` reads
-    [MASK] as the symbol. Picklable.
+    The spelling of a special symbol in a text is ordinary text and never becomes its id; only `encode_masked` and
+    `rows` read [MASK] as the symbol. Picklable.
 
     Attributes:
       model: the serialized tokenizer of the library.
@@ -98,13 +98,13 @@ class Tokenizer(abc.ABC):
         text that follows without a space continues its word.
         """
         symbol = re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
-        parts = [symbol.split(text) for text in texts]
-        return [
-            list(
-                itertools.chain(self._before_mask(first), *([self.mask_id, *self._after_mask(part)] for part in others))
-            )
-            for first, *others in parts
-        ]
+        encoded = self.encode(texts)
+        for row, text in enumerate(texts):
+            first, *others = symbol.split(text)
+            if others:
+                after = ([self.mask_id, *self._after_mask(part)] for part in others)
+                encoded[row] = list(itertools.chain(self._before_mask(first), *after))
+        return encoded
 
     def _before_mask(self, text: str) -> list[int]:
         text = text.strip()
@@ -168,8 +168,11 @@ class Tokenizer(abc.ABC):
         return hashlib.sha256(choices.encode() + self.model).hexdigest()
 
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
-        """Return texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T]."""
-        segments, _, _ = framing.truncate(self.encode(texts), None, seq_len)
+        """Return texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T].
+
+        `[MASK]` in a text is the symbol, as in `encode_masked`.
+        """
+        segments, _, _ = framing.truncate(self.encode_masked(texts), None, seq_len)
         frame, text = framing.frame(segments)
         tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
         is_token_BT = np.arange(seq_len) < np.diff(frame.offsets)[:, None]

@@ -93,6 +93,18 @@ def test_rows(trained, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_read_mask_as_the_symbol(trained, kind):
+    tokens = trained[kind]
+    texts = ["the [MASK] words", " the same ", ""]
+    masked, *others = tokens.rows(texts, seq_len=30).tolist()
+    [ids] = tokens.encode_masked(texts[:1])
+    assert ids.count(tokens.mask_id) == 1
+    assert masked == [tokens.cls_id, *ids, tokens.sep_id] + [tokens.pad_id] * (28 - len(ids))
+    for row, ids in zip(others, tokens.encode(texts[1:]), strict=True):
+        assert row[: len(ids) + 2] == [tokens.cls_id, *ids, tokens.sep_id], "without [MASK], `encode` is what counts"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_normalizers(korean, kind):
     text = "\u2460 5\u33a1 \u2163 \uac00"  # a circled number, a unit, a Roman numeral
     corpus = [*korean, *[text, "1 5m2 IV"] * 9]
