@@ -144,17 +144,16 @@ def run(
             notify("stopped", trained.step)
             return Summary(trained.step, False, {}, files.path)
         with watchdog.state("exporting"):
-            figures = report.summary_of(trained.evaluation, trained.totals, trained.step, trained.goodput)
             params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
             settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
-            model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, figures)
+            model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)
             processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
         if trained.failure:  # after the export, which may be all that is left of the run
             raise trained.failure
         watchdog.end("finished")
         notify("finished", trained.step)
-        return Summary(trained.step, True, figures, files.path)
+        return Summary(trained.step, True, trained.figures, files.path)
 
 
 def _tuned(config: Config, metrics: dict[str, float]) -> Config:
@@ -206,7 +205,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
         except UserError as error:  # transformers has no class for the heads of this objective
             print(f"{files.export / 'hf'} is not written: {error}")
     write_scores(files.scores, evaluation.all_scores)
-    write_json(files.summary, model.numbers)
+    write_json(files.summary, {"finished": True, **model.numbers})
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)

@@ -21,7 +21,8 @@ from tests.toy_objective import Toy
 
 def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
-    assert set(summary) == {"eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second", "accounts"}
+    names = {"finished", "eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second", "accounts"}
+    assert set(summary) == names and summary["finished"]
     assert {"mlm_loss", "mlm_accuracy", "nsp_accuracy"} <= set(summary["eval"])
     assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy", "nsp_majority"}
     assert summary["steps"] == 100 and summary["tokens"] <= 100 * 8 * 32

@@ -59,7 +59,7 @@ class Numbers:
     Attributes:
       heldout: metrics of the last evaluation.
       probes: metrics of probes, by `probe/metric`.
-      baselines: baselines of finished runs on the same rows.
+      baselines: baselines of the runs on the same rows.
       spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
 
@@ -127,7 +127,7 @@ def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
 
 
 def _spent(run: Run) -> dict[str, float]:
-    """Return what a run spent up to its newest line of metrics; for a finished run, the values of its summary."""
+    """Return what a run spent up to its newest line of metrics, by its summary if that is of the same step."""
     newest = run.records[-1] if run.records else {}
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
     if run.summary.get("steps") == newest.get("step"):

@@ -8,7 +8,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.errors import Untrusted, UserError
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import read_settings
-from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
+from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Run:
       settings: the configuration as plain dicts, with the values that were filled in from the data.
       identity: what a resumed run must share, including fingerprints of its data.
       records: the lines of `metrics.jsonl`.
-      summary: `summary.json`; empty without one.
+      summary: `summary.json`, of the newest evaluation or of the end; empty without one.
       probes: metrics of probes of the run, by `probe/metric`.
       scores: metrics of the last evaluation by example; empty unless the run is finished.
     """
@@ -38,8 +38,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done. A run that is being extended has the summary of its earlier end."""
-        return self.summary.get("steps") == self.planned_steps
+        """Whether all steps are done."""
+        return is_finished(self.summary, self.planned_steps)
 
 
 @dataclasses.dataclass(frozen=True)

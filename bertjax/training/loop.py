@@ -5,8 +5,8 @@ import dataclasses
 import functools
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -19,8 +19,8 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
-from bertjax.training.results import curves
-from bertjax.training.results.report import show_samples
+from bertjax.training.results.newest import NewestResults
+from bertjax.training.results.report import show_samples, summary_of
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.fingerprints import check_replicas
@@ -39,8 +39,6 @@ from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
 _PREFETCH = 2
-# Seconds between two drawings of the curves.
-_CURVES_SECONDS = 60
 
 log = logging.getLogger(__name__)
 
@@ -52,17 +50,15 @@ class Trained:
     Attributes:
       step: number of steps done, or of steps that are saved if the loop has stopped.
       state: the state after all steps that were done.
-      totals: what they consumed.
       evaluation: the evaluation after the last step; None if the loop has stopped.
-      goodput: what the run spent its time on, see `goodput_of`.
+      figures: the results, see `summary_of`; empty if the loop has stopped.
       failure: the error of the last save, if the state could not be saved.
     """
 
     step: int
     state: State
-    totals: Totals
     evaluation: Evaluation | None
-    goodput: dict[str, float]
+    figures: dict[str, Any]
     failure: NotSaved | None = None
 
 
@@ -132,7 +128,8 @@ class Loop:
         )
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
-        self._drawn = time.monotonic()
+        self._newest = NewestResults(workdir)
+        writer.add(self._newest)
         self._saving = Saving(
             self._checkpoints, self._runtime.save_every, self._runtime.save_seconds, self._log, watchdog
         )
@@ -231,15 +228,21 @@ class Loop:
             if failure:
                 raise failure
             self._saving.close()
-            return Trained(step, self._state, self._log.totals, None, {})
+            return Trained(step, self._state, None, {})
         if evaluation is None:  # an earlier start had finished the run
             with self._evaluating():
                 evaluation = self._evaluate(step)
         self._saving.close()
+        with self._watchdog.state("exporting"):
+            self._newest.end()
+        return Trained(step, self._state, evaluation, self._figures(step, evaluation), failure)
+
+    def _figures(self, step: int, evaluation: Evaluation) -> dict[str, Any]:
+        """Return the results after `step` steps, as in `summary.json`."""
         totals = self._log.totals
         goodput = goodput_of(totals, self._elapsed.seconds)
         goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self._program.mesh)
-        return Trained(step, self._state, totals, evaluation, goodput, failure)
+        return summary_of(evaluation, totals, step, goodput)
 
     def _stop(self, bar: tqdm, step: int, owes_evaluation: bool) -> tuple[int, NotSaved | None]:
         """Save the state, or finish the save of one of the last steps; return (the step that is saved, its failure)."""
@@ -328,18 +331,8 @@ class Loop:
         self._flush({f"{name}/{metric}": v for name, metrics in metrics_of.items() for metric, v in metrics.items()})
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
-        self._draw_curves()
+        self._newest.add(self._figures(step, evaluation))
         return evaluation
-
-    def _draw_curves(self) -> None:
-        """Draw the curves so far, so that a long run has a picture; not often, since a drawing takes half a second."""
-        if not processes.is_writer() or time.monotonic() - self._drawn < _CURVES_SECONDS:
-            return
-        self._drawn = time.monotonic()
-        try:
-            curves.draw(self._workdir.metrics, self._workdir.curves, "")
-        except (OSError, UserError) as error:  # a picture never ends a run
-            log.warning("%s is not drawn: %s", self._workdir.curves, error)
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from bertjax import storage
 from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
 from bertjax.training.results.seeds import deviation, over_seeds
-from bertjax.training.run.workdir import Workdir, read_json, write_json
+from bertjax.training.run.workdir import Workdir, is_finished, read_json, write_json
 from bertjax.typed import differences
 
 _SECONDS_BETWEEN_ROUNDS = 10.0
@@ -235,12 +235,12 @@ def _check_base(root: epath.Path, base: Config) -> None:
 
 
 def _is_finished(workdir: epath.Path) -> bool:
-    """Return whether the newest start of a run has written its summary."""
+    """Return whether a run has done all steps of its newest start."""
     files = Workdir(workdir)
     if not (storage.exists(files.config) and storage.exists(files.summary)):
         return False
     stages = read_json(files.config, "config")["config"]["stages"]
-    return read_json(files.summary, "steps")["steps"] == sum(stage["steps"] for stage in stages)
+    return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
 
 
 def _best_metric(config: Config, metrics: Mapping[str, float]) -> str:

@@ -54,6 +54,15 @@ def test_finished_runs(entries):
     assert [[run.finished for run in entry.runs] for entry in entries] == [[True, True, False], [False]]
 
 
+def test_a_summary_of_an_evaluation_does_not_finish_a_run(tmp_path):
+    """Even after the last step: the run still has to export."""
+    for step, name in ((10, "a"), (STEPS, "b")):
+        write(tmp_path / name, [record(step, 4.0, 4.0)], baseline={"unigram_loss": 7.0}, finished=False)
+    for entry in open_entries([str(tmp_path / "a"), str(tmp_path / "b")]):
+        assert not entry.runs[0].finished
+        assert numbers_of(entry).baselines["unigram_loss"].values == (7.0,)
+
+
 def test_an_unfinished_run_has_the_numbers_of_its_newest_line(tmp_path):
     """`--longer` leaves the old summary until the new end."""
     longer = {"stages": [{"steps": 40, "seq_len": 32, "batch": 8}]}

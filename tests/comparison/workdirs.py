@@ -24,9 +24,14 @@ def record(step: int, loss: float | None = None, heldout: float | None = None, s
 
 
 def write(
-    root: Path, records: list[dict], settings: dict | None = None, baseline: dict | None = None, store: str = "a" * 64
+    root: Path,
+    records: list[dict],
+    settings: dict | None = None,
+    baseline: dict | None = None,
+    store: str = "a" * 64,
+    finished: bool = True,
 ) -> Path:
-    """A workdir; with a baseline it is finished, and its summary speaks of the last record.
+    """A workdir; with a baseline it has a summary, of the last record.
 
     Args:
       root: where.
@@ -34,6 +39,7 @@ def write(
       settings: in place of those of CONFIG, by their first name.
       baseline: of the summary.
       store: fingerprint of the store.
+      finished: whether the summary is that of the end of the run.
     """
     root.mkdir(parents=True)
     config = from_dict(CONFIG | (settings or {}))
@@ -44,7 +50,13 @@ def write(
     if baseline is not None:
         last = records[-1]
         metrics = {key.split("/")[-1]: value for key, value in last.items() if key.startswith("eval/")}
-        figures = {"eval": metrics, "baseline": baseline, "steps": last["step"], "tokens": last["tokens"]}
+        figures = {
+            "finished": finished,
+            "eval": metrics,
+            "baseline": baseline,
+            "steps": last["step"],
+            "tokens": last["tokens"],
+        }
         figures |= {"seconds": last["seconds"] + 10.0, "tokens_per_second": 40.0, "accounts": {}}
         (root / "summary.json").write_text(json.dumps(figures))
     return root

@@ -45,8 +45,9 @@ def trials(*folders: str) -> list[Trial]:
     return [Trial(folder, BASE) for folder in folders]
 
 
-def finish(workdir, loss: float) -> bool:
-    write(workdir, [record(STEPS, 4.0, loss)], baseline={"unigram_loss": 6.5})
+def finish(workdir, loss: float, finished: bool = True) -> bool:
+    """All steps are done and evaluated; a run that is not finished has not exported."""
+    write(workdir, [record(STEPS, 4.0, loss)], baseline={"unigram_loss": 6.5}, finished=finished)
     return True
 
 
@@ -59,7 +60,10 @@ def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
 
     def train(trial, workdir):
         trained.append(trial.folder)
-        return len(trained) != 2 and finish(workdir, 1.0)
+        if workdir.exists():
+            workdir.rmtree()
+        finish(workdir, 1.0, finished=len(trained) != 2)
+        return len(trained) != 2
 
     assert call(tmp_path, trials("a", "b", "c"), train) is None, "stopped in the second run"
     assert call(tmp_path, trials("a", "b", "c", "d"), train) == {}

@@ -74,8 +74,8 @@ def _scores_in(root: Path, metric: str) -> list[float]:
     if (root / "seeds.json").exists():
         return json.loads((root / "seeds.json").read_text())["metrics"].get(metric, {"values": []})["values"]
     if (root / "summary.json").exists():
-        figures = json.loads((root / "summary.json").read_text())["eval"]
-        return [figures[metric]] if metric in figures else []
+        summary = json.loads((root / "summary.json").read_text())
+        return [summary["eval"][metric]] if summary.get("finished", True) and metric in summary["eval"] else []
     return []
 
 

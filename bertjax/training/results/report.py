@@ -52,7 +52,7 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
 
 
 def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
-    """Return the results of a finished run as they are in `summary.json`."""
+    """Return the results of a run after an evaluation, as they are in `summary.json`."""
     return {
         "eval": evaluation.all_metrics,
         "baseline": evaluation.all_baselines,

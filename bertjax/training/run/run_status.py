@@ -11,7 +11,7 @@ from etils import epath
 
 from bertjax import storage
 from bertjax.errors import UserError
-from bertjax.training.run.workdir import Workdir, parts_of, read_json, read_jsonl
+from bertjax.training.run.workdir import Workdir, is_finished, parts_of, read_json, read_jsonl
 
 # States in which a live process changes the workdir again and again.
 _FINAL = ("finished", "stopped", "failed")
@@ -129,7 +129,7 @@ def _steps(workdir: Workdir, heartbeat: dict | None) -> int | None:
 def _state(workdir: Workdir, heartbeat: dict | None, step: int, steps: int | None) -> tuple[str, float | None]:
     """Return the state, and the seconds since the last sign of life."""
     if heartbeat is None:  # a run of an earlier bertjax
-        if workdir.summary.exists() and step == steps:
+        if is_finished(_optional_json(workdir.summary, "steps") or {}, steps):
             return "finished", None
         changed = [_modified(path) for path in (workdir.metrics, workdir.elapsed, workdir.starts) if path.exists()]
         silent = _since(max(changed)) if changed else None

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,9 +185,14 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Write a JSON file, all of it or nothing. Numbers that are not finite become null: JSON has no NaN."""
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Write a JSON file, all of it or nothing, with the content of `json_text`."""
+    text = json_text(value)
     storage.retry(lambda: storage.write_text(path, text), path)
+
+
+def json_text(value: Any) -> str:
+    """Return the content of a JSON file. Numbers that are not finite become null: JSON has no NaN."""
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -196,6 +201,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
+    """Return whether a `summary.json` is of the end of a run of `steps` steps.
+
+    A run that goes on has the summary of its newest evaluation, and one that is extended at first that of its earlier
+    end. Older versions of bertjax wrote the file at the end only, without `finished`.
+    """
+    return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:

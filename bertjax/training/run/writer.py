@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 
 class LogWriter:
-    """One thread that writes metrics, samples, spikes, events, elapsed seconds and the heartbeat of a run.
+    """One thread that writes metrics, samples, spikes, events, the newest results, elapsed seconds and the heartbeat.
 
     A failure is logged once and tried again; the sinks keep a bounded number of lines meanwhile.
 

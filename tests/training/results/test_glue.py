@@ -33,6 +33,14 @@ def test_a_table_of_some_tasks(tmp_path):
     assert "no average: no run of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in output.getvalue()
 
 
+def test_a_run_that_is_not_finished_has_no_score(tmp_path):
+    write(tmp_path, "MRPC", "f1", [0.8])
+    write(tmp_path, "CoLA", "matthews", [0.5])
+    summary = tmp_path / "CoLA" / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"finished": False}))
+    assert scores_of(GLUE, tmp_path) == {"MRPC": [0.8]}
+
+
 def test_the_average_is_over_all_columns(tmp_path):
     for index, (task, (metric, _)) in enumerate(GLUE.tasks.items()):
         write(tmp_path, task, metric, [index / 10])

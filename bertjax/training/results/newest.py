@@ -1,0 +1,62 @@
+"""`summary.json` and `curves.png` of a run that is not finished, as of its newest evaluation."""
+
+import math
+import threading
+import time
+from typing import Any
+
+from bertjax import storage
+from bertjax.training.results import curves
+from bertjax.training.run.workdir import Workdir, json_text
+
+# A drawing takes half a second. The lines of an evaluation are in `metrics.jsonl` by then, on an object store as well.
+_SECONDS_UNTIL_DRAWN = 30.0
+
+
+class NewestResults:
+    """The results so far. `LogWriter` writes the summary at each evaluation, and draws the curves half a minute later.
+
+    Args:
+      workdir: the workdir of the run; the log of its metrics is an earlier sink of the same writer.
+    """
+
+    def __init__(self, workdir: Workdir):
+        self._workdir, self.path = workdir, workdir.summary
+        self._figures: dict[str, Any] = {}
+        self._due = math.inf
+        self._taking, self._writing = threading.Lock(), threading.Lock()
+        self._ended = False
+
+    def add(self, figures: dict[str, Any]) -> None:
+        """Take the figures of an evaluation, as in the summary of a finished run."""
+        with self._taking:
+            self._figures = figures
+            self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
+
+    def write(self, everything: bool) -> None:
+        """Write the newest figures if there are new ones, and the curves if they are due.
+
+        Raises:
+          StorageError: the summary cannot be written; the next call writes it.
+        """
+        with self._writing:
+            if self._ended:
+                return
+            with self._taking:
+                figures, self._figures = self._figures, {}
+                is_due = time.monotonic() >= self._due
+                self._due = math.inf if is_due else self._due
+            if figures:
+                try:
+                    storage.write_text(self.path, json_text({"finished": False, **figures}))
+                except BaseException:
+                    with self._taking:
+                        self._figures = self._figures or figures
+                    raise
+            if is_due:
+                curves.draw(self._workdir.metrics, self._workdir.curves, "")
+
+    def end(self) -> None:
+        """Write nothing from now on: the final results follow."""
+        with self._writing:
+            self._ended = True
