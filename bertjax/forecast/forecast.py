@@ -10,11 +10,12 @@ from typing import Any
 import jax
 
 from bertjax.errors import RunFailed
-from bertjax.forecast import hlo, roofline, work
+from bertjax.forecast import hlo, roofline, traffic, work
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.pallas import calls, flops_of_call, kernel_flops
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
+from bertjax.forecast.traffic import Traffic
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.program import Program
 from bertjax.training.step import micro_batches
@@ -80,6 +81,7 @@ class Forecast:
       collectives: collectives of one device in a dispatch of `steps_per_call` steps.
       steps_per_call: steps in one dispatch.
       floor: lower bound of the time of a step.
+      traffic: bytes that each line of the source moves in a step, the most first.
       unknown_loops: number of loops of unknown length; their bodies are counted once.
       unknown_kernels: number of calls of kernels whose FLOPs are not counted.
       libtpu: version of the compiler.
@@ -105,6 +107,7 @@ class Forecast:
     collectives: tuple[Collective, ...] = ()
     steps_per_call: int = 1
     floor: Floor | None = None
+    traffic: tuple[Traffic, ...] = ()
     unknown_loops: int = 0
     unknown_kernels: int = 0
     libtpu: str = ""
@@ -182,6 +185,7 @@ def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, float]
         executed_flops=flops * devices / steps,
         collectives=tuple(all_collectives),
         floor=roofline.floor(forecast.topology.chip, flops, moved, all_collectives, steps),
+        traffic=tuple(dataclasses.replace(one, bytes=one.bytes / steps) for one in traffic.by_line(module)),
         unknown_loops=module.loops_of_unknown_length,
         unknown_kernels=sum(flops is None for flops, _ in in_kernels),
     )

@@ -16,6 +16,10 @@ _ARRAY = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[\d,]*)\](?:\{(?P<layout>[^}
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[^ ]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r" +(?P<root>ROOT )?%(?P<name>[^ ]+) = (?P<rest>.*)$")
 _OPCODE = re.compile(r"(?<= )(?P<opcode>[a-z][\w-]*)\(")
+# The tables of source lines at the top of the text: names of files, lines in them, and stack frames.
+_FILE = re.compile(r'(\d+) "([^"]*)"$')
+_LOCATION = re.compile(r"(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)")
+_FRAME = re.compile(r"(\d+) \{file_location_id=(\d+) parent_frame_id=(\d+)\}")
 _CALLED = re.compile(
     r"\b(?:calls|body|condition|branch_computations|true_computation|false_computation)="
     r"\{?(%[^ },]+(?:, %[^ },]+)*)"
@@ -116,10 +120,12 @@ class Module:
     Attributes:
       computations: {name: computation}.
       entry: name of the computation that the program starts with.
+      frames: {stack frame: ((file, line), the frame that called it)}; the outermost one has no caller, 0.
     """
 
     computations: dict[str, Computation]
     entry: str
+    frames: dict[int, tuple[tuple[str, int], int]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def runs(self) -> dict[str, int]:
@@ -153,6 +159,13 @@ class Module:
             if times:
                 for instruction in self.computations[name].instructions.values():
                     yield self.computations[name], instruction, times
+
+    def lines(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
+        """Yield (file, line) of the calls that an instruction comes from, the innermost first."""
+        frame = int(instruction.attribute("stack_frame_id").rstrip("}") or 0)
+        while frame in self.frames:
+            line, frame = self.frames[frame]
+            yield line
 
     @property
     def loops_of_unknown_length(self) -> int:
@@ -196,7 +209,18 @@ def parse(text: str) -> Module:
             instructions = {}
             computations[matched["name"]] = Computation(matched["name"], instructions)
             entry = matched["name"] if matched["entry"] else entry
-    return Module(computations, entry)
+    return Module(computations, entry, _frames(text.partition("\n%")[0].splitlines()))
+
+
+def _frames(head: list[str]) -> dict[int, tuple[tuple[str, int], int]]:
+    """Return `Module.frames` from the lines before the first computation."""
+    names = head[head.index("FileNames") + 1 : head.index("FunctionNames")] if "FileNames" in head else []
+    files = {matched[1]: matched[2] for line in names if (matched := _FILE.match(line))}
+    places = {matched[1]: (files[matched[2]], int(matched[3])) for line in head if (matched := _LOCATION.match(line))}
+    # XLA prints the number of the caller plus one.
+    return {
+        int(matched[1]): (places[matched[2]], int(matched[3]) - 1) for line in head if (matched := _FRAME.match(line))
+    }
 
 
 def _instruction(name: str, rest: str, is_root: bool) -> Instruction:

@@ -6,8 +6,11 @@ from typing import Any
 
 from bertjax.forecast.collectives import Collective, table
 from bertjax.forecast.forecast import Forecast
+from bertjax.forecast.traffic import Traffic
 
 _GIB = 1 << 30
+# Lines of the source that are listed with their traffic.
+_LINES = 10
 
 
 def as_text(forecast: Forecast) -> str:
@@ -38,11 +41,13 @@ def as_text(forecast: Forecast) -> str:
     busy = [f"{field.name} {_milliseconds(getattr(floor, field.name))}" for field in dataclasses.fields(floor)]
     lines += [
         f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.binds} ({', '.join(busy)})",
+        f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
         f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}: "
         f"an MFU of at most {min(1.0, at.ideal_seconds / floor.seconds):.0%}",
         "collectives  of one device, a step" + ("" if at.collectives else ": none"),
+        *_collective_lines(at.collectives, at.steps_per_call),
     ]
-    return "\n".join(lines + _collective_lines(at.collectives, at.steps_per_call))
+    return "\n".join(lines + _traffic_lines(at.traffic))
 
 
 def one_line(forecast: Forecast) -> str:
@@ -76,8 +81,9 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
         dataclasses.asdict(row) | {"bytes": row.bytes / steps, "runs": row.runs / steps}
         for row in table(forecast.collectives)
     ]
-    if forecast.floor:
-        plain["floor"] |= {"seconds": forecast.floor.seconds, "binds": forecast.floor.binds}
+    if floor := forecast.floor:
+        plain["floor"] |= {"seconds": floor.seconds, "seconds_without_overlap": floor.seconds_without_overlap}
+        plain["floor"] |= {"binds": floor.binds}
     return {"predicted": True} | plain
 
 
@@ -116,6 +122,16 @@ def _collective_lines(collectives: Sequence[Collective], steps: int) -> list[str
         f"{'asynchronous' if row.asynchronous else 'synchronous'}" + (", between slices" if row.between_slices else "")
         for row in table(list(collectives))
     ]
+
+
+def _traffic_lines(traffic: Sequence[Traffic]) -> list[str]:
+    total = sum(one.bytes for one in traffic)
+    lines = [
+        f"             {one.bytes / total:6.1%} {one.bytes / 1e6:>12,.3f} MB, "
+        f"{'backward' if one.is_backward else 'forward'}, {one.line}"
+        for one in traffic[:_LINES]
+    ]
+    return [f"memory       {total / 1e6:,.3f} MB of one device, a step; the lines that move most", *lines]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -30,6 +30,11 @@ class Floor:
         return max(self._least.values())
 
     @property
+    def seconds_without_overlap(self) -> float:
+        """Lower bound of a step if only one resource works at a time."""
+        return self.compute + self.memory + self.interconnect + self.network
+
+    @property
     def binds(self) -> str:
         """Name of the resource that sets the lower bound."""
         return max(self._least, key=self._least.get)

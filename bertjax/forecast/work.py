@@ -7,6 +7,7 @@ results once, and of an operand that it only slices, it reads only the slices.
 import itertools
 import math
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -36,13 +37,14 @@ def matrix_flops(module: Module) -> float:
 
 def hbm_bytes(module: Module) -> float:
     """Return the bytes that one device reads from and writes to its HBM."""
-    return float(
-        sum(
-            runs * _moved(module, computation, instruction)
-            for computation, instruction, runs in module
-            if computation.name not in module.fused
-        )
-    )
+    return float(sum(count for *_, count in transfers(module)))
+
+
+def transfers(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
+    """Yield (computation, instruction, the bytes that it moves between core and HBM of one device in all its runs)."""
+    for computation, instruction, runs in module:
+        if computation.name not in module.fused and (count := runs * _moved(module, computation, instruction)):
+            yield computation, instruction, count
 
 
 def _moved(module: Module, computation: Computation, instruction: Instruction) -> int:
