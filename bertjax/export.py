@@ -17,7 +17,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bertjax import private_paths, renames, storage, typed, untrusted
+from bertjax import int8, private_paths, renames, storage, typed, untrusted
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, quoted, reason, shorten
@@ -25,7 +25,9 @@ from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.parameters import encoder_shapes
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Version 2 has int8 weights (`bertjax.int8`). An export without them is written as version 1.
+_FLOAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
 
 _TOKENIZER = "tokenizer"
@@ -54,17 +56,23 @@ class Export(NamedTuple):
     numbers: dict[str, Any]
 
 
-def write(folder: os.PathLike, export: Export) -> None:
+def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     """Write a folder that `read` and `bertjax.load` open; it holds no path of this machine (`private_paths`).
 
     The manifest comes last and in one piece: a folder without one is not an export.
+
+    Args:
+      folder: the folder; it is created.
+      export: the model.
+      quantized: whether kernels and word embeddings are stored as int8 (`bertjax.int8`).
     """
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    write_params(folder, export.params, export.encoder)
+    write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
-    write_manifest(folder, private_paths.without(export.settings), export.encoder.vocab_size, export.numbers)
+    settings = private_paths.without(export.settings)
+    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, quantized)
 
 
 def read(folder: os.PathLike) -> Export:
@@ -142,7 +150,7 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
       UserError: they are missing or damaged.
     """
     try:
-        flat = load_file(untrusted.regular_file(Path(folder) / WEIGHTS))
+        flat = int8.dequantize(load_file(untrusted.regular_file(Path(folder) / WEIGHTS)))
         _check_params(flat, encoder)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {WEIGHTS} is missing") from error
@@ -151,10 +159,10 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
     return vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
 
 
-def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig) -> None:
-    """Write parameters without the padding of the vocabulary."""
+def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quantized: bool = False) -> None:
+    """Write parameters without the padding of the vocabulary, see `write`."""
     flat = flatten_dict(vocabulary.cut(params, encoder), sep="/")
-    write_tensors(Path(folder) / WEIGHTS, flat)
+    write_tensors(Path(folder) / WEIGHTS, int8.quantize(flat) if quantized else flat)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
@@ -166,10 +174,21 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     path.chmod(permissions)
 
 
-def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any]) -> None:
-    """Write the manifest in one piece."""
+def is_quantized(folder: os.PathLike) -> bool:
+    """Return whether a folder is an export with int8 weights.
+
+    Raises:
+      UserError: the manifest is damaged, or has a newer format.
+    """
+    return (Path(folder) / MANIFEST).exists() and read_manifest(folder)["format_version"] > _FLOAT_VERSION
+
+
+def write_manifest(
+    folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any], quantized: bool = False
+) -> None:
+    """Write the manifest in one piece, see `write`."""
     manifest = {
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if quantized else _FLOAT_VERSION,
         "config": settings,
         "vocab_size": vocab_size,
         "numbers": numbers,

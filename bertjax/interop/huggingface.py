@@ -1,5 +1,6 @@
 """Read and write the model folders of transformers."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ from bertjax.errors import UserError, quoted
 from bertjax.export import Export
 from bertjax.interop import card, families, names, sentence_transformers, task_heads, tokenizers, weights
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
-from bertjax.models import vocabulary
+from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
@@ -55,9 +56,10 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         Face's files cannot hold.
     """
     folder, tokenizer = Path(folder), export.tokenizer
-    is_embedder, left_out_notes = sentence_transformers.is_embedder(export.settings), []
+    export, left_out_notes = _with_whole_attention(export)
+    is_embedder = sentence_transformers.is_embedder(export.settings)
     if is_embedder:
-        left_out_notes = ["pooler and heads not exported: sentence embeddings do not read them"]
+        left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")
         export = encoder_alone(export)
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
@@ -84,6 +86,25 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
+
+
+def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
+    """Return the same function with heads that fill the width, which transformers requires, and notes about them."""
+    encoder = export.encoder
+    if encoder.context_width == encoder.width:
+        return export._replace(encoder=dataclasses.replace(encoder, head_width=0)), []
+    try:
+        params, whole = cut.with_zero_heads(export.params["encoder"], encoder)
+    except ValueError as error:
+        raise UserError(
+            f"the model has model.head_width={encoder.head_width}, and transformers has no such heads ({error}); "
+            "use bertjax.load, or train a model without head_width"
+        ) from None
+    note = (
+        f"transformers has no {encoder.heads} heads of width {encoder.head_width} in a width of {encoder.width}: "
+        f"written with {whole.heads}, of which {whole.heads - encoder.heads} are zeros"
+    )
+    return export._replace(params=export.params | {"encoder": params}, encoder=whole), [note]
 
 
 def encoder_alone(export: Export) -> Export:

@@ -37,7 +37,7 @@ class _XLNet(Family):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
 
     def names(self, encoder, parts):
-        split = (encoder.width, encoder.heads, encoder.width // encoder.heads)
+        split = (encoder.width, encoder.heads, encoder.head_channels)
         shapes = dict.fromkeys(_SPLIT, split) | {_QUERY: (1, 1, encoder.width)}
         return tuple(name._replace(shape=shapes.get(name.theirs)) for name in super().names(encoder, parts))
 

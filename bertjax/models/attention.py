@@ -70,7 +70,7 @@ class SelfAttention(nn.Module):
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (hidden_BTD, None, None, hidden_BTD.shape[1])
 
         def heads(name, x, count=config.learned_heads):
-            projected = Dense(config, count * config.head_width, config.has_attention_biases, name=name)(x)
+            projected = Dense(config, count * config.head_channels, config.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], count, -1)
 
         query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", hidden_BTD)
@@ -95,4 +95,4 @@ class SelfAttention(nn.Module):
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
         output = Dense(config, config.width, config.has_attention_biases, name="output")
-        return output(context_BQHD.reshape(queries_BQD.shape))
+        return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))

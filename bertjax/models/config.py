@@ -62,7 +62,9 @@ class EncoderConfig:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
       layers: L, the depth; layers that share parameters count separately.
       width: D.
-      heads: H; the width of a head is D / H.
+      heads: H.
+      head_width: width of queries, keys and values of a head; 0 for D / H. Another width remains where heads were cut
+        (`bertjax.models.cut`), or it widens attention.
       fixed_heads: patterns of `bertjax.models.fixed` for the first heads of every layer, which then have no queries and
         keys (Raganato et al., 2020, arXiv 2002.10260); the other heads are learned.
       feedforward: F, width of the hidden layer of the feed-forward part.
@@ -112,6 +114,7 @@ class EncoderConfig:
     layers: int = 12
     width: int = 768
     heads: int = 12
+    head_width: int = 0
     fixed_heads: tuple[str, ...] = ()
     feedforward: int = 3072
     activation: str = "gelu"
@@ -158,6 +161,7 @@ class EncoderConfig:
             )
         for field, of_zero in (
             ("embedding_width", "stands for model.width"),
+            ("head_width", "stands for model.width over model.heads"),
             ("position_offset", "reads the position table from its first row"),
             ("segments", "has no segment table"),
             ("task_types", "has no table of task embeddings"),
@@ -165,7 +169,7 @@ class EncoderConfig:
         ):
             if getattr(self, field) < 0:
                 raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
-        if self.width % self.heads:
+        if self.width % self.heads and not self.head_width:
             raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
         self._check_positions()
         if self.fixed_heads:
@@ -201,10 +205,10 @@ class EncoderConfig:
         if self.positions == "relative" and self.width % 2:
             raise UserError(f"model.positions=relative needs an even model.width, not {self.width}")
         if self.positions == "rotary":
-            if self.width // self.heads % 2:
+            if self.head_channels % 2:
                 raise UserError(
-                    f"model.positions=rotary needs heads of even width, and model.width={self.width} over "
-                    f"model.heads={self.heads} is odd; choose another number of heads"
+                    f"model.positions=rotary needs heads of even width, and these are {self.head_channels} wide (by "
+                    f"default model.width={self.width} over model.heads={self.heads}); choose another number of heads"
                 )
         elif self.rotary_base != EncoderConfig.rotary_base:
             raise UserError(
@@ -241,9 +245,14 @@ class EncoderConfig:
         return settings | {"fixed_heads": list(self.fixed_heads)}
 
     @property
-    def head_width(self) -> int:
-        """Width of a head, D / H."""
-        return self.width // self.heads
+    def head_channels(self) -> int:
+        """Width of a head, with the default of D / H."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def context_width(self) -> int:
+        """Width of the context of all heads, which the output of attention maps to D."""
+        return self.heads * self.head_channels
 
     @property
     def learned_heads(self) -> int:

@@ -231,7 +231,7 @@ class Encoder(nn.Module):
     def _positions(self, positions_BT, segments_BT):
         config = self.config
         if config.positions == "rotary":
-            return rotary_at(positions_BT, config.width // config.heads, config.rotary_base)
+            return rotary_at(positions_BT, config.head_channels, config.rotary_base)
         return relative_positions(config, segments_BT) if config.positions == "relative" else None
 
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):

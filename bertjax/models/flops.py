@@ -65,11 +65,12 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:
     """Return the multiply-adds of the matrix products of a forward pass.
 
-    For each token, a layer has 4 D^2 in attention and 2 D F in the feed-forward part (3 D F with a gate). For each pair
-    of tokens it has 2 D, or 4 D with relative positions: Transformer-XL's products with distances have one for each of
-    2 T distances. Fixed heads have no queries and keys, and of the products of pairs only those with values. A local
-    layer attends to as many tokens as its window has, also at the ends of an example. Embeddings of another width E add
-    E D for each token. Lookups and elementwise operations do not count.
+    For each token, a layer has 4 D C in attention, C the width of the context of all heads (D by default), and 2 D F in
+    the feed-forward part (3 D F with a gate). For each pair of tokens it has 2 C, or 4 C with relative positions:
+    Transformer-XL's products with distances have one for each of 2 T distances. Fixed heads have no queries and keys,
+    and of the products of pairs only those with values. A local layer attends to as many tokens as its window has, also
+    at the ends of an example. Embeddings of another width E add E D for each token. Lookups and elementwise operations
+    do not count.
 
     Args:
       counts: what it computes on.
@@ -80,9 +81,10 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
     """
     width = config.width
     products = 3 if config.activation == "geglu" else 2
-    learned = width * config.learned_heads // config.heads  # width of queries and keys
-    outside_keys = width * (learned + width) + products * width * config.feedforward  # query, output, feed-forward
-    each_pair = learned + (3 if config.positions == "relative" else 1) * width
+    context = config.context_width
+    learned = config.learned_heads * config.head_channels  # width of queries and keys
+    outside_keys = width * (learned + context) + products * width * config.feedforward  # query, output, feed-forward
+    each_pair = learned + (3 if config.positions == "relative" else 1) * context
     seen = counts.token_pairs / max(counts.tokens, 1.0)
     added = counts.predictions if queries else 0.0
     total = config.embedded_width * width * counts.tokens if config.embedded_width != width else 0.0
@@ -91,5 +93,5 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
         if layer == config.layers - 1 and read is not None:
             states = read * counts.predictions + (0.0 if queries else counts.examples)
         visible = min(seen, 2 * config.window + 1) if layer % config.global_every else seen
-        total += width * (learned + width) * counts.tokens + states * (outside_keys + each_pair * visible)
+        total += width * (learned + context) * counts.tokens + states * (outside_keys + each_pair * visible)
     return total

@@ -63,8 +63,8 @@ class RelativeBias(nn.Module):
         def biased(name: str) -> jax.Array:
             return query_BQHC + self.param(f"{name}_bias", init, (heads, channels)).astype(dtype)
 
-        rows_RD = Dense(config, config.width, use_bias=False, name="distance")(positions.distances_RD)
-        rows_RHC = rows_RD.reshape(-1, heads, channels)
+        rows = Dense(config, config.context_width, use_bias=False, name="distance")(positions.distances_RD)
+        rows_RHC = rows.reshape(-1, heads, channels)
         bias_BHQT = relative_shift(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
         if positions.segments_BT is not None:
             segment_2HC = self.param("segment", init, (2, heads, channels)).astype(dtype)

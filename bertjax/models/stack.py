@@ -23,6 +23,11 @@ _PARTS = {
 _PARTS["all"] = _PARTS["attention"] + _PARTS["feedforward"]
 
 
+def rows(config: EncoderConfig, part: str) -> int:
+    """Return the number of rows of the parameters of a part, given by their first name: L, or G if it is shared."""
+    return config.sharing_groups if part in _PARTS[config.sharing] else config.layers
+
+
 def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax.Array) -> dict:
     """Return the stack from an initializer of layers; shared parameters start as those of the first G layers."""
     own, shared = init(keys_L), {}

@@ -96,7 +96,7 @@ class Program:
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
         tensor = runtime.mesh.tensor
         seen = (encoder.window, encoder.positions, encoder.direction, encoder.fixed_heads)
-        seen += (encoder.width, encoder.heads)
+        seen += (encoder.context_width, encoder.heads)
         attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, *seen)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 

@@ -133,7 +133,7 @@ class Statistics:
         bins_BNK = ((tokens_BN[..., None] > jnp.array(EDGES)) & (tokens_BN[..., None] <= upper)).astype(jnp.float32)
         kinds_BT = jnp.asarray(np.frombuffer(self.kinds, np.uint8))[batch["tokens_BT"]]
         kind_BTK = jax.nn.one_hot(kinds_BT, len(KINDS), dtype=jnp.float32)
-        is_long_BN = (tokens_BN > self.encoder.width // self.encoder.heads).astype(jnp.float32)
+        is_long_BN = (tokens_BN > self.encoder.head_channels).astype(jnp.float32)
         queries_BT = jnp.einsum("bn,bnt->bt", is_long_BN, member_BNT)
 
         def of_layer(inputs: Arrays) -> tuple[dict[str, Sums], jax.Array]:
@@ -178,7 +178,7 @@ def _numbers(results: dict[str, np.ndarray], encoder: EncoderConfig) -> dict[str
     by_length = {name: values[used].mean(axis=(1, 2)) for name, values in results.items() if values.ndim == 3}
     attention_MK = results["attention"].mean(axis=(2, 3))
     return {
-        "head_width": encoder.width // encoder.heads,
+        "head_width": encoder.head_channels,
         "tokens": results["tokens"][used],
         **by_length,
         "attention": {name: dict(zip(KINDS, row, strict=True)) for name, row in zip(MAPS, attention_MK, strict=True)},

@@ -72,7 +72,7 @@ class Electra(MaskedLM):
             field: max(1, round(getattr(config, field) * self.generator_share))
             for field in ("width", "feedforward", "heads")
         }
-        if sizes["width"] % sizes["heads"]:
+        if sizes["width"] % sizes["heads"] and not config.head_width:
             raise UserError(
                 f"objective.generator_share={self.generator_share} makes a generator of width {sizes['width']} and "
                 f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={config.width} and "

@@ -83,6 +83,9 @@ def fill_mesh(
     widths = [
         width
         for encoder in encoders
-        for width in (encoder.embedded_width, encoder.width // config.tensor, encoder.feedforward // config.tensor)
+        for width in (
+            encoder.embedded_width,
+            *(wide // config.tensor for wide in (encoder.width, encoder.context_width, encoder.feedforward)),
+        )
     ]
     return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))

@@ -1,0 +1,163 @@
+"""Smaller exports: what is left of a model, what it goes on with, and cuts that are refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import cli, compress, config_file, convert, export
+from bertjax.compress import Cuts
+from bertjax.importance import Importance
+from bertjax.opening import SavedModel
+from tests.interop import models
+
+TEXTS = ["ab ad ce afe cafe", "decade faced", "a"]
+DRAW = np.random.default_rng(0)
+
+
+def write_importance(path, encoder):
+    heads, neurons = (DRAW.uniform(size=(encoder.layers, width)) for width in (encoder.heads, encoder.feedforward))
+    path.write_bytes(Importance(heads, neurons).to_json())
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A BERT with both heads."""
+    folder = tmp_path_factory.mktemp("source")
+    model = models.make(models.PARTS["BertForPreTraining"], models.trained())
+    export.write(folder, model._replace(numbers={"steps": 9}))
+    write_importance(folder / "importance.json", model.encoder)
+    return folder
+
+
+@pytest.fixture
+def refused(source, tmp_path, capsys):
+    """refused(*flags) -> the line with which the command ends; it must not have written anything."""
+
+    def refuse(*flags: str, model=source) -> str:
+        code = cli.exit_code_of(lambda: compress.main([str(model), f"--to={tmp_path / 'new' / 'model'}", *flags]))
+        error = capsys.readouterr().err
+        assert code == 2 and error.startswith("error: ") and error.count("\n") == 1, error
+        assert not (tmp_path / "new").exists() or not list((tmp_path / "new").iterdir())
+        return error
+
+    return refuse
+
+
+def hidden(folder):
+    module, params, tokens = bertjax.load(folder)
+    tokens_BT = tokens.rows(TEXTS, seq_len=18)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
+    return np.asarray(encoded.hidden)[tokens_BT != tokens.pad_id]
+
+
+def test_every_cut_in_one_command(source, tmp_path, capsys):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(TEXTS))
+    target = tmp_path / "new" / "small"
+    flags = [f"--to={target}", "--layers=1", "--heads=1", "--mlp=10", f"--importance={source / 'importance.json'}"]
+    assert compress.main([str(source), *flags, f"--vocabulary={corpus}", "--quantize=int8"]) == 0
+    printed = capsys.readouterr().out
+    before, model = export.read(source), export.read(target)
+    encoder = model.encoder
+    assert (encoder.layers, encoder.heads, encoder.head_width, encoder.feedforward) == (1, 1, 8, 10)
+    assert encoder.vocab_size == model.tokenizer.vocab_size < before.encoder.vocab_size
+    assert model.numbers == {"before_compression": {"steps": 9}} and export.is_quantized(target)
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(bertjax.load(folder).params)) for folder in (source, target)]
+    assert sizes[1] < sizes[0]
+    kept = np.isin(
+        [before.tokenizer.piece(i) for i in range(before.encoder.vocab_size)],
+        [model.tokenizer.piece(i) for i in range(encoder.vocab_size)],
+    )
+    words = [m.params["encoder"]["embeddings"]["word"][: m.encoder.vocab_size] for m in (before, model)]
+    np.testing.assert_allclose(words[1], words[0][kept], atol=0.01)
+    for line in ("layers        2 -> 1", "heads         2 -> 1", "mlp           24 -> 10", f"export        {target}"):
+        assert line in printed.splitlines()
+    assert "do not fill the width 16" in printed and "configs/adapt.py" in printed.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["small"]
+    settings = SavedModel(target).config.model
+    assert dataclasses.replace(settings, execution=encoder.execution, vocab_size=encoder.vocab_size) == encoder
+    config_file.load(f"configs/adapt.py:{target}", ["data.corpus=embedded:en"])
+
+
+def test_a_trimmed_vocabulary_leaves_the_hidden_states_of_the_corpus(source, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS))
+    summary = compress.run(source, tmp_path / "small", Cuts(vocabulary=str(tmp_path / "corpus.txt")))
+    assert summary.encoders[1].vocab_size < summary.encoders[0].vocab_size
+    np.testing.assert_array_equal(hidden(tmp_path / "small"), hidden(source))
+    assert summary.parameters[1] < summary.parameters[0]
+
+
+def test_cut_heads_are_zeros_in_transformers_and_compute_the_same(source, tmp_path):
+    compress.run(source, tmp_path / "small", Cuts(heads=1, importance=str(source / "importance.json")))
+    summary = convert.run(tmp_path / "small", tmp_path / "theirs")
+    settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert settings["num_attention_heads"] == 2
+    [note] = [note for note in summary.notes if "zeros" in note]
+    assert note == "transformers has no 1 heads of width 8 in a width of 16: written with 2, of which 1 are zeros"
+    convert.run(tmp_path / "theirs", tmp_path / "back")
+    np.testing.assert_allclose(hidden(tmp_path / "back"), hidden(tmp_path / "small"), atol=1e-5)
+
+
+def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_path):
+    [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]
+    layers = SavedModel(undisturbed).export.encoder.layers
+    summary = compress.run(undisturbed, tmp_path / "small", Cuts(layers=tuple(range(layers - 1))), score=corpus)
+    before, after = summary.scores["mlm_loss"]
+    assert before != after and np.isfinite([before, after]).all()
+    assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "nothing to compress; give --layers, --heads, --mlp, --vocabulary or --quantize"),
+        (["--layers=0,2"], "--layers=0,2 does not fit a model of 2 layers; list different layers from 0 to 1"),
+        (["--layers=1,0"], "--layers=1,0 does not fit"),
+        (["--layers=one"], "--layers=one is not a list of numbers"),
+        (["--heads=1"], "--heads=1 needs --importance=FILE to order heads; make one with"),
+        (["--heads=2", "--importance=x"], "--heads=2 is not a cut of 2 heads; give a number from 1 to 1"),
+        (["--mlp=0"], "--mlp=0 must be at least 1"),
+        (["--mlp=24", "--importance=x"], "--mlp=24 is not a cut of 24 feed-forward neurons"),
+        (["--mlp=2", "--importance=missing.json"], "missing.json is not an importance.json"),
+        (["--layers=0", "--importance=x"], "--importance=x orders heads and neurons; add --heads or --mlp"),
+        (["--vocabulary=missing.txt"], "missing.txt"),
+        (["--quantize=int4"], "argument --quantize: invalid choice: 'int4'"),
+    ],
+)
+def test_cuts_that_are_refused(refused, flags, message):
+    assert message in refused(*flags)
+
+
+def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
+    albert = models.make(frozenset({"pooler", "mlm"}), models.trained(), "albert")
+    export.write(tmp_path / "albert", albert)
+    message = refused("--layers=0,1", model=tmp_path / "albert")
+    assert "--layers=0,1 has no effect on a model whose layers share parameters (model.sharing=all)" in message
+    export.write(tmp_path / "int8", export.read(source), quantized=True)
+    assert "int8 has int8 weights already; leave out --quantize" in refused("--quantize=int8", model=tmp_path / "int8")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    assert "empty.txt" in refused(f"--vocabulary={tmp_path / 'empty.txt'}")
+    assert "orders" not in refused("--mlp=2", "--importance=bertjax.json")
+
+
+def test_layers_keep_the_pattern_of_local_and_global_ones(source):
+    encoder = dataclasses.replace(
+        export.read(source).encoder, layers=6, positions="rotary", window=2, global_every=3, segments=0
+    )
+    compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
+    with pytest.raises(compress.UserError, match="moves layer 3 between places of local and global layers"):
+        compress._check(encoder, Cuts(layers=(0, 3)))
+
+
+def test_shared_layers_are_cut_in_width(tmp_path):
+    model = models.make(frozenset({"pooler", "mlm"}), models.trained(), "albert")
+    export.write(tmp_path / "albert", model)
+    path = write_importance(tmp_path / "importance.json", model.encoder)
+    summary = compress.run(tmp_path / "albert", tmp_path / "small", Cuts(heads=1, mlp=7, importance=path))
+    assert (summary.encoders[1].heads, summary.encoders[1].feedforward) == (1, 7)
+    assert np.isfinite(hidden(tmp_path / "small")).all()
