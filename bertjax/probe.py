@@ -6,9 +6,10 @@ The first is the part `layers` of the analysis. Results are written beside the r
 import argparse
 import contextlib
 import dataclasses
+import hashlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.out:
             out = Path(args.out).expanduser()
             results.write(out, [running.Outcome(part, result, {})], subjects, materials)
-        _keep(subjects, result.numbers)
+        choices = args.tag, args.pooling or "", f"{args.examples}" if args.examples else ""
+        heldout = [Path(args.heldout).expanduser()] if args.heldout else []
+        names = {each.name: _kept_name(each.name, [Path(each.path), *heldout], *choices) for each in materials}
+        _keep(subjects, result.numbers, names)
     print(table(result.numbers))
     if args.out:
         print(f"\npage: {out / results.PAGE}")
@@ -176,20 +180,28 @@ def main(argv: list[str] | None = None) -> int:
 def _on_pairs(args: argparse.Namespace) -> int:
     """Print the table of minimal pairs for each model, and keep the scores of runs."""
     found = minimal_pairs.read(args.minimal_pairs)
-    tables = []
+    name, tables = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs)), []
     with contextlib.redirect_stdout(sys.stderr):
         for subject in open_subjects(args.models, args.trust_code):
             judged = pairs.judge(subject, found)
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):
-                kept = write_probe(workdir, _stem(args.minimal_pairs), pairs.scores_of(found, judged))
+                kept = write_probe(workdir, name, pairs.scores_of(found, judged))
                 print(f"kept in {kept}")
     print("\n\n".join(tables))
     return 0
 
 
-def _keep(subjects: Sequence[Subject], numbers: dict[str, dict[str, dict[str, Any]]]) -> None:
-    """Write the accuracies of the linear probes of runs beside them, by layer."""
+def _keep(
+    subjects: Sequence[Subject],
+    numbers: dict[str, dict[str, dict[str, Any]]],
+    name_of: Mapping[str, str],
+) -> None:
+    """Write the accuracies of the linear probes of runs beside them, by layer.
+
+    Args:
+      name_of: the name of the result of each material.
+    """
     for subject in subjects:
         workdir = _workdir_of(subject)
         for material, found in numbers[subject.label].items():
@@ -199,7 +211,18 @@ def _keep(subjects: Sequence[Subject], numbers: dict[str, dict[str, dict[str, An
                     for layer, accuracy in enumerate(found["probe"]["accuracy"])
                 }
                 majority = {"majority": scores_of([0], [(found["probe"]["majority"], 1.0)])}
-                print(f"kept in {write_probe(workdir, _stem(material), by_layer | majority)}")
+                print(f"kept in {write_probe(workdir, name_of[material], by_layer | majority)}")
+
+
+def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:
+    """Return the name of a result: that of its file, the choices, and six digits of a hash of files and choices.
+
+    Files of one name in different folders have results of their own; a file has the same name on every machine.
+    """
+    digest = hashlib.sha256("\0".join(choices).encode())
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return "-".join([_stem(name), *filter(None, choices), digest.hexdigest()[:6]])
 
 
 def _stem(path: str) -> str:

@@ -48,14 +48,14 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
       source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
       about: what the author knows about the model.
       every_kept: whether each checkpoint of a workdir is published, too, on a branch `step-N`.
-      private: whether a new repository is private.
+      private: whether the repository must be private; a new one is made so.
 
     Returns:
       The addresses of the commits.
 
     Raises:
       UserError: the source is no model or transformers has no class for it, `huggingface_hub` is not installed, or the
-        Hub refuses the upload.
+        Hub refuses the upload; or the repository is public, and `private` is set.
       Unavailable: the Hub cannot be reached.
     """
     try:
@@ -83,12 +83,19 @@ def _upload(hub, folder: Path, target: Target, private: bool) -> str:
     where = f"hub:{target.repository}@{target.revision}"
     try:
         hub.create_repo(target.repository, private=private, exist_ok=True)
+        if private and not hub.repo_info(target.repository).private:
+            raise UserError(
+                f"--private: hub:{target.repository} exists and is public; make it private in its settings on the Hub, "
+                "or leave --private out"
+            )
         if target.revision != _MAIN:
             hub.create_branch(target.repository, branch=target.revision, exist_ok=True)
         message = "Model trained with bertjax"
         done = hub.upload_folder(
             repo_id=target.repository, folder_path=folder, revision=target.revision, commit_message=message
         )
+    except UserError:
+        raise
     except Exception as error:  # of the library, its HTTP client or its own checks
         remedy = "log in with `hf auth login` or set HF_TOKEN to a token that may write there"
         raise storage.user_error(error, f"cannot publish {where}", remedy) from error
@@ -120,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch other than main"
     )
     parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
-    parser.add_argument("--private", action="store_true", help="make a new repository private")
+    parser.add_argument("--private", action="store_true", help="make a new repository private; one that exists must be")
     parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
     parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
     parser.add_argument(

@@ -57,7 +57,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._answer(404, {"error": "not served"})
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", self.path.partition("?")[0])
+        if match and match[1] in self.hub.private:
+            self._answer(200, {"id": match[1], "private": self.hub.private[match[1]], "siblings": []})
+        else:
+            self._answer(404, {"error": f"not served: {self.path}"})
 
     def do_POST(self) -> None:
         body = self._body()

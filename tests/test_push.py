@@ -57,6 +57,15 @@ def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
     assert "401" in done.stderr and "hf auth login" in done.stderr
 
 
+def test_a_public_repository_receives_nothing_private(undisturbed, tmp_path):
+    with hub_server.serve("right") as hub:
+        hub.private["me/bert"], hub.files["me/bert", "main"] = False, {}
+        done = publish(hub, tmp_path, str(undisturbed / "export"), "--to=hub:me/bert", "--private")
+    assert done.returncode == 2 and hub.files == {("me/bert", "main"): {}}
+    assert done.stderr.startswith("error: --private: hub:me/bert exists and is public; make it private in its settings")
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("text", ["me/bert", "hub:bert", "hub:me/bert@", "hub:me/bert/more"])
 def test_a_target_of_another_form_is_refused(text):
     with pytest.raises(UserError, match="is not hub:OWNER/NAME"):

@@ -40,11 +40,16 @@ def read(path: str) -> list[Record]:
     Raises:
       UserError: a file cannot be read, is empty, or has a line that is not a pair; or a folder has no such file.
     """
-    place = Path(path).expanduser()
-    files = sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES)) if place.is_dir() else [place]
+    files = files_of(path)
     if not files:
         raise UserError(f"{path} has no .jsonl files; name a file of pairs, or a folder with some")
     return [pair for file in files for pair in _read_file(str(file))]
+
+
+def files_of(path: str) -> list[Path]:
+    """Return the files of pairs of a folder, or the one that is named."""
+    place = Path(path).expanduser()
+    return sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES)) if place.is_dir() else [place]
 
 
 def _read_file(path: str) -> list[Record]:

@@ -1,6 +1,7 @@
 """python -m bertjax.probe as a user types it."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -13,7 +14,7 @@ from bertjax.comparison.numbers import LEAST_EXAMPLES
 from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
 from bertjax.opening import SavedModel
-from bertjax.training.results.scores import write_probe
+from bertjax.training.results.scores import read_probes, write_probe
 from tests.analysis.probing import test_senses
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 from tests.comparison.workdirs import STEPS, record, write
@@ -82,6 +83,33 @@ def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsy
 def test_names_of_probes_are_those_of_their_files():
     names = {"ud/en_ewt.train.conllu.gz": "en_ewt.train", "a.tsv": "a", "blimp/data/": "data", "b.jsonl": "b"}
     assert {path: probe._stem(path) for path in names} == names
+
+
+def test_files_of_one_name_have_results_of_their_own(tmp_path):
+    for folder, text in (("a", "one"), ("b", "two"), ("c", "one")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.tsv").write_text(text)
+
+    def name(folder, *choices):
+        return probe._kept_name("train.tsv", [tmp_path / folder / "train.tsv"], *choices)
+
+    assert re.fullmatch(r"train-[0-9a-f]{6}", name("a"))
+    assert name("a") == name("c") and name("a") != name("b"), "the content counts, not the folder"
+    assert re.fullmatch(r"train-feats.Number-mean-[0-9a-f]{6}", name("a", "feats.Number", "mean"))
+
+
+def test_a_workdir_keeps_the_accuracies_by_layer(models, tmp_path, capsys):
+    root = write(tmp_path / "run", [record(STEPS, 4.0, 3.0)], baseline={})
+    shutil.copytree(models["pretrained"], root / "export")
+    subject = Subject("run", SavedModel(root / "export").export, saved=SavedModel(root))
+    numbers = {"run": {"train.tsv": {"probe": {"accuracy": [0.5, 0.75], "majority": 0.5}}}}
+    probe._keep([subject], numbers, {"train.tsv": "train-012345"})
+    assert capsys.readouterr().out == f"kept in {root}/probes/train-012345.npz\n"
+    assert {name: float(scores.sums[0, 0]) for name, scores in read_probes(epath.Path(root)).items()} == {
+        "train-012345/layer_0/accuracy": 0.5,
+        "train-012345/layer_1/accuracy": 0.75,
+        "train-012345/majority": 0.5,
+    }
 
 
 def test_minimal_pairs_are_printed_for_each_model(models, tmp_path, capsys):
