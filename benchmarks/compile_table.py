@@ -101,8 +101,8 @@ def markdown(cells: dict[str, dict]) -> str:
     """Return two tables, what a step needs and what it sends, with the cells in the order of `_cells`."""
     finished_cells = [(names, cells[_key(*names)]) for names in _cells() if _key(*names) in cells]
     lines = [
-        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | compile |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | floor / compute | compile |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(map(str, names))} | {_row(cell)} |" for names, cell in finished_cells),
         "",
         "| topology | model | T | MB a device sends in a step |",
@@ -129,6 +129,7 @@ def _row(cell: dict) -> str:
             cell["remat"],
             used if memory["fits"] else f"**{used}**",
             f"{floor['seconds'] * 1e3:.1f} ms, {floor['binds']}" if floor else "does not fit",
+            f"{floor['seconds'] / floor['compute']:.2f}" if floor else "",
             f"{cell['compile_seconds']:.0f} s",
         ]
     )
