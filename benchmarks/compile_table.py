@@ -101,7 +101,7 @@ def markdown(cells: dict[str, dict]) -> str:
     """Return two tables, what a step needs and what it sends, with the cells in the order of `_cells`."""
     finished_cells = [(names, cells[_key(*names)]) for names in _cells() if _key(*names) in cells]
     lines = [
-        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | floor / compute | compile |",
+        "| topology | model | T | chips | strategy | batch | remat | GiB a device | floor | of compute | compile |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
         *(f"| {' | '.join(map(str, names))} | {_row(cell)} |" for names, cell in finished_cells),
         "",
