@@ -206,9 +206,11 @@ class EncoderConfig:
             raise UserError(f"model.positions=relative needs an even model.width, not {self.width}")
         if self.positions == "rotary":
             if self.head_channels % 2:
+                default = f"model.width={self.width} over model.heads={self.heads}"
+                width = f"model.head_width={self.head_width}" if self.head_width else default
                 raise UserError(
-                    f"model.positions=rotary needs heads of even width, and these are {self.head_channels} wide (by "
-                    f"default model.width={self.width} over model.heads={self.heads}); choose another number of heads"
+                    f"model.positions=rotary needs heads of even width, and {width} is odd; choose another number of "
+                    "heads"
                 )
         elif self.rotary_base != EncoderConfig.rotary_base:
             raise UserError(
