@@ -10,15 +10,18 @@ from bertjax.data.examples import Ragged, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """The seed and the epochs, which with the examples determine all randomness on the host.
+    """The seed and the epochs, which with the examples determine all randomness on the host, and the step.
 
     Attributes:
       seed: seed of the run.
       epochs: int64 [M], the epoch of each example; one batch may span two epochs.
+      step: number of the training step that reads the batch, from 0, for a rate that changes during the run; None
+        outside of training, such as in an evaluation. A schedule is then at its end.
     """
 
     seed: int
     epochs: np.ndarray
+    step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,8 +58,12 @@ class Feed:
         parts = [*(plan.fingerprint for plan in self.plans), str(self.turns.shares)]
         return hashlib.sha256(",".join(parts).encode()).hexdigest()
 
-    def batch(self, ordinals: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the rows with these ordinals (int64 [B]) as arrays [B, ...]; an ordinal of -1 is a row of padding."""
+    def batch(self, ordinals: np.ndarray, step: int | None = None) -> dict[str, np.ndarray]:
+        """Return the rows with these ordinals (int64 [B]) as arrays [B, ...]; an ordinal of -1 is a row of padding.
+
+        Args:
+          step: the training step that reads them, see `Draw`.
+        """
         epochs_B, plans_B, rows_B = self.locate(np.maximum(ordinals, 0))
         plans_B = np.where(ordinals < 0, -1, plans_B)
         taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
@@ -74,7 +78,7 @@ class Feed:
             taken_BN[here, : plan.counts.slots] = np.where(filled_BN, order_BN, -1)
             taken += len(ragged.ids)
         placed = place(Ragged.join(parts), taken_BN, self.seq_len, self.vocabulary)
-        return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows]))
+        return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows], step))
 
     def locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
@@ -132,7 +136,7 @@ class LocalBatches:
                 f"use a multiple of {self.shard_count}"
             )
         ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.shard_count, rows)
-        return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel())
+        return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel(), step)
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:

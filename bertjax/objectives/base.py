@@ -123,7 +123,10 @@ class Objective:
         return {}
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Host: return arrays of fixed shape that are added to the core batch, or replace arrays of it."""
+        """Host: return arrays of fixed shape that are added to the core batch, or replace arrays of it.
+
+        What the terms need of `draw.step`, such as a temperature that falls, is a feature as well.
+        """
         raise TypeError(f"{type(self).__name__} has no features()")
 
     def weights(self, batch: Arrays) -> Arrays:
@@ -154,6 +157,10 @@ class Objective:
     def coefficients(self) -> dict[str, float]:
         """{term: its factor in the loss}; the factor of every other term is 1."""
         return {}
+
+    def coefficients_at(self, step: jax.Array) -> dict[str, float | jax.Array]:
+        """Device: return the `coefficients` of a training step, counted from 0, if they change during the run."""
+        return self.coefficients
 
     def frozen_params(self, config: EncoderConfig) -> dict | None:
         """Return parameters that the terms read and nothing trains; their fingerprint is part of the run's identity."""

@@ -38,7 +38,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         terms, metrics = jax.eval_shape(
             lambda *arrays: objective.terms(model, *arrays, True), params, frozen, batch, row_keys
         )
-        coefficients = objective.coefficients
+        coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
     for term in terms:
         if term not in weights:
             raise UserError(
@@ -49,6 +49,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
             raise UserError(f"{setting} has a coefficient of {term!r}, and its terms are {_listed(terms)}; rename it")
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}
+    sums |= {f"the coefficient of {term!r}": leaf for term, leaf in coefficients.items()}
     sums |= {f"the metric {metric!r}": leaf for metric, pair in metrics.items() for leaf in pair}
     for label, leaf in sums.items():
         if leaf.shape:

@@ -70,9 +70,10 @@ def normalized(sums: Arrays, weights: Arrays) -> Arrays:
     return {term: sums[term] / jnp.maximum(weights[term], 1e-9) for term in sums}
 
 
-def total_loss(objective: Objective, losses: Arrays) -> jax.Array:
-    """Return the sum of coefficient x loss."""
-    return sum(objective.coefficients.get(term, 1.0) * loss for term, loss in losses.items())
+def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> jax.Array:
+    """Return the sum of coefficient x loss at a step."""
+    coefficients = objective.coefficients_at(step)
+    return sum(coefficients.get(term, 1.0) * loss for term, loss in losses.items())
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
@@ -104,15 +105,17 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     specs = layout.specs(params)
     gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
-        in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES)),
+        in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES), P()),
         out_specs=(specs, P(), P(), P()),
     )
     keys = shard_keys(context, step, len(batch["tokens_BT"]))
-    gradient, *sums = gradients_of_shards(params, frozen, batch, keys)
+    gradient, *sums = gradients_of_shards(params, frozen, batch, keys, step)
     return *pull_back(gradient), *sums
 
 
-def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array):
+def _gradients_of_shard(
+    context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array, step: jax.Array
+):
     objective, layout = context.objective, context.layout
     weights, consumed = layout.psum((objective.weights(batch), consumption(batch)))
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
@@ -121,7 +124,7 @@ def _gradients_of_shard(context: StepContext, params: dict, frozen: dict | None,
         params = with_heads_of(context.freezing.without_gradient(params, context.lora.adapts), context.own_heads)
         sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
-        return total_loss(objective, losses), (losses, metrics)
+        return total_loss(objective, losses, step), (losses, metrics)
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
     count = micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
@@ -181,7 +184,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     updates, opt_state = hold(updates, zeros), hold(opt_state, state["opt_state"])
     params, scaled_updates = apply_updates(state["params"], updates, learning_rate)
 
-    finite = jnp.isfinite(total_loss(context.objective, losses)) & jnp.isfinite(gradient_norm)
+    finite = jnp.isfinite(total_loss(context.objective, losses, state["step"])) & jnp.isfinite(gradient_norm)
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
     has_failed = state["skipped"] > context.max_skipped
     is_applied = finite & ~has_failed

@@ -55,7 +55,7 @@ def traced(made: Program) -> int:
     def loss(params, frozen, batch):
         params = task.context.freezing.without_gradient(params, made.config.lora.adapts)
         sums, _ = objective.terms(model, params, frozen, batch, jax.random.key(0), True)
-        return total_loss(objective, normalized(sums, objective.weights(batch)))
+        return total_loss(objective, normalized(sums, objective.weights(batch)), step=0)
 
     frozen = objective.frozen_params(made.encoder)
     closed = jax.make_jaxpr(jax.grad(loss))(made.abstract_state["params"], frozen, batch)

@@ -94,7 +94,7 @@ def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
     """Choose tokens of every example and replace them, independently of rows, packing and the rest of the batch."""
     ragged = placed.ragged
     if masking.static:
-        draw = Draw(draw.seed, draw.epochs % masking.static)
+        draw = dataclasses.replace(draw, epochs=draw.epochs % masking.static)
     choice = masking.choose(placed, draw)
     originals = ragged.tokens[choice.tokens]
     others = _others(token_shares(ragged, draw, "mask/other", choice.tokens), originals, placed.vocabulary)
