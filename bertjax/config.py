@@ -19,6 +19,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
+from bertjax.models import directions
 from bertjax.models.config import LARGEST_VOCABULARY, PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -328,6 +329,8 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
     mapping = renames.current(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
+        if isinstance(direction := mapping["model"].get("direction"), str):
+            directions.check(direction, trust_code)
     classes = {union.base: functools.partial(union.class_of, trust_code=trust_code) for union in _UNIONS}
     return typed.build(Config, mapping, "", classes)
 

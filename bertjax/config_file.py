@@ -11,7 +11,8 @@ import ml_collections
 
 from bertjax import row_lengths, typed
 from bertjax.config import INIT_FROM, Config, from_dict, plain
-from bertjax.errors import UserError
+from bertjax.errors import Untrusted, UserError
+from bertjax.models import directions
 from bertjax.opening import SavedModel
 
 # Where recipes are: in an installed package (setup.py), and in a checkout.
@@ -35,7 +36,12 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
-        mapping["model"] = _model_of(mapping.get("init_from", "")) | model
+        inherited = _model_of(mapping.get("init_from", ""))
+        if isinstance(direction := model.get("direction"), str):
+            directions.check(direction, trust_code=True)
+        else:
+            _check_direction(inherited)
+        mapping["model"] = inherited | model
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _open_stages(mapping)
@@ -121,6 +127,18 @@ def _model_of(name: str) -> dict[str, Any]:
             f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
         )
     return SavedModel(name).settings["model"]
+
+
+def _check_direction(inherited: dict[str, Any]) -> None:
+    """Raise Untrusted if the architecture of another model names a module that the user has not named."""
+    if isinstance(direction := inherited.get("direction"), str):
+        try:
+            directions.check(direction)
+        except Untrusted as error:
+            raise Untrusted(
+                f"init_from has model.direction={direction!r}, a function that runs the code of its author; if you "
+                f"trust it, add --config.model.direction={direction}"
+            ) from error
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:

@@ -51,7 +51,7 @@ class Union:
             elsewhere = ", or name module:Class" if self.is_open else ""
             raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
-        module = _import(choice, module_name) if kind in self.kinds or trust_code else _imported(choice, module_name)
+        module = module_of(choice, module_name, trust_code or kind in self.kinds)
         registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
         if registered is None:
             near = difflib.get_close_matches(class_name, _classes(module, self.base), n=1, cutoff=0.5)
@@ -71,6 +71,21 @@ class Union:
         return next((kind for kind, registered in self.kinds.items() if registered == name), name)
 
 
+def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
+    """Return a module that a setting names.
+
+    Args:
+      choice: the setting with its value, for messages.
+      name: name of the module.
+      trust_code: whether it may be imported, if it is not imported yet.
+
+    Raises:
+      UserError: it cannot be imported.
+      Untrusted: it is not imported, and `trust_code` is False.
+    """
+    return _import(choice, name) if trust_code else _imported(choice, name)
+
+
 def _classes(module: types.ModuleType, base: type) -> list[str]:
     """Return the names of a module's classes that derive from `base`."""
     return [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
@@ -84,7 +99,7 @@ def _import(choice: str, name: str) -> types.ModuleType:
         if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it is in
             raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
         line = line_of(error)
-        remedy = "correct the file" if line else "name an importable module:Class"
+        remedy = "correct the file" if line else "name an importable module"
         cause = f"{type(error).__name__}: {reason(error)}"
         raise UserError(f"{choice} cannot be imported: {line + ': ' if line else ''}{cause}; {remedy}") from error
 

@@ -27,7 +27,7 @@ ALLOWED = {
     "mesh": "",
     "resampling": "",
     "data": "errors storage locks untrusted registry",  # knows no model
-    "models": "errors",  # knows no data
+    "models": "errors registry",  # knows no data
     "importance": "errors untrusted models",
     "hardware": "errors models",
     "hardware.check": "errors cli hardware",
@@ -49,7 +49,7 @@ ALLOWED = {
     "training.run": "errors storage locks untrusted renames registry typed data hardware export config "
     "training.config training.lora training.parallel training.param_paths training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
-    "config_file": "errors row_lengths typed config opening",
+    "config_file": "errors row_lengths typed models config opening",
     "training": "errors user_code storage mesh typed data models hardware export objectives config opening "
     "training.config training.lora training.parallel training.param_paths training.run training.schedules "
     "training.stages training.state",

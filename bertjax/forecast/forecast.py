@@ -17,8 +17,8 @@ from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.forecast.traffic import Traffic
 from bertjax.models.vocabulary import count_parameters
+from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.program import Program
-from bertjax.training.step import micro_batches
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -159,7 +159,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         mesh=dict(program.mesh.shape),
         strategy=program.layout.strategy,
         remat=program.encoder.execution.remat,
-        micro_batches=micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
+        micro_batches=count_micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
         model_flops=of_task.flops.executed(arguments[-1]) / steps,

@@ -11,7 +11,8 @@ from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.family import CLM, MLM, NSP, POOLER, Family, parts_in
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
-from bertjax.models.config import BIDIRECTIONAL, LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL, LEFT_TO_RIGHT
 
 # Keys of BERT, and of families whose settings were copied from BERT's.
 KEYS = {
@@ -52,11 +53,13 @@ class _Bert(Family):
         return "AutoModelForCausalLM" if CLM in parts else super().auto_of(parts)
 
     def refusals(self, encoder, pad_id):
-        return super().refusals(dataclasses.replace(encoder, direction=BIDIRECTIONAL), pad_id)
+        if encoder.direction == LEFT_TO_RIGHT:  # a decoder, if it has its head: see `complaints`
+            encoder = dataclasses.replace(encoder, direction=BIDIRECTIONAL)
+        return super().refusals(encoder, pad_id)
 
     def complaints(self, encoder, flat, pad_id):
         lines = super().complaints(encoder, flat, pad_id)
-        if encoder.direction != BIDIRECTIONAL and CLM not in parts_in(flat):
+        if encoder.direction == LEFT_TO_RIGHT and CLM not in parts_in(flat):
             lines.append(
                 f"the model has model.direction={encoder.direction!r} and no head {CLM!r}; transformers' {self.title} "
                 "reads in that direction only as BertLMHeadModel, which has one"
@@ -64,7 +67,7 @@ class _Bert(Family):
         return lines
 
     def settings(self, encoder, architecture, pad_id):
-        reads_left = {"is_decoder": True} if encoder.direction != BIDIRECTIONAL else {}
+        reads_left = {"is_decoder": True} if encoder.direction == LEFT_TO_RIGHT else {}
         return super().settings(encoder, architecture, pad_id) | reads_left
 
 

@@ -16,7 +16,7 @@ from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
 from bertjax.interop import huggingface
 from bertjax.interop.outputs import Reading, reading_of, values
-from bertjax.models.config import BIDIRECTIONAL
+from bertjax.models.directions import BIDIRECTIONAL
 
 SUFFIX = ".onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.errors import UserError
+from bertjax.models import directions
+from bertjax.models.directions import BIDIRECTIONAL
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
 POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
 POSITIONS = ("learned", "rotary", "relative")
-DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT = ("bidirectional", "left_to_right")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
@@ -80,9 +81,11 @@ class EncoderConfig:
       positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864); or
         `relative`, learned terms of distances and segments in the logits of attention, which then has no other biases,
         and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
-      direction: which tokens of its example a token sees: all (`bidirectional`), or itself and those before it
-        (`left_to_right`; Radford et al., 2018, and BERT's baseline "LTR & No NSP", Devlin et al., 2019, section 5.1).
-        Then the last token of an example is its summary, because [CLS] sees only itself.
+      direction: which tokens of its example a token sees: all (`bidirectional`), itself and those before it
+        (`left_to_right`; Radford et al., 2018, and BERT's baseline "LTR & No NSP", Devlin et al., 2019, section 5.1),
+        or those and the whole of segment 0 (`prefix`, whose tokens see segment 0 only; Dong et al., 2019, UniLM, arXiv
+        1905.03197, section 2.3), or the ranks of a function `module:function` (`bertjax.models.directions`). Unless it
+        is bidirectional, the last token of an example is its summary, because [CLS] does not see them all.
       rotary_base: longest wavelength of rotary positions over 2 pi.
       window: tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0 if
         all layers are global.
@@ -146,11 +149,11 @@ class EncoderConfig:
             ("norm", NORMS),
             ("biases", BIASES),
             ("positions", POSITIONS),
-            ("direction", DIRECTIONS),
             ("sharing", SHARING),
         ):
             if (value := getattr(self, field)) not in known:
                 raise UserError(f"model.{field}={value!r} is unknown; choose one of {', '.join(known)}")
+        directions.check(self.direction)
         for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups", "global_every"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")

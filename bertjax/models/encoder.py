@@ -13,7 +13,8 @@ from flax import linen as nn
 
 from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
-from bertjax.models.config import GATHERED, LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import GATHERED, EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm, pooler_activation
 from bertjax.models.pooling import last_columns
@@ -168,8 +169,8 @@ class Encoder(nn.Module):
           segments_BT: int; all 0 by default.
           positions_BT: int, restarting in each example; 0..T-1 by default.
           examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` if there is padding).
-          summary_positions_BN: int, column of each example's [CLS]; column 0 by default. A `left_to_right` encoder
-            reads only its shape: it pools the last token of each example.
+          summary_positions_BN: int, column of each example's [CLS]; column 0 by default. Unless the encoder is
+            bidirectional, it reads only the shape: it pools the last token of each example.
           read_BK: int, the only positions whose hidden states are returned; all positions by default.
           rank_BT: int, the order in which tokens are predicted. The states at `read_BK` are then those of the query
             stream, nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
@@ -188,8 +189,8 @@ class Encoder(nn.Module):
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         order_BT = rank_BT
-        if self.config.direction == LEFT_TO_RIGHT:
-            order_BT = columns_BT
+        if ranks := ranks_of(self.config.direction):
+            order_BT = ranks(columns_BT, segments_BT)
             summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
         # An absent example's summary position may be any placeholder: no weight ever reads it.
         summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
@@ -223,8 +224,8 @@ class Encoder(nn.Module):
             )
         if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
             raise ValueError("rank_BT needs read_BK, the predicted tokens, and relative positions; pass and set both")
-        if rank_BT is not None and self.config.direction == LEFT_TO_RIGHT:
-            raise ValueError(f"rank_BT is an order of its own, and direction={LEFT_TO_RIGHT} another; leave out one")
+        if rank_BT is not None and (direction := self.config.direction) != BIDIRECTIONAL:
+            raise ValueError(f"rank_BT is an order of its own, and direction={direction} another; leave out one")
         if memory_BT is not None and rank_BT is None:
             raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too")
 

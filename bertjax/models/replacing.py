@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.config import LEFT_TO_RIGHT
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoded, Encoder
 from bertjax.models.layers import Embeddings, pooler_activation
 from bertjax.models.pooling import last_columns
@@ -58,7 +58,7 @@ def _ended(
     """Return what `Encoder.__call__` does with the states of all tokens after its layers."""
     if encoder.config.norm == "pre":
         hidden_BTD = encoder.final_norm(hidden_BTD)
-    if encoder.config.direction == LEFT_TO_RIGHT:
+    if encoder.config.direction != BIDIRECTIONAL:
         summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
     columns_BN = jnp.maximum(summary_positions_BN, 0)
     pooled_BND = None

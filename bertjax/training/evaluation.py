@@ -21,11 +21,12 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.param_paths import with_heads_of
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, scores_of, scores_of_records
-from bertjax.training.step import StepContext, micro_batches, shard_keys
+from bertjax.training.step import StepContext, shard_keys
 
 # The name of the held-out documents or file that every run has.
 HELDOUT = "heldout"
@@ -209,7 +210,7 @@ class _TaskEvaluator:
     def _batches(self):
         stage, shards = self._last_stage(), self._program.layout.shards
         rows = -(-min(stage.batch, self._rows) // shards)
-        batch = rows // micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
+        batch = rows // count_micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))

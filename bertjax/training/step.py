@@ -19,6 +19,7 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.lora import LoraConfig, merge
+from bertjax.training.micro_batches import count_micro_batches, sum_over_micro_batches
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of, with_heads_of
@@ -127,42 +128,13 @@ def _gradients_of_shard(
         return total_loss(objective, losses, step), (losses, metrics)
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
-    count = micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
+    count = count_micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
     if count == 1:
         gradient, sums = differentiate(params, batch, keys[0] if context.hardware_bits else keys)
     else:
-        gradient, sums = _over_micro_batches(context, count, differentiate, params, batch, keys)
+        gradient, sums = sum_over_micro_batches(differentiate, count, params, batch, keys, context.hardware_bits)
     losses, metrics = layout.psum(sums)
     return layout.reduce_gradients(gradient), losses, metrics, consumed
-
-
-def _over_micro_batches(
-    context: StepContext, count: int, differentiate: Callable, params: dict, batch: Arrays, keys: jax.Array
-):
-    """Return the sums of what `differentiate` returns for each part of the rows, with gradients in float32."""
-    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
-    if context.hardware_bits:
-        keys = jax.random.split(keys[0], count)
-    else:
-        keys = keys.reshape(count, -1)
-    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), shapes)
-
-    def add(totals, part_and_key):
-        return jax.tree.map(lambda total, x: total + x, totals, differentiate(params, *part_and_key)), None
-
-    return jax.lax.scan(add, zeros, (parts, keys))[0]
-
-
-def micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
-    """Return the least number of equal parts of a device's rows of which none holds more than `micro_tokens` tokens.
-
-    A single row may be longer. With 0, all rows are one part.
-    """
-    if not micro_tokens:
-        return 1
-    fewest = -(-rows * seq_len // micro_tokens)
-    return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)
 
 
 def train_step(context: StepContext, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedules import WarmupSegment
 from bertjax.training.stages import StepSpec, Timetable, warmup_segments
-from bertjax.training.step import micro_batches
 from tests import runs
 
 # Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.
@@ -148,15 +148,15 @@ def test_each_segment_is_longer_than_its_warm_up():
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 4000))
 def test_micro_batches_are_the_fewest_that_are_small_enough(rows, seq_len, micro_tokens):
-    count = micro_batches(rows, seq_len, micro_tokens)
+    count = count_micro_batches(rows, seq_len, micro_tokens)
     possible = [parts for parts in range(1, rows + 1) if rows % parts == 0 and rows // parts * seq_len <= micro_tokens]
     assert count == (min(possible) if possible else rows)
 
 
 def test_longer_rows_take_more_micro_batches():
-    assert [micro_batches(16, seq_len, 2048) for seq_len in (128, 256, 512, 4096)] == [1, 2, 4, 16]
-    assert micro_batches(16, 512, 0) == 1
-    assert micro_batches(17, 128, 2048) == 17
+    assert [count_micro_batches(16, seq_len, 2048) for seq_len in (128, 256, 512, 4096)] == [1, 2, 4, 16]
+    assert count_micro_batches(16, 512, 0) == 1
+    assert count_micro_batches(17, 128, 2048) == 17
 
 
 TWO = [

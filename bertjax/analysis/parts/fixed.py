@@ -12,7 +12,8 @@ from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
-from bertjax.models.config import FIXED_PATTERNS, LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import FIXED_PATTERNS, EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.fixed import fixed_maps
 from bertjax.models.visibility import Visibility
 from bertjax.objectives.base import Arrays
@@ -57,8 +58,9 @@ class Fixed(Part):
     title = "Heads beside fixed patterns"
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        if subject.encoder.direction == LEFT_TO_RIGHT:
-            return "reads from left to right; fixed patterns are defined for tokens that see all of their example"
+        if subject.encoder.direction != BIDIRECTIONAL:
+            direction = f"has model.direction={subject.encoder.direction}"
+            return f"{direction}; fixed patterns are defined for tokens that see all of their example"
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:

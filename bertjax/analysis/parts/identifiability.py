@@ -18,7 +18,8 @@ from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import Ragged
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 
@@ -40,8 +41,9 @@ class Identifiability(Part):
     title = "How much of attention has an effect"
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        if subject.encoder.direction == LEFT_TO_RIGHT:
-            return "reads from left to right; effective attention is defined for tokens that see all of their sentence"
+        if subject.encoder.direction != BIDIRECTIONAL:
+            direction = f"has model.direction={subject.encoder.direction}"
+            return f"{direction}; effective attention is defined for tokens that see all of their sentence"
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec

@@ -26,7 +26,8 @@ from bertjax.data.masking import Masked, Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.data.random import bits
 from bertjax.errors import UserError
-from bertjax.models.config import BIDIRECTIONAL, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import VocabularyHead
 from bertjax.models.model import HeadSpec, Model

@@ -3,7 +3,7 @@
 import re
 
 from bertjax.errors import UserError
-from bertjax.models.config import BIDIRECTIONAL
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, unfused
 
 # The kernels need a memory hierarchy that TPU v2 and v3 lack.

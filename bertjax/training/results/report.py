@@ -15,9 +15,9 @@ from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.training import flops
 from bertjax.training.evaluation import Evaluation
+from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.param_paths import path_of
 from bertjax.training.program import Program
-from bertjax.training.step import micro_batches
 
 _FOLDED_DEPTH = 3
 
@@ -123,7 +123,7 @@ def layout_line(program: Program) -> str:
 def stage_line(index: int, program: Program) -> str:
     """Return steps and shapes of a stage as one line."""
     stage, shards = program.config.stages[index], program.layout.shards
-    parts = micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
+    parts = count_micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
     micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
     peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""

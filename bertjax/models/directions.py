@@ -1,0 +1,68 @@
+"""The direction in which an encoder reads: which tokens of its example a token sees, as ranks of tokens.
+
+A token sees the tokens of lower or equal rank (`Visibility.rank_BT`). The direction is a part of the architecture: an
+export, and everything that opens it, has the same one.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bertjax import registry
+from bertjax.errors import UserError
+
+DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_right", "prefix")
+
+# rank_BT of (columns_BT, segments_BT), int32 each.
+Ranks = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def _left_to_right(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+    return columns_BT
+
+
+def _prefix(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+    return jnp.where(segments_BT == 0, 0, 1 + columns_BT)
+
+
+_RANKS: dict[str, Ranks] = {LEFT_TO_RIGHT: _left_to_right, PREFIX: _prefix}
+
+
+def ranks_of(direction: str) -> Ranks | None:
+    """Return the function that ranks the tokens of rows; None if every token sees its whole example.
+
+    Raises:
+      UserError: see `check`.
+    """
+    if direction == BIDIRECTIONAL:
+        return None
+    return _RANKS[direction] if direction in _RANKS else _function(direction, trust_code=False)
+
+
+def check(direction: str, trust_code: bool = False) -> None:
+    """Check that a direction is known.
+
+    Args:
+      direction: one of `DIRECTIONS`, or `module:function`.
+      trust_code: whether the module may be imported, if it is not imported yet.
+
+    Raises:
+      UserError: the direction is unknown, its module cannot be imported, or has no such function.
+      Untrusted: its module is not imported, and `trust_code` is False.
+    """
+    if direction in DIRECTIONS:
+        return
+    if ":" not in direction:
+        raise UserError(
+            f"model.direction={direction!r} is unknown; choose one of {', '.join(DIRECTIONS)}, or name module:function"
+        )
+    _function(direction, trust_code)
+
+
+def _function(direction: str, trust_code: bool) -> Ranks:
+    choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
+    function = vars(registry.module_of(choice, module_name, trust_code)).get(name)
+    if not callable(function):
+        raise UserError(f"{choice} cannot be used: {module_name} has no function {name!r}; correct the name")
+    return function
