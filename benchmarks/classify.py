@@ -1,4 +1,4 @@
-"""The recipe for files of one's own beside what else is tried first: TF-IDF, and transformers' Trainer by default.
+"""The recipe for labeled files beside the usual first attempts: TF-IDF, and transformers' Trainer by default.
 
     python -m benchmarks.classify --model=HF_FOLDER --data=FOLDER --tasks=XQuAD,SST-2,CoNLL-2003 --seeds=3 \
         --out=benchmarks/results/classify.jsonl --torch-python=OTHER_VENV/bin/python

@@ -1,6 +1,6 @@
-"""python -m bertjax.probe: what the layers of models know, and which of two sentences they prefer, as a table.
+"""python -m bertjax.probe: what each layer of a model encodes, or which of two sentences the model prefers, as a table.
 
-The first is the part `layers` of the analysis. Results are written beside the runs, where `bertjax.compare` reads them.
+The first is the part `layers` of the analysis. Results are written to the workdirs, where `bertjax.compare` reads them.
 """
 
 import argparse
@@ -87,8 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.probe",
-        description="Print what the layers of models know: of the labels and trees of a file, or of its word senses;\n"
-        "or which sentence of minimal pairs they prefer. Runs keep the result, and bertjax.compare reads it.",
+        description="Measure what each layer of a model encodes about the labels and syntax trees of a file or about\n"
+        "word senses, or how often the model prefers the right sentence of a minimal pair. Runs keep the results,\n"
+        "which bertjax.compare prints.",
         epilog="examples:\n"
         "  parts of speech and syntax trees:  python -m bertjax.probe my/bert --labeled=ud/train.conllu "
         "--heldout=ud/dev.conllu\n"
@@ -130,15 +131,22 @@ def main(argv: list[str] | None = None) -> int:
         "--heldout", default="", metavar="FILE", help="a file that scores the probes (default: a third of --labeled)"
     )
     parser.add_argument(
-        "--tag", default="", metavar="NAME", help="of a .conllu file: upos, xpos or a feature such as feats.Case"
+        "--tag",
+        default="",
+        metavar="NAME",
+        help="tag of .conllu to predict: upos, xpos or a feature such as feats.Case",
     )
     parser.add_argument(
-        "--rank", type=int, default=RANK, metavar="R", help=f"of the structural probe (default: {RANK})"
+        "--rank", type=int, default=RANK, metavar="R", help=f"rank of the structural probe (default: {RANK})"
     )
     parser.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="most records of a file, drawn at random (default: all)"
+        "--examples",
+        type=int,
+        default=0,
+        metavar="N",
+        help="read at most N records of a file, drawn at random (default: all)",
     )
-    parser.add_argument("--out", default="", metavar="DIR", help="folder for a page, figures and all numbers")
+    parser.add_argument("--out", default="", metavar="DIR", help="folder for a report page, figures and all numbers")
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
@@ -146,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
         if getattr(args, name) < (name == "rank"):
             raise UserError(f"--{name}={getattr(args, name)} must be at least 1")
     if args.heldout and len(args.labeled) > 1:
-        raise UserError(f"--heldout={args.heldout} scores the probes of one labeled file; name one with --labeled")
+        raise UserError(f"--heldout={args.heldout} can score the probes of one labeled file only; give one --labeled")
     if bool(args.labeled) == bool(args.minimal_pairs):
         raise UserError("name what to probe: --labeled=FILE, or --minimal-pairs=PATH")
     for name in ("tag", "heldout", "pooling", "out", "examples"):

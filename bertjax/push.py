@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = cli.ArgumentParser(
         prog="python -m bertjax.push",
         description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"
-        "No path of this machine is in the files. HF_TOKEN, or `hf auth login`, gives the right to write.",
+        "The files contain no path of this machine. Set HF_TOKEN, or log in with `hf auth login`.",
         epilog="examples:\n"
         "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0\n"
         "  python -m bertjax.push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000\n"
@@ -124,10 +124,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("source", metavar="RUN[@STEP]", help="workdir, one of its checkpoints, or export folder")
     parser.add_argument(
-        "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch other than main"
+        "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch if it is not main"
     )
     parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
-    parser.add_argument("--private", action="store_true", help="make a new repository private; one that exists must be")
+    parser.add_argument("--private", action="store_true", help="make a new repository private, and refuse a public one")
     parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
     parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
     parser.add_argument(

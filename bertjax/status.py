@@ -1,4 +1,4 @@
-"""python -m bertjax.status: how runs are doing, from the files in their workdirs, for people and for monitors."""
+"""python -m bertjax.status: the status of runs, from the files in their workdirs, for people and for monitors."""
 
 import argparse
 import dataclasses
@@ -35,7 +35,7 @@ def _workdirs(path: epath.Path) -> list[epath.Path]:
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
-    """Return 0 if every run is finished or alive, 1 if one has failed or stalled, and else 75: one was stopped."""
+    """Return 0 if every run is finished or active, 1 if one has failed or stalled, and 75 if one was stopped."""
     if any(status.state in ("failed", "stalled") for status in statuses):
         return FAILED
     return FINISHED if all(status.is_healthy for status in statuses) else STOPPED
@@ -93,14 +93,14 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.status",
-        description="Print how runs are doing: state, step, time left, newest checkpoint, losses, goodput, warnings.\n"
-        "It reads the workdirs and nothing else, so it works from any machine that sees them.",
+        description="Print the status of runs: state, step, time left, newest checkpoint, losses, goodput, warnings.\n"
+        "It reads only the workdirs, so it works on every machine that can read them.",
         epilog="examples:\n"
         "  one run:             python -m bertjax.status runs/tiny\n"
         "  runs in a bucket:    python -m bertjax.status gs://BUCKET/run-1 gs://BUCKET/run-2\n"
         "  for a monitor:       python -m bertjax.status runs/tiny --json\n\n"
-        "exit codes: 0 every run is finished or alive; 1 one has failed or stalled; 75 one was stopped and can be\n"
-        "resumed; 2 bad input",
+        "exit codes: 0 every run is finished or active; 1 a run has failed or stalled; 75 a run was stopped and can\n"
+        "be resumed; 2 bad input",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -238,7 +238,7 @@ def main(argv: list[str] | None = None) -> int:
         allow_abbrev=False,
     )
     config_file.add_flags(parser)
-    parser.add_argument("--workdir", help="folder for all that the run writes (default: runs/<file and overrides>)")
+    parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
     platform.add_flag(parser)
     processes.add_flag(parser)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""The command that reports how runs are doing."""
+"""The command that reports the status of runs."""
 
 import json
 import shutil

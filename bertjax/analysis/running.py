@@ -95,7 +95,7 @@ def materials_of(
         materials.append(own or Corpus("corpus", examples))
     names = [material.name for material in materials]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"two files are called {repeated[0]}; name each once, and files of one name in separate calls")
+        raise UserError(f"two files have the name {repeated[0]}; analyze one of them at a time")
     return materials
 
 

@@ -141,14 +141,15 @@ def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]
     table = _table(f"differences from {entries[0].name} [95% interval] p-value", entries[1:])
     for name in dict.fromkeys(name for of_entry in effects for name in of_entry):
         table.add_row(Text(name), *(_effect_cell(of_entry.get(name)) for of_entry in effects))
-    table.caption = "drawn: " + "; ".join(
-        dict.fromkeys(
-            f"{effect.covers or 'nothing, for lack of seeds and scores'}{', same seeds paired' * effect.paired}"
-            for of_entry in effects
-            for effect in of_entry.values()
-        )
-    )
+    table.caption = "; ".join(dict.fromkeys(map(_basis, (effect for each in effects for effect in each.values()))))
     return table
+
+
+def _basis(effect: Effect) -> str:
+    """Return what an interval is computed from."""
+    if not effect.covers:
+        return "no interval: it needs several seeds, or scores by example of both sides"
+    return f"interval over {effect.covers}{', runs of one seed paired' * effect.paired}"
 
 
 def _effect_cell(effect: Effect | None) -> str:

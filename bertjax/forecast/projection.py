@@ -6,10 +6,9 @@ from typing import Any
 
 from bertjax.config import Config
 from bertjax.forecast.forecast import Forecast
+from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS
 
 _HOUR, _DAY = 3600, 86_400
-# Muennighoff et al. 2023 (arXiv 2305.16264): models that read from left to right gain little beyond this.
-MOST_EPOCHS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +68,10 @@ class Projection:
                 line += "; the assumed MFU is above it"
             lines.append(line)
         lines.append("             compilation, evaluation, checkpoints and preemptions are not included")
-        if self.epochs and self.epochs > MOST_EPOCHS:
+        if self.epochs and self.epochs > MOST_EPOCHS_OF_CORPUS:
             lines.append(
-                f"warning: {self.epochs:,.0f} epochs; beyond about {MOST_EPOCHS} repeated text teaches little; "
-                "add text, or lower stages.N.steps"
+                f"warning: {self.epochs:,.0f} epochs; beyond about {MOST_EPOCHS_OF_CORPUS}, repeated text adds "
+                "nothing (arXiv 2305.16264); add text, or lower stages.N.steps"
             )
         return "\n".join(lines)
 

@@ -123,7 +123,7 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         auto=auto,
         folder=folder,
         header=_header(about, task or ("fill-mask" if "mlm" in parts else ""), mask),
-        license=f"License: {about.license}." if about.license else "Its author has not named a license.",
+        license=f"License: {about.license}." if about.license else "No license is given.",
         pipeline=_PIPELINE.format(task=task, folder=folder) if task else "",
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),

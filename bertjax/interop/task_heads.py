@@ -158,7 +158,7 @@ def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
     threshold = objective_of(export_settings, term).get("threshold")
     if term != SPAN or threshold is None:
         return []
-    return [f"objective.threshold={threshold} not exported: pipelines weigh no answer by a rule of their own"]
+    return [f"objective.threshold={threshold} is not exported: pipelines of transformers have no such threshold"]
 
 
 def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any]) -> str | None:

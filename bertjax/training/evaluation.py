@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -251,9 +251,18 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
 
 
+def best_metric(objective: Objective, metrics: Iterable[str]) -> str:
+    """Return the metric that compares states of a task: the objective's `best_metric`, or the loss of its first term.
+
+    Args:
+      metrics: names of the metrics of an evaluation, in their order.
+    """
+    return objective.best_metric or next((name for name in metrics if name.endswith("_loss")), "_loss")
+
+
 def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
     """Return the rank of an `Evaluation`; infinity if no held-out row has the metric, or if it is not finite."""
-    best = objective.best_metric or next((name for name in metrics if name.endswith("_loss")), "_loss")
+    best = best_metric(objective, metrics)
     value = metrics.get(best, math.nan)
     if not math.isfinite(value):
         return math.inf

@@ -20,6 +20,7 @@ from rich.text import Text
 from bertjax import storage
 from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
+from bertjax.training.evaluation import best_metric
 from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, write_json
 from bertjax.typed import differences
@@ -67,7 +68,7 @@ class Result:
 
     @property
     def rank(self) -> float:
-        """Lower is better; infinity if a seed has failed: the mean of the others says too much."""
+        """Lower is better; infinity if a seed has failed, since the mean of the others is biased."""
         if self.failures or not math.isfinite(self.mean):
             return math.inf
         return self.mean if self.metric.endswith("_loss") else -self.mean
@@ -87,14 +88,14 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
             example = "--sweep=optimizer.learning_rate=2e-5,5e-5"
             raise UserError(f"--sweep={sweep} has an empty name or value; write {example}")
         if key in choices:
-            raise UserError(f"--sweep={sweep} sweeps {key} a second time; list its values once, with commas")
+            raise UserError(f"--sweep={sweep} repeats {key}; list all its values in one --sweep, with commas")
         choices[key] = values
     folders: dict[str, tuple[str, ...]] = {}
     for values in itertools.product(*choices.values()):
         name = ",".join(f"{key}={value}" for key, value in zip(choices, values))
         folder = re.sub(r"[^\w.=,-]+", "_", name)
         if folder in folders:
-            raise UserError(f"--sweep has two combinations with the folder {folder}; list each value once")
+            raise UserError(f"two combinations of --sweep have the folder {folder}; list each value once")
         folders[folder] = tuple(f"{key}={value}" for key, value in zip(choices, values))
     return folders
 
@@ -177,7 +178,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
     for folder, runs in groups.items():
         finished = [root / run for run in runs if _is_finished(root / run)]
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
-        metric = _best_metric(config_of[runs[0]], figures[0]["eval"]) if figures else ""
+        metric = _metric_of_first_task(config_of[runs[0]], figures[0]["eval"]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
         baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
         failed = tuple(failures[run] for run in runs if run in failures)
@@ -231,7 +232,7 @@ def _check_base(root: epath.Path, base: Config) -> None:
         root.mkdir(parents=True, exist_ok=True)
         write_json(path, {"format_version": 1, "base": settings})
     elif changed := differences(read_json(path, "base")["base"], settings):
-        raise UserError(f"{root} holds a sweep of other settings: {shorten(changed)}; use another --workdir")
+        raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
 
 
 def _is_finished(workdir: epath.Path) -> bool:
@@ -243,13 +244,10 @@ def _is_finished(workdir: epath.Path) -> bool:
     return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
 
 
-def _best_metric(config: Config, metrics: Mapping[str, float]) -> str:
-    """Return the metric by which a run compares its checkpoints: that of its first task."""
-    own = config.metrics_of(config.task_name, metrics)
-    best = config.task.objective.best_metric
-    if best not in own:
-        best = next(name for name in own if name.endswith("_loss"))
-    return config.qualified(config.task_name, best)
+def _metric_of_first_task(config: Config, metrics: Mapping[str, float]) -> str:
+    """Return the metric by which combinations are compared."""
+    name = best_metric(config.task.objective, config.metrics_of(config.task_name, metrics))
+    return config.qualified(config.task_name, name)
 
 
 def _wait(should_stop: Callable[[], bool]) -> None:

@@ -130,7 +130,7 @@ def test_minimal_pairs_are_printed_for_each_model(models, tmp_path, capsys):
         (["--minimal-pairs=x.jsonl", "--tag=upos"], "--tag has no effect with --minimal-pairs"),
         (["--minimal-pairs=x.jsonl"], "x.jsonl cannot be read"),
         (["--labeled={treebank}", "--rank=0"], "must be at least 1"),
-        (["--labeled={treebank}", "--labeled={labeled}", "--heldout=x"], "one labeled file"),
+        (["--labeled={treebank}", "--labeled={labeled}", "--heldout=x"], "of one labeled file only"),
         (["--labeled={treebank}", "--heldout=none.conllu"], "none.conllu"),
     ],
 )

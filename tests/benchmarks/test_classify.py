@@ -1,4 +1,4 @@
-"""The benchmark of the recipe for files of one's own: the page shows the committed lines; the simple arm is right."""
+"""The benchmark of the recipe for labeled files: the page shows the committed lines; the simple arm is right."""
 
 import json
 from pathlib import Path

@@ -166,7 +166,9 @@ def test_what_fixed_heads_cannot_be(fields, message):
 
 def test_only_the_plain_implementation_has_them():
     assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, fixed_heads=("next",)) == "plain"
-    with pytest.raises(UserError, match="computes its own maps, and model.fixed_heads=..next.. are given ones; use"):
+    with pytest.raises(
+        UserError, match="all attention maps, and those of model.fixed_heads=..next.. are constant; use"
+    ):
         choose_attention("cudnn", "gpu", "H100", 0.0, "bfloat16", 1, fixed_heads=("next",))
     config = dataclasses.replace(CONFIG, execution=Execution(attention="cudnn"))
     with pytest.raises(ValueError, match="attention=cudnn cannot express fixed heads; use attention=plain"):

@@ -10,7 +10,7 @@ from bertjax.config import from_dict
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.evaluation import Evaluator
+from bertjax.training.evaluation import Evaluator, best_metric
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 
@@ -129,6 +129,22 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
     assert {"generator_loss", "generator_accuracy"} <= evaluation.metrics.keys()
     assert "mlm_loss" not in evaluation.metrics, "it is not comparable with that of an encoder"
+
+
+@pytest.mark.parametrize(
+    "own, metrics, expected",
+    [
+        ("", ["mlm_accuracy", "mlm_loss", "nsp_loss"], "mlm_loss"),
+        ("f1", ["qa_loss", "f1"], "f1"),
+        ("f1", ["qa_loss"], "f1"),  # no held-out row has it: the loss does not take its place
+        ("", ["norm"], "_loss"),
+    ],
+)
+def test_states_are_compared_by_one_metric(own, metrics, expected):
+    class Own(BERT):
+        best_metric = own
+
+    assert best_metric(Own(), metrics) == expected
 
 
 def test_scores_get_every_example_once_and_in_order(store, params):

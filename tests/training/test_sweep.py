@@ -32,8 +32,8 @@ def test_combinations_are_all_and_have_names():
     [
         (["a.b"], "has an empty name or value; write --sweep=optimizer"),
         (["a.b=1,"], "has an empty name or value"),
-        (["a.b=1", "a.b=2"], "sweeps a.b a second time; list its values once, with commas"),
-        (["a.b=1,1"], "two combinations with the folder a.b=1; list each value once"),
+        (["a.b=1", "a.b=2"], "repeats a.b; list all its values in one --sweep, with commas"),
+        (["a.b=1,1"], "two combinations of --sweep have the folder a.b=1; list each value once"),
     ],
 )
 def test_bad_sweeps(sweeps, complaint):
@@ -109,7 +109,7 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
     assert call(tmp_path, [], None) == {}
     other = from_dict(CONFIG | {"seed": 3})
-    with pytest.raises(UserError, match="holds a sweep of other settings: seed: 0 -> 3; use another --workdir"):
+    with pytest.raises(UserError, match="has a sweep with other settings: seed: 0 -> 3; use another --workdir"):
         run_all(epath.Path(tmp_path), other, [], None, lambda: False)
 
 

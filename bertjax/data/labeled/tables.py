@@ -160,7 +160,8 @@ def _array(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]
             "has one in each line"
         ) from None
     if not isinstance(values, list):
-        raise UserError(f"{path} holds no array but {str(values)[:40]!r}; write [{{{columns[0]!r}: ...}}, ...]")
+        start = str(values)[:40]
+        raise UserError(f"{path} is not an array of objects: it is {start!r}; write [{{{columns[0]!r}: ...}}, ...]")
     for number, value in enumerate(values, start=1):
         where = f"{path}: object {number}"
         try:

@@ -60,7 +60,9 @@ def choose_attention(
         if name != PLAIN and positions == "relative":
             reasons.append("has no terms of distances, which model.positions=relative adds")
         if name != PLAIN and fixed_heads:
-            reasons.append(f"computes its own maps, and model.fixed_heads={list(fixed_heads)} are given ones")
+            reasons.append(
+                f"computes all attention maps, and those of model.fixed_heads={list(fixed_heads)} are constant"
+            )
         if name == FUSED and (reason := unfused(width, heads)):
             reasons.append(reason)
         return reasons

@@ -4,11 +4,8 @@ import collections
 
 from bertjax.data.store import TokenStore
 from bertjax.training.feeds import Feeds
+from bertjax.training.repetition import MOST_EPOCHS_OF_SOURCE
 from bertjax.training.stages import Timetable
-
-# Muennighoff et al. 2023, arXiv 2305.16264: up to 4 epochs, repeated text is almost as good as new text. They trained
-# left-to-right models; nobody has measured it for masked ones.
-MOST_EPOCHS = 4
 
 
 def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
@@ -26,17 +23,17 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
 
 
 def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
-    """Return the epochs of each of several sources, and a warning for each one that is read more than 4 times."""
+    """Return the epochs of each of several sources, and a warning for each one that is read too often."""
     sources = feeds.config.data.sources
     if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
         return []
     epochs = epochs_by_source(feeds, timetable)
     result = ["epochs of the sources: " + ", ".join(f"{name} {number:.1f}" for name, number in epochs.items())]
     for name, number in epochs.items():
-        if number > MOST_EPOCHS:
+        if number > MOST_EPOCHS_OF_SOURCE:
             result.append(
-                f"warning: the run reads {name} {number:.1f} times, and text that is read more than {MOST_EPOCHS} "
-                "times teaches less (arXiv 2305.16264); add text, train for fewer steps, or draw it less often by "
-                f"data.sources.{name}.weight or data.smoothing"
+                f"warning: the run reads {name} {number:.1f} times, and text that is read more than "
+                f"{MOST_EPOCHS_OF_SOURCE} times teaches less (arXiv 2305.16264); add text, train for fewer steps, or "
+                f"draw it less often by data.sources.{name}.weight or data.smoothing"
             )
     return result

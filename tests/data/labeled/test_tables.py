@@ -44,7 +44,7 @@ def test_an_array_of_objects(tmp_path, name):
     "content, complaint",
     [
         ('{"text": "a"}\n{"text": "b"}\n', "is not JSON .*; a .json file holds one array of objects; a .jsonl file"),
-        ('{"data": []}', "holds no array but .*; write .{'text': ...}, ....$"),
+        ('{"data": []}', "is not an array of objects: it is .*; write .{'text': ...}, ....$"),
     ],
 )
 def test_other_json_is_refused(tmp_path, content, complaint):

@@ -1,4 +1,4 @@
-"""Weights & Biases. `WANDB_MODE=offline` writes to the workdir; `WANDB_PROJECT` and the other variables hold, too."""
+"""Weights & Biases. `WANDB_MODE=offline` writes to the workdir; `WANDB_PROJECT` and the others have their effect."""
 
 import os
 
