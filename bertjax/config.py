@@ -23,6 +23,7 @@ from bertjax.models import directions
 from bertjax.models.config import LARGEST_VOCABULARY, PRESETS, EncoderConfig, Execution
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.teacher_losses import TEACHER_LOSSES
 from bertjax.task import Task
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
@@ -33,7 +34,7 @@ from bertjax.training.stages import warmup_segments
 INIT_FROM = "init_from"
 
 # Settings whose `kind` chooses a class.
-_UNIONS = (OBJECTIVES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
+_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
 
 # What LoRA freezes by default.
 _ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
@@ -227,8 +228,15 @@ class Config:
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """The kinds `module:Class` of objectives, examples and filters whose classes are from outside of bertjax."""
-        tasks = ((OBJECTIVES.kind_of(task.objective), task.examples.kind) for task in self.tasks.values())
+        """The kinds `module:Class` of objectives, teacher losses, examples and filters from outside of bertjax."""
+        tasks = (
+            (
+                OBJECTIVES.kind_of(task.objective),
+                task.examples.kind,
+                *(loss.kind for loss in task.objective.teacher_losses.values()),
+            )
+            for task in self.tasks.values()
+        )
         filters = (rule.kind for rule in self.data.filters.values())
         return tuple(kind for kind in itertools.chain(*tasks, filters) if ":" in kind)
 

@@ -31,6 +31,7 @@ from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import RunRecord, read_record
 from bertjax.training.run.workdir import Workdir, write_jsonl
+from bertjax.training.teachers import without_teachers
 
 
 def run(
@@ -68,7 +69,7 @@ def run(
     # Any machine can score the model, on whatever devices it was trained.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
-    program = Program(config, model.tokenizer.vocab_size)
+    program = Program(without_teachers(config), model.tokenizer.vocab_size)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(

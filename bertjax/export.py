@@ -34,6 +34,8 @@ _TOKENIZER = "tokenizer"
 # A checkpoint may lack the pooler.
 _POOLER = "pooler/"
 _ROOTS = ("encoder", "heads", "generator")
+# `bertjax.objectives.imitation.PROJECTIONS`
+_PROJECTIONS = "projections"
 # No size of an encoder is larger; JAX counts in int32.
 _LARGEST = 2**30
 
@@ -90,16 +92,6 @@ def read(folder: os.PathLike) -> Export:
     return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"])
 
 
-def read_encoder(folder: os.PathLike) -> tuple[EncoderConfig, dict]:
-    """Return the architecture of the encoder in an export folder, and the parameters of the encoder and the heads.
-
-    Raises:
-      UserError: the folder is not an export, is damaged, or has a newer format.
-    """
-    encoder = read_encoder_config(folder)
-    return encoder, read_params(folder, encoder)
-
-
 def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
     """Return the architecture of the encoder in an export folder, without reading its parameters.
 
@@ -107,6 +99,11 @@ def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
       UserError: the folder is not an export, is damaged, or has a newer format.
     """
     return _encoder_of(read_manifest(folder), folder)
+
+
+def exported(params: dict) -> dict:
+    """Return parameters without those of teacher losses, which only training reads."""
+    return {root: values for root, values in params.items() if root != _PROJECTIONS}
 
 
 def read_tokenizer(folder: os.PathLike) -> Tokenizer:

@@ -144,7 +144,8 @@ def run(
             notify("stopped", trained.step)
             return Summary(trained.step, False, {}, files.path)
         with watchdog.state("exporting"):
-            params = multihost_utils.process_allgather(program.merged(trained.state["params"]), tiled=True)
+            params = export.exported(program.merged(trained.state["params"]))
+            params = multihost_utils.process_allgather(params, tiled=True)
             settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)

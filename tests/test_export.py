@@ -153,8 +153,8 @@ def test_opening_an_encoder_imports_no_class_that_the_export_names(foreign, orig
     module, params, tokenizer = bertjax.load(foreign)
     assert module.config == original.encoder and tokenizer.fingerprint == original.tokenizer.fingerprint
     np.testing.assert_array_equal(params["pooler"]["kernel"], original.params["encoder"]["pooler"]["kernel"])
-    encoder, params = export.read_encoder(foreign)
-    assert encoder == original.encoder and set(params) == {"encoder", "heads"}
+    model = export.read(foreign)
+    assert model.encoder == original.encoder and set(model.params) == {"encoder", "heads"}
     assert "evil" not in sys.modules
 
 

@@ -247,8 +247,11 @@ class Encoder(nn.Module):
             captured.append(values)
         if read_BQ is not None:
             depths, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
-        hidden, values = self._run(hidden_BTD, tokens, depths, shared, captures)
-        captured.append(values)
+        hidden, runs = hidden_BTD, taps.runs_of_layers(len(depths.number), taps.layers_of(self, self.config, read_BQ))
+        for run, is_captured in runs:
+            part = depths if len(runs) == 1 else jax.tree.map(lambda x, run=run: x[run], depths)
+            hidden, values = self._run(hidden, tokens, part, shared, captures if is_captured else ())
+            captured += [values] if is_captured else []
         if last is not None:
             hidden, last = self._layer(hidden, tokens, last, shared, captures, read_BQ)
         if captures:

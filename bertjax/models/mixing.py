@@ -1,6 +1,6 @@
 """All layers of an encoder as features: their hidden states, and a learned mix of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -33,6 +33,22 @@ def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with
     if not with_layers:
         return model.apply(variables, *arguments, method=method)
     return model.apply(variables | CAPTURES, *arguments, method=method, mutable=[taps.CAPTURED])[0]
+
+
+def apply_capturing(
+    model: Model, variables: dict, *arguments: Any, method: Callable, names: Collection[str], layers: tuple[int, ...]
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Return what a method of a model computes, and {name: values of some layers} of its encoder.
+
+    Args:
+      names: names of `bertjax.models.taps`; nothing is captured if there are none.
+      layers: the layers, counted from 0.
+    """
+    if not names:
+        return model.apply(variables, *arguments, method=method), {}
+    captures = {taps.CAPTURED: {"encoder": dict.fromkeys(names, layers)}}
+    result, state = model.apply(variables | captures, *arguments, method=method, mutable=[taps.CAPTURED])
+    return result, dict(state[taps.CAPTURED]["encoder"])
 
 
 def encode_layers(model: Model, batch: dict) -> jax.Array:

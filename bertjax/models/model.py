@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 from flax.core import FrozenDict
 
@@ -62,11 +63,13 @@ class Model(nn.Module):
       config: architecture of the encoder.
       heads: {name: head}.
       generator: architecture of the generator; None for a model without one.
+      computes_all: whether the last layer computes all tokens although only some are read, for those who capture it.
     """
 
     config: EncoderConfig
     heads: Mapping[str, HeadSpec] = FrozenDict()
     generator: EncoderConfig | None = None
+    computes_all: bool = False
 
     def __post_init__(self):
         self.heads = FrozenDict(self.heads)
@@ -98,6 +101,9 @@ class Model(nn.Module):
           read: int [B, K], the positions whose hidden states are returned, with the pooled [CLS]; None for all.
           rank_BT, memory_BT: order of prediction and memory of XLNet, see `Encoder`.
         """
+        if self.computes_all and read is not None and rank_BT is None:
+            encoded = _encode(self.encoder, batch, key, None)
+            return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
         return _encode(self.encoder, batch, key, read, rank_BT=rank_BT, memory_BT=memory_BT)
 
     def encode_by_generator(

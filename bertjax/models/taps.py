@@ -13,7 +13,8 @@ between the caller and the layer passes them on, so every objective has them.
 - `context_offset` [L, B, T, H, D / H] is added to the context of each head: its gradient at 0 is that of the context.
 
 `captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
-`"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some.
+`"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some. With
+`dict.fromkeys(["hidden", "keys"], (5, 11))` only layers 5 and 11, counted from 0, keep their values, and L is 2.
 - `hidden` [L + 1, B, T, D]: outputs of the layers, after the embeddings.
 - `attention` [L, B, H, T, T]: probabilities before dropout; they need `attention="plain"`.
 - `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as they are multiplied, after rotary
@@ -76,6 +77,36 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
     if unknown := sorted(set(names) - set(NAMES) - {LAST}):
         raise ValueError(f"captured has no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
     return tuple(name for name in names if name != LAST)
+
+
+def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | None) -> tuple[int, ...] | None:
+    """Return the layers, counted from 0, whose values the caller captures; None for all of them.
+
+    Raises:
+      ValueError: the names have different layers, or the encoder does not compute these layers for all tokens.
+    """
+    if not names_of(encoder):
+        return None
+    first, *others = encoder.variables.get(CAPTURED, {}).values() or (None,)
+    if first is None or not isinstance(first, tuple):
+        return None
+    if any(other != first for other in others):
+        raise ValueError("captured names different layers for different values; pass dict.fromkeys(names, layers)")
+    if list(first) != sorted(set(first) & set(range(config.layers))):
+        raise ValueError(f"captured has the layers {first}; pass increasing numbers below {config.layers}")
+    if read_BQ is not None:
+        raise ValueError("read_BK leaves values of the last layer out, and captured layers are chosen; drop one")
+    if config.sharing_groups > 1:
+        raise ValueError("captured layers cannot be chosen if groups of layers share parameters; capture all of them")
+    return first
+
+
+def runs_of_layers(count: int, captured: Sequence[int] | None) -> list[tuple[slice, bool]]:
+    """Return consecutive runs of `count` layers as (slice, whether they are captured); None captures all."""
+    if captured is None:
+        return [(slice(0, count), True)]
+    edges = [0, *(layer for layer in range(1, count) if (layer in captured) != (layer - 1 in captured)), count]
+    return [(slice(start, stop), start in captured) for start, stop in zip(edges, edges[1:])]
 
 
 def layer_variables(masks: Mapping[str, jax.Array]) -> dict:

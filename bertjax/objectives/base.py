@@ -4,7 +4,6 @@ The training loop, evaluation and prediction use only what `Objective` declares.
 its fields are its settings, and everything it computes is a pure function of its arguments.
 """
 
-import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -21,9 +20,10 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.mixing import apply
 from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives import imitation
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.outputs import Output, Sample
-from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.student import Student
 
 Arrays = dict[str, jax.Array]
 Key = jax.Array | None
@@ -34,7 +34,7 @@ Taps = dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(Student):
     """What is predicted. A subclass must define `heads`, `logits`, `features`, `weights` and `terms_of`.
 
     The rest has defaults. Host methods work on numpy arrays, device methods are traced by JAX.
@@ -50,8 +50,6 @@ class Objective:
       needs_dropout: whether its terms compare two views of a text that differ only by dropout.
       reads_all_layers: whether its heads read all layers of the encoder (`bertjax.models.mixing`).
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
-      teacher: export folder of a model that gives targets. An objective with a teacher makes this a field.
-      bound_teacher: that model, once `bind_teacher` was called.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
@@ -62,8 +60,6 @@ class Objective:
     needs_dropout: ClassVar[bool] = False
     reads_all_layers: ClassVar[bool] = False
     group: ClassVar[int] = 1
-    teacher: ClassVar[str] = ""
-    bound_teacher: ClassVar[Teacher | None] = None
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return {name: head}. Heads of the same name in two tasks of a mixture share their parameters."""
@@ -85,12 +81,13 @@ class Objective:
 
     def model(self, config: EncoderConfig) -> Model:
         """Return the Linen module of the objective. The roots of its parameters are `encoder`, `heads/<name>`, ..."""
-        return Model(config, self.heads(config), self.generator(config))
+        return Model(config, self.heads(config), self.generator(config), computes_all=self.captures)
 
     def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
         """Return initial parameters. Only the shapes of the batch matter."""
         shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
-        return model.lazy_init(key, shapes, method=self.logits)["params"]
+        params = model.lazy_init(key, shapes, method=self.logits)["params"]
+        return params | self.projections(model.config, key)
 
     def apply(
         self, model: Model, params: dict, batch: Arrays, key: Key = None, method: Any = None, taps: Taps = None
@@ -105,17 +102,6 @@ class Objective:
         Without a store, what they read is of the same kind and empty: only the shapes of the features matter then.
         """
         return self
-
-    def bind_teacher(self, teacher: Teacher) -> Self:
-        """Host: return the objective with the model in the folder `teacher`, opened once before the first step."""
-        return self.copy_with(bound_teacher=teacher)
-
-    def copy_with(self, **values: Any) -> Self:
-        """Return a copy with attributes that are not settings: what `bind` and `bind_teacher` add."""
-        bound = copy.copy(self)
-        for name, value in values.items():
-            object.__setattr__(bound, name, value)
-        return bound
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -151,7 +137,10 @@ class Objective:
           train: whether dropout applies.
           taps: masks on heads and feed-forward channels; they can be differentiated like `params`.
         """
-        return self.terms_of(self.apply(model, params, batch, key if train else None, taps=taps), batch)
+        key = key if train else None
+        if self.imitates:
+            return imitation.terms(self, model, params, frozen, batch, key, taps)
+        return self.terms_of(self.apply(model, params, batch, key, taps=taps), batch)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -161,10 +150,6 @@ class Objective:
     def coefficients_at(self, step: jax.Array) -> dict[str, float | jax.Array]:
         """Device: return the `coefficients` of a training step, counted from 0, if they change during the run."""
         return self.coefficients
-
-    def frozen_params(self, config: EncoderConfig) -> dict | None:
-        """Return parameters that the terms read and nothing trains; their fingerprint is part of the run's identity."""
-        return None
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         """Return the parts of a step's FLOPs, the trained encoder first; by default it has no head."""

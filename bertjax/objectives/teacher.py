@@ -1,7 +1,7 @@
 """A teacher: a frozen model that gives targets, and the losses that compare a student with it.
 
-A run opens the teacher's folder once, before its first step. Any objective can have a teacher: it makes `teacher` a
-field, returns the teacher's parameters from `frozen_params`, and adds losses to its terms.
+A run opens the teacher's folder once, before its first step. Any objective has the fields `teacher` and
+`teacher_losses` (`bertjax.objectives.teacher_losses`). The losses in this file are those of `Distillation`.
 """
 
 import dataclasses
@@ -14,11 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from bertjax import export
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense
-from bertjax.models.model import HeadSpec
-from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence, squared_error
+from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence
 
 Arrays = Mapping[str, jax.Array]
 
@@ -35,12 +33,14 @@ class Teacher:
       params: its parameters, numpy arrays.
       tokenizer_fingerprint: identifies its tokenizer, which must be that of the student.
       folder: export folder that was read; used in error messages.
+      objective: settings of the objective that it was trained on, as plain values; those of its first task.
     """
 
     config: EncoderConfig
     params: dict
     tokenizer_fingerprint: str
     folder: Path = Path()
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: os.PathLike | str) -> Self:
@@ -50,8 +50,9 @@ class Teacher:
           UserError: the folder is not an export or is damaged.
         """
         folder = Path(folder).expanduser()
-        config, params = export.read_encoder(folder)
-        return cls(config, params, export.read_tokenizer(folder).fingerprint, folder)
+        model = export.read(folder)
+        objective = next(iter(model.settings.get("tasks", {}).values()), {}).get("objective", {})
+        return cls(model.encoder, model.params, model.tokenizer.fingerprint, folder, objective)
 
     def config_beside(self, student: EncoderConfig) -> EncoderConfig:
         """Return the teacher's architecture with the student's execution settings and `task_type=0`."""
@@ -68,9 +69,18 @@ class Teacher:
             kind = "masked-LM" if name == "mlm" else name
             raise UserError(
                 f"objective.teacher={self.folder} has no {kind} head on its encoder to imitate; name a model that was "
-                "pretrained with one"
+                "trained with one"
             )
         return head
+
+    def check_classes(self, classes: tuple[str, ...]) -> None:
+        """Raise UserError if it predicts other classes than the student, or the same ones in another order."""
+        own = tuple(self.objective.get("classes", ()))
+        if classes and own != classes:
+            raise UserError(
+                f"objective.teacher={self.folder} predicts the classes {shorten(own)} and the student "
+                f"{shorten(classes)}; name a teacher of this task"
+            )
 
     def check_tokenizer(self, fingerprint: str) -> None:
         """Raise UserError if the corpus has another tokenizer."""
@@ -196,43 +206,6 @@ class CosineLoss:
     def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
         """Return the term."""
         return {self.term: cosine_distance(student["hidden"], teacher["hidden"], batch["examples_BT"] > 0)}, {}
-
-
-@dataclasses.dataclass(frozen=True)
-class HiddenLoss:
-    """Mean squared difference of the hidden states of pairs of layers, over all tokens.
-
-    Attributes:
-      layers: (student's layer, teacher's layer) pairs; 0 is the embeddings, L the last layer.
-      is_projected: whether a head of the student projects its states to the teacher's width; otherwise both have the
-        same width.
-      term: its name, and that of the head.
-    """
-
-    layers: tuple[tuple[int, int], ...]
-    is_projected: bool = False
-    term: str = "hidden"
-
-    def heads(self, teacher: EncoderConfig) -> dict[str, HeadSpec]:
-        """Return the heads that the student needs for this loss."""
-        return {self.term: HeadSpec(Dense, {"features": teacher.width})} if self.is_projected else {}
-
-    def weight(self, batch: Arrays) -> jax.Array:
-        """Return W, the number of tokens."""
-        return _tokens(batch)
-
-    def terms(self, student: Arrays, teacher: Arrays, batch: Arrays) -> tuple[dict[str, jax.Array], dict[str, Sums]]:
-        """Return the term from `hidden_LBTD` of both, the student's after its projection."""
-        total = jnp.zeros(())
-        is_token_BT1 = (batch["examples_BT"] > 0)[..., None].astype(jnp.float32)
-        for student_layer, teacher_layer in self.layers:
-            own_BTD, target_BTD = student["hidden_LBTD"][student_layer], teacher["hidden_LBTD"][teacher_layer]
-            error = squared_error(own_BTD.astype(jnp.float32), target_BTD.astype(jnp.float32), is_token_BT1)
-            total += error / own_BTD.shape[-1]
-        return {self.term: total / len(self.layers)}, {}
-
-
-TeacherLoss = LogitsLoss | TokenLogitsLoss | CosineLoss | HiddenLoss
 
 
 def _tokens(batch: Arrays) -> jax.Array:

@@ -41,7 +41,7 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
         own_params = with_heads_of(params, context.own_heads)
         sums, metrics = objective.terms(context.model, own_params, frozen, batch, key, False)
-        weights = objective.weights(batch)
+        weights = objective.all_weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))

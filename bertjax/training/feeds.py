@@ -49,11 +49,21 @@ class Feeds:
 
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:
-        """The objective of each task, with the resources that its features read (a lexicon, for example)."""
+        """The objective of each task, with the resources that its features read (a lexicon, for example).
+
+        They are sent to processes that make batches and have no teacher.
+
+        Raises:
+          UserError: the teacher has another tokenizer.
+        """
         store = self.store if isinstance(self.store, TokenStore) else None
-        return {
-            name: task.objective.bind(store) if store else task.objective for name, task in self.config.tasks.items()
-        }
+        bound = {}
+        for name, task in self.config.tasks.items():
+            objective = task.objective.bind(store) if store else task.objective
+            if task.objective.bound_teacher is not None:
+                task.objective.bound_teacher.check_tokenizer(self.store.tokenizer.fingerprint)
+            bound[name] = objective.copy_with(bound_teacher=None)
+        return bound
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:

@@ -44,7 +44,7 @@ class StepFlops:
 
 def of_task(config: Config, task: str, encoder: EncoderConfig) -> StepFlops:
     """Return what counts the operations of a task's steps. A frozen encoder has no backward pass."""
-    parts = config.tasks[task].objective.flops_parts(encoder)
+    parts = config.tasks[task].objective.all_flops_parts(encoder)
     is_frozen = all(matches_any(config.frozen, f"encoder/{path}") for path in encoder_shapes(encoder))
     if is_frozen and not config.lora.rank:
         parts = (parts[0]._replace(backward="heads"), *parts[1:])

@@ -33,7 +33,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         model, key = objective.model(encoder), jax.random.key(0)
         params = jax.eval_shape(lambda key: objective.init(model, key, batch), key)
         frozen = jax.eval_shape(lambda: objective.frozen_params(encoder))
-        weights = jax.eval_shape(objective.weights, batch)
+        weights = jax.eval_shape(objective.all_weights, batch)
         row_keys = jax.eval_shape(lambda key: jax.random.split(key, 2), key)
         terms, metrics = jax.eval_shape(
             lambda *arrays: objective.terms(model, *arrays, True), params, frozen, batch, row_keys

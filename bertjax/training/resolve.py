@@ -118,6 +118,7 @@ def _labeled_feeds(config: Config) -> Feeds:
             objective = dataclasses.replace(task.objective, classes=source.classes)
             if isinstance(objective, Classification):
                 objective = objective.weighted(source.format.class_counts(source.train))
+            objective = objective.copy_with(bound_teacher=task.objective.bound_teacher)
             tasks[name] = dataclasses.replace(task, objective=objective)
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 

@@ -72,9 +72,8 @@ def normalized(sums: Arrays, weights: Arrays) -> Arrays:
 
 
 def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> jax.Array:
-    """Return the sum of coefficient x loss at a step."""
-    coefficients = objective.coefficients_at(step)
-    return sum(coefficients.get(term, 1.0) * loss for term, loss in losses.items())
+    """Return the sum of factor x loss at a step."""
+    return sum(objective.factor(term, step) * loss for term, loss in losses.items())
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
@@ -118,7 +117,7 @@ def _gradients_of_shard(
     context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array, step: jax.Array
 ):
     objective, layout = context.objective, context.layout
-    weights, consumed = layout.psum((objective.weights(batch), consumption(batch)))
+    weights, consumed = layout.psum((objective.all_weights(batch), consumption(batch)))
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):

@@ -1,8 +1,12 @@
 """Teachers of a run, opened once before its first step."""
 
 import dataclasses
+import math
 
 from bertjax.config import Config, Task
+from bertjax.errors import UserError, shorten
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
 from bertjax.objectives.teacher import Teacher
 
 
@@ -10,7 +14,7 @@ def open_teachers(config: Config) -> Config:
     """Return the configuration with the teacher of every objective opened. Teachers that are open already are kept.
 
     Raises:
-      UserError: a teacher's folder is not an export or is damaged.
+      UserError: a teacher's folder is not an export or is damaged, or a teacher or its losses would have no effect.
     """
     tasks = {name: _with_teacher(task) for name, task in config.tasks.items()}
     if all(task is config.tasks[name] for name, task in tasks.items()):
@@ -18,8 +22,48 @@ def open_teachers(config: Config) -> Config:
     return dataclasses.replace(config, tasks=tasks)
 
 
+def without_teachers(config: Config) -> Config:
+    """Return the configuration of a finished student, which is used without the teachers of its `teacher_losses`."""
+    tasks = {
+        name: dataclasses.replace(
+            task, objective=dataclasses.replace(task.objective, teacher="", teacher_losses={}, own_factor=1.0)
+        )
+        if task.objective.teacher_losses
+        else task
+        for name, task in config.tasks.items()
+    }
+    return dataclasses.replace(config, tasks=tasks)
+
+
 def _with_teacher(task: Task) -> Task:
     objective = task.objective
-    if not objective.teacher or objective.bound_teacher is not None:
+    if objective.bound_teacher is not None:
+        return task
+    _check(objective)
+    if not objective.teacher:
         return task
     return dataclasses.replace(task, objective=objective.bind_teacher(Teacher.read(objective.teacher)))
+
+
+def _check(objective: Objective) -> None:
+    """Raise UserError if the teacher or its losses would have no effect."""
+    kind, losses = OBJECTIVES.kind_of(objective), objective.teacher_losses
+    named = f"objective.teacher_losses={shorten(list(losses))}"
+    has_own_terms = type(objective).terms is not Objective.terms
+    if not 0.0 <= objective.own_factor < math.inf:
+        raise UserError(f"objective.own_factor={objective.own_factor} must be a number, not negative")
+    if losses and has_own_terms:
+        raise UserError(
+            f"{named} have no effect with objective.kind={kind}, which computes its own losses; remove them"
+        )
+    if losses and not objective.teacher:
+        raise UserError(f"{named} need a teacher; set objective.teacher to an export folder")
+    if objective.teacher and not losses and not has_own_terms:
+        raise UserError(
+            f"objective.teacher={objective.teacher} has no effect without losses; set "
+            "objective.teacher_losses={'soft': {'kind': 'logits'}}, for example"
+        )
+    if objective.own_factor != 1.0 and not losses:
+        raise UserError(
+            f"objective.own_factor={objective.own_factor} has no effect without objective.teacher_losses; leave it out"
+        )

@@ -2,10 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bertjax.objectives.losses import binary_term, cosine_distance, squared_error
-from bertjax.objectives.teacher import HiddenLoss
 
 DRAW = np.random.default_rng(0)
 
@@ -33,15 +31,3 @@ def test_distances_are_weighted_sums():
     np.testing.assert_allclose(cosine_distance(first, second, weights), ((1 - cosines) * weights).sum(), rtol=1e-5)
     squares = (first - second) ** 2 * weights[..., None]
     np.testing.assert_allclose(squared_error(first, second, weights[..., None]), squares.sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("layers", [((1, 2),), ((0, 0), (1, 2))])
-def test_hidden_states_are_compared_by_the_map_of_layers(layers):
-    student, teacher = (DRAW.normal(size=(count, 2, 4, 8)).astype(np.float32) for count in (2, 3))
-    batch = {"examples_BT": np.array([[1, 1, 0, 0], [1, 2, 2, 0]])}
-    loss = HiddenLoss(layers)
-    terms, _ = loss.terms({"hidden_LBTD": student}, {"hidden_LBTD": teacher}, batch)
-    pairs = [np.mean((student[own] - teacher[target]) ** 2, axis=-1) for own, target in layers]
-    expected = np.sum(np.mean(pairs, axis=0) * (batch["examples_BT"] > 0))
-    np.testing.assert_allclose(terms["hidden"], expected, rtol=1e-5)
-    assert loss.weight(batch) == 5.0

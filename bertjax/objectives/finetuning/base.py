@@ -43,6 +43,7 @@ class ExampleObjective(Objective):
     labels: ClassVar[tuple[str, ...]] = ("label",)
     term: ClassVar[str]
     num_outputs: ClassVar[int] = 1
+    head_settings: ClassVar[tuple[str, ...]] = ("pooling", "reads")
 
     def __post_init__(self):
         check_reads(self.reads)
@@ -91,6 +92,12 @@ class ExampleObjective(Objective):
 
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(batch["weights_BN"])}
+
+    def soft_logits(self, logits, batch):
+        return logits
+
+    def soft_weights(self, batch):
+        return batch["weights_BN"]
 
 
 def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:

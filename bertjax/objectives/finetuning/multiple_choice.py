@@ -39,6 +39,9 @@ class MultipleChoice(ExampleObjective):
     def weights(self, batch):
         return {self.term: jnp.sum(batch["weights_BN"][:, :: self.group])}
 
+    def soft_weights(self, batch):
+        return batch["weights_BN"][:, :: self.group]
+
     def terms_of(self, logits, batch):
         weights_BG = batch["weights_BN"][:, :: self.group]
         loss, correct = classification_term(logits, batch["labels_BN"][:, :: self.group], weights_BG)

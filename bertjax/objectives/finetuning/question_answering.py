@@ -90,9 +90,16 @@ class QuestionAnswering(TokenObjective):
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(batch["weights_BN"])}
 
+    def soft_logits(self, logits, batch):
+        """Return the logits of the first and of the last token over the tokens of each example, [B, N, 2, T]."""
+        logits_B12T = jnp.moveaxis(logits, -1, 1)[:, None]
+        return jnp.where(_own_tokens(batch)[:, :, None], logits_B12T, jnp.finfo(logits.dtype).min)
+
+    def soft_weights(self, batch):
+        return jnp.repeat(batch["weights_BN"][..., None], 2, axis=-1)
+
     def terms_of(self, logits, batch):
-        slots = batch["weights_BN"].shape[1]
-        own_BNT = batch["examples_BT"][:, None, :] == 1 + jnp.arange(slots)[:, None]
+        own_BNT = _own_tokens(batch)
         columns = (batch["start_columns_BN"], batch["end_columns_BN"])
         losses, is_best = zip(*(_span_end(logits[..., i], columns[i], own_BNT) for i in range(2)))
         weights_BN = batch["weights_BN"]
@@ -183,6 +190,12 @@ class QuestionAnswering(TokenObjective):
                     _Answer(record, _without_repeats(candidates, record["context"])[: self.nbest], no_answer)
                 )
         return answers
+
+
+def _own_tokens(batch: Arrays) -> jax.Array:
+    """Return which tokens are of each example, bool [B, N, T]."""
+    slots = batch["weights_BN"].shape[1]
+    return batch["examples_BT"][:, None, :] == 1 + jnp.arange(slots)[:, None]
 
 
 def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -52,6 +52,12 @@ class Tagging(TokenObjective):
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(_weights(batch))}
 
+    def soft_logits(self, logits, batch):
+        return logits
+
+    def soft_weights(self, batch):
+        return _weights(batch)
+
     def terms_of(self, logits, batch):
         weights_BT = _weights(batch)
         loss, correct = classification_term(logits, batch["tags_BT"], weights_BT)

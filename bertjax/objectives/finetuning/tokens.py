@@ -33,6 +33,7 @@ class TokenObjective(Objective):
     reads: str = dataclasses.field(default=LAST, kw_only=True)
     term: ClassVar[str]
     num_outputs: ClassVar[int]
+    head_settings: ClassVar[tuple[str, ...]] = ("reads",)
 
     def __post_init__(self):
         check_reads(self.reads)

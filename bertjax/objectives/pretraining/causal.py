@@ -53,6 +53,12 @@ class CausalLM(Objective):
     def weights(self, batch):
         return {self.term: token_weight(self.term, batch)}
 
+    def soft_logits(self, logits, batch):
+        return logits
+
+    def soft_weights(self, batch):
+        return batch[f"{self.term}_weights_BK"]
+
     def terms_of(self, logits, batch):
         loss, correct = classification_term(logits, batch["clm_labels_BK"], batch["clm_weights_BK"])
         return {self.term: loss}, {"clm_accuracy": (correct, token_weight(self.term, batch))}

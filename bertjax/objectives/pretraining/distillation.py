@@ -18,7 +18,7 @@ from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
-from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TeacherLoss, TokenLogitsLoss
+from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TokenLogitsLoss
 
 SOFT_ON = ("masked", "all")
 
@@ -38,7 +38,6 @@ class Distillation(MaskedLM):
       soft_coefficient, mlm_coefficient, cosine_coefficient: factors of the three losses.
     """
 
-    teacher: str = ""
     soft_on: str = "masked"
     temperature: float = 2.0
     soft_coefficient: float = 5.0
@@ -59,7 +58,7 @@ class Distillation(MaskedLM):
         return {term: getattr(self, f"{term}_coefficient") for term in ("soft", "mlm", "cosine")}
 
     @property
-    def losses(self) -> tuple[TeacherLoss, ...]:
+    def losses(self) -> tuple[LogitsLoss | TokenLogitsLoss | CosineLoss, ...]:
         """The losses against the teacher."""
         soft = LogitsLoss if self.soft_on == "masked" else TokenLogitsLoss
         return soft(temperature=self.temperature), CosineLoss()

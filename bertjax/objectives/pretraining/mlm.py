@@ -130,6 +130,12 @@ class MaskedLM(Objective):
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: token_weight(self.term, batch)} | {part.term: part.weight(batch) for part in self.parts}
 
+    def soft_logits(self, logits: Arrays, batch: Arrays) -> jax.Array:
+        return logits[self.term]
+
+    def soft_weights(self, batch: Arrays) -> jax.Array:
+        return batch[f"{self.term}_weights_BK"]
+
     def terms_of(self, logits: Arrays, batch: Arrays) -> Terms:
         return joined(token_terms(self.term, logits, batch), *(part.terms(logits, batch) for part in self.parts))
 

@@ -32,7 +32,7 @@ ENCODER_RULES: Rules = (
 )
 # Adam's counts of the steps of each parameter have another shape than the parameter.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-HEAD_RULES: Rules = ((r"(^|/)heads/", P()), (r"(^|/)lora/", P()))
+HEAD_RULES: Rules = ((r"(^|/)heads/", P()), (r"(^|/)lora/", P()), (r"(^|/)projections/", P()))
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:

@@ -17,7 +17,7 @@ from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
-from bertjax.export import Export, encoder_of
+from bertjax.export import Export, encoder_of, exported
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.run import foreign_code, versions
@@ -173,7 +173,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     return Export(
         settings=settings,
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
-        params=jax.tree.map(np.asarray, merge(lora, restored.tree["params"])),
+        params=jax.tree.map(np.asarray, exported(merge(lora, restored.tree["params"]))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
     )

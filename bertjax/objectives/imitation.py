@@ -1,0 +1,149 @@
+"""How an objective adds losses against its teacher to its own terms: both models run, and each loss compares them.
+
+Only the values and the layers that a loss reads are captured; nothing is captured if no loss reads any.
+"""
+
+import zlib
+from typing import Any
+
+import jax
+
+from bertjax.errors import UserError, shorten
+from bertjax.models import mixing
+from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
+from bertjax.models.model import Model
+from bertjax.objectives.losses import Sums
+from bertjax.objectives.teacher_losses.base import TeacherLoss, Values
+
+# Root of the parameters of teacher losses; an export leaves them out (`bertjax.export.exported`).
+PROJECTIONS = "projections"
+
+Losses = dict[str, TeacherLoss]
+Arrays = dict[str, jax.Array]
+
+
+def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
+    """Return the architecture of an objective's teacher, with the student's execution settings.
+
+    Raises:
+      UserError: the losses cannot compare both architectures.
+    """
+    teacher, names = objective.bound_teacher, captures_of(objective.teacher_losses)
+    teacher.check(student)
+    if needs_logits(objective.teacher_losses):
+        teacher.check_classes(objective.classes)
+    if names and "relative" in (student.positions, teacher.config.positions):
+        raise UserError(
+            f"teacher losses that read {shorten(names)} do not support model.positions=relative; use kind=logits only"
+        )
+    for loss in objective.teacher_losses.values():
+        loss.check(student, teacher.config)
+        loss.pairs(student, teacher.config)
+    return teacher.config_beside(student)
+
+
+def needs_logits(losses: Losses) -> bool:
+    """Return whether a loss compares logits, so that the teacher must have the head."""
+    return any(loss.needs_logits for loss in losses.values())
+
+
+def captures_of(losses: Losses) -> tuple[str, ...]:
+    """Return the names of the values that the losses read of both models."""
+    return tuple(dict.fromkeys(name for loss in losses.values() for name in loss.captures))
+
+
+def layers_of(losses: Losses, student: EncoderConfig, teacher: EncoderConfig) -> tuple[tuple[int, ...], ...]:
+    """Return the layers of the student and of the teacher that the losses read, counted from 0 and increasing."""
+    pairs = [pair for loss in losses.values() if loss.captures for pair in loss.pairs(student, teacher)]
+    # The embeddings are always captured with the hidden states; a layer must be, too.
+    return tuple(tuple(sorted({max(layer - 1, 0) for layer in layers})) for layers in zip(*pairs)) or ((), ())
+
+
+def init(losses: Losses, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
+    """Return {`projections`: {loss: parameters that only the losses read}}; empty if no loss has any."""
+    keys = {name: jax.random.fold_in(key, zlib.crc32(name.encode())) for name in losses}
+    params = {name: loss.init(keys[name], student, teacher) for name, loss in losses.items()}
+    params = {name: values for name, values in params.items() if values}
+    return {PROJECTIONS: params} if params else {}
+
+
+def frozen_params(objective: Any, student: EncoderConfig) -> dict:
+    """Return the parameters of the teacher that the losses read: those of its encoder, and of its heads for logits."""
+    config, teacher = teacher_config(objective, student), objective.bound_teacher
+    heads = {name: teacher.head(name) for name in _teacher_heads(objective, config)}
+    return {"teacher": {"encoder": teacher.params["encoder"], "heads": heads}}
+
+
+def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]:
+    """Return the parts of a step's FLOPs of an objective with a teacher; the student computes its last layer whole."""
+    config = teacher_config(objective, student)
+    parts = objective.flops_parts(student)
+    others: tuple[FlopsPart, ...] = (FlopsPart(config),)
+    if needs_logits(objective.teacher_losses):
+        others = objective.as_its_teacher().flops_parts(config)
+    if captures_of(objective.teacher_losses):
+        parts, others = (tuple(part._replace(read=None) for part in both) for both in (parts, others))
+    return *parts, *(part._replace(backward="none") for part in others)
+
+
+def terms(
+    objective: Any, model: Model, params: dict, frozen: dict, batch: Arrays, key: jax.Array | None, taps: Any
+) -> tuple[Arrays, dict[str, Sums]]:
+    """Device: return the terms and metrics of an objective and of its losses against the teacher.
+
+    Args:
+      objective: the objective, with a teacher.
+      model: the student's module.
+      params: the student's parameters, with those of `init`.
+      frozen: those of `frozen_params`.
+      batch: the batch.
+      key: for the student's dropout; the teacher has none.
+      taps: masks on the student's heads and channels.
+    """
+    losses = objective.teacher_losses
+    config = teacher_config(objective, model.config)
+    objective.bound_teacher.check_vocabulary(model.config)
+    own_layers, target_layers = layers_of(losses, model.config, config)
+    logits, student = _values(objective, model, params, batch, key, own_layers, losses, taps=taps)
+    module = Model(config, _teacher_heads(objective, config), computes_all=bool(captures_of(losses)))
+    other, has_head = objective.as_its_teacher(), needs_logits(losses)
+    _, teacher = _values(other, module, frozen["teacher"], batch, None, target_layers, losses, has_head)
+
+    sums, metrics = objective.terms_of(logits, batch)
+    soft_weights = objective.soft_weights(batch) if needs_logits(losses) else None
+    for name, loss in losses.items():
+        own_params = params.get(PROJECTIONS, {}).get(name, {})
+        total, more = loss.terms(student, teacher, batch, own_params, soft_weights)
+        sums, metrics = sums | {name: total}, metrics | more
+    return sums, metrics
+
+
+def _values(
+    objective: Any,
+    model: Model,
+    params: dict,
+    batch: Arrays,
+    key: jax.Array | None,
+    layers: tuple[int, ...],
+    losses: Losses,
+    has_head: bool = True,
+    taps: Any = None,
+) -> tuple[Any, Values]:
+    """Return the logits of an objective, and what the losses read of a model.
+
+    Args:
+      has_head: False if only the encoder of the model runs.
+    """
+    names = captures_of(losses)
+    if objective.reads_all_layers and has_head:
+        names, layers = tuple(dict.fromkeys(("hidden", *names))), tuple(range(model.config.layers))
+    variables = {"params": params} | ({"taps": taps} if taps else {})
+    method = objective.logits if has_head else Model.encode
+    logits, captured = mixing.apply_capturing(model, variables, batch, key, method=method, names=names, layers=layers)
+    soft = objective.soft_logits(logits, batch) if needs_logits(losses) else None
+    return logits, Values(model.config, soft, captured, layers)
+
+
+def _teacher_heads(objective: Any, config: EncoderConfig) -> dict:
+    return objective.as_its_teacher().heads(config) if needs_logits(objective.teacher_losses) else {}

@@ -1,0 +1,107 @@
+"""The part of an objective that learns from a teacher; a finished student is used without its teacher."""
+
+import copy
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax
+
+from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
+from bertjax.objectives import imitation
+from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.teacher_losses.base import TeacherLoss
+
+Arrays = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Student:
+    """What every objective has for a teacher. `bertjax.objectives.imitation` computes it.
+
+    Attributes:
+      teacher: export folder of a model that gives targets.
+      teacher_losses: losses against the teacher by name, see `bertjax.objectives.teacher_losses`.
+      own_factor: factor of the objective's own terms beside `teacher_losses`; 0 learns from the teacher only.
+      bound_teacher: the teacher, once `bind_teacher` was called. Without it `teacher_losses` have no effect.
+      head_settings: names of settings that decide how its heads read hidden states. A teacher keeps its own.
+    """
+
+    teacher: str = dataclasses.field(default="", kw_only=True)
+    teacher_losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, kw_only=True, hash=False)
+    own_factor: float = dataclasses.field(default=1.0, kw_only=True)
+    bound_teacher: ClassVar[Teacher | None] = None
+    head_settings: ClassVar[tuple[str, ...]] = ()
+
+    def bind_teacher(self, teacher: Teacher) -> Self:
+        """Host: return the objective with the model in the folder `teacher`, opened once before the first step."""
+        return self.copy_with(bound_teacher=teacher)
+
+    def copy_with(self, **values: Any) -> Self:
+        """Return a copy with attributes that are not settings: what `bind` and `bind_teacher` add."""
+        bound = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(bound, name, value)
+        return bound
+
+    @property
+    def imitates(self) -> bool:
+        """Whether its loss has `teacher_losses`."""
+        return self.bound_teacher is not None and bool(self.teacher_losses)
+
+    @property
+    def captures(self) -> bool:
+        """Whether its teacher losses read layers of the encoder."""
+        return self.imitates and bool(imitation.captures_of(self.teacher_losses))
+
+    def as_its_teacher(self) -> Self:
+        """Return the objective as its teacher computes logits: with the `head_settings` of the teacher's own one."""
+        settings = {name: self.bound_teacher.objective.get(name, getattr(self, name)) for name in self.head_settings}
+        return dataclasses.replace(self, teacher="", teacher_losses={}, **settings)
+
+    def soft_logits(self, logits: Any, batch: Arrays) -> jax.Array:
+        """Device: return the logits [..., C] in which a student and its teacher are compared, from those of `logits`.
+
+        Raises:
+          UserError: the objective has no such logits.
+        """
+        raise UserError(
+            f"{type(self).__name__} has no logits for a teacher loss of kind=logits; use kind=hidden, attention or "
+            "relations"
+        )
+
+    def soft_weights(self, batch: Arrays) -> jax.Array:
+        """Device: return the weight of each prediction of `soft_logits`, float32 [...]; it needs no label."""
+        raise UserError(f"{type(self).__name__} has no logits for a teacher loss of kind=logits; use kind=hidden")
+
+    def projections(self, config: EncoderConfig, key: jax.Array) -> dict:
+        """Return initial parameters of teacher losses, which an export leaves out."""
+        if not self.imitates:
+            return {}
+        return imitation.init(self.teacher_losses, key, config, self.bound_teacher.config)
+
+    def all_weights(self, batch: Arrays) -> Arrays:
+        """Device: return `weights` and those of `teacher_losses`."""
+        own = self.weights(batch)
+        if not self.imitates:
+            return own
+        if taken := sorted(own.keys() & self.teacher_losses.keys()):
+            raise UserError(f"objective.teacher_losses has the name {taken[0]!r} of a term; choose another name")
+        soft_weights = self.soft_weights(batch) if imitation.needs_logits(self.teacher_losses) else None
+        return own | {name: loss.weight(batch, soft_weights) for name, loss in self.teacher_losses.items()}
+
+    def factor(self, term: str, step: jax.Array | int) -> float | jax.Array:
+        """Device: return the factor of a term in the loss at a step, those of `teacher_losses` included."""
+        if self.imitates and term in self.teacher_losses:
+            return self.teacher_losses[term].factor
+        coefficient = self.coefficients_at(step).get(term, 1.0)
+        return self.own_factor * coefficient if self.imitates else coefficient
+
+    def frozen_params(self, config: EncoderConfig) -> dict | None:
+        """Return parameters that the terms read and nothing trains; their fingerprint is part of the run's identity."""
+        return imitation.frozen_params(self, config) if self.imitates else None
+
+    def all_flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        """Return `flops_parts`, and those of the teacher that `teacher_losses` need."""
+        return imitation.flops_parts(self, config) if self.imitates else self.flops_parts(config)

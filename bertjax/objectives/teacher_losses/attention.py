@@ -1,0 +1,81 @@
+"""Attention maps of pairs of layers, head by head (Jiao et al., 2020; Aguilar et al., 2020)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.objectives.losses import kl_divergence
+from bertjax.objectives.teacher_losses.base import Values, check_choice, is_token, same_example
+from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+
+COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps(MappedLoss):
+    """Compares the attention of heads of the same number, in pairs of layers: the mean over pairs and heads.
+
+    The maps are computed from queries and keys, so that every implementation of attention has them.
+
+    Attributes:
+      compare: `scores`, the mean squared difference of the scores before the softmax over the tokens of the example
+        (Jiao et al., 2020, equation 7, arXiv 1909.10351); or `probabilities`, the Kullback-Leibler divergence of the
+        distributions of each token (Aguilar et al., 2020, arXiv 1910.03723).
+    """
+
+    kind: str = dataclasses.field(default="attention", init=False)
+    compare: str = SCORES
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice(self, "compare", COMPARISONS)
+
+    @property
+    def captures(self):
+        return ("queries", "keys")
+
+    def check(self, student, teacher):
+        if student.heads != teacher.heads:
+            raise UserError(
+                f"the teacher has heads={teacher.heads} and the student {student.heads}, so that the teacher loss "
+                f"'attention' cannot compare them; use kind=relations, or set model.heads={teacher.heads}"
+            )
+        for name, config in (("student", student), ("teacher", teacher)):
+            if reason := _not_from_queries(config):
+                raise UserError(
+                    f"the {name} has {reason}, and the teacher loss 'attention' computes maps from queries and keys "
+                    "only; use kind=hidden"
+                )
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        pairs, total = self.pairs(student.config, teacher.config), jnp.zeros(())
+        sees_B1TT = same_example(batch)[:, None]
+        for own_layer, target_layer in pairs:
+            own_BHTT, target_BHTT = _scores(student, own_layer), _scores(teacher, target_layer)
+            if self.compare == SCORES:
+                squares = jnp.where(sees_B1TT, own_BHTT - target_BHTT, 0.0) ** 2
+                losses_BHT = jnp.sum(squares, axis=-1) / jnp.maximum(jnp.sum(sees_B1TT, axis=-1), 1)
+            else:
+                hidden = jnp.finfo(jnp.float32).min
+                own_BHTT, target_BHTT = (jnp.where(sees_B1TT, scores, hidden) for scores in (own_BHTT, target_BHTT))
+                losses_BHT = kl_divergence(target_BHTT, own_BHTT, temperature=1.0)
+            total += jnp.sum(is_token(batch) * jnp.mean(losses_BHT, axis=1))
+        return total / len(pairs), {}
+
+
+def _scores(model: Values, layer: int) -> jax.Array:
+    """Return the scaled products of queries and keys, float32 [B, H, T, T]."""
+    queries_BTHD, keys_BTHD = model.of_heads("queries", layer), model.of_heads("keys", layer)
+    return jnp.einsum("bqhd,bthd->bhqt", queries_BTHD, keys_BTHD) * queries_BTHD.shape[-1] ** -0.5
+
+
+def _not_from_queries(config: EncoderConfig) -> str:
+    """Return what else than queries and keys decides the attention of an encoder; empty if nothing does."""
+    if config.fixed_heads:
+        return "fixed heads"
+    if config.window:
+        return f"window={config.window}"
+    return "direction=left_to_right" if config.direction == LEFT_TO_RIGHT else ""

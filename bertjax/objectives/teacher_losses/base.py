@@ -1,0 +1,123 @@
+"""The contract of a loss against a teacher: what it reads of both models, and how it compares them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.losses import Sums
+
+Arrays = Mapping[str, jax.Array]
+# (student's layer, teacher's layer) pairs; 0 is the embeddings and L the last layer.
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What one of the two models computes for a batch.
+
+    Attributes:
+      config: its architecture.
+      logits: [..., C] as `Objective.soft_logits` returns them; None if no loss needs them.
+      captured: {name: [layers, ...]} of `bertjax.models.taps`; `hidden` has the embeddings first.
+      layers: the layers that are captured, counted from 0.
+    """
+
+    config: EncoderConfig
+    logits: jax.Array | None
+    captured: Arrays
+    layers: tuple[int, ...]
+
+    def hidden(self, layer: int) -> jax.Array:
+        """Return the states after a layer, float32 [B, T, D]; 0 for the embeddings."""
+        place = 1 + self.layers.index(layer - 1) if layer else 0
+        return self.captured["hidden"][place].astype(jnp.float32)
+
+    def of_heads(self, name: str, layer: int) -> jax.Array:
+        """Return `queries`, `keys` or `values` of a layer that is counted from 1, float32 [B, T, H, D / H]."""
+        return self.captured[name][self.layers.index(layer - 1)].astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherLoss:
+    """A loss that compares a student with its teacher; the fields of a subclass are its settings.
+
+    Attributes:
+      kind: the name of the loss in a configuration; each subclass sets its own as the default.
+      factor: factor of the loss.
+      needs_logits: whether it reads the logits of both models, so that the teacher must have the head.
+    """
+
+    kind: str = dataclasses.field(init=False)
+    factor: float = 1.0
+    needs_logits: ClassVar[bool] = False
+
+    def __post_init__(self):
+        if not 0.0 <= self.factor < math.inf:
+            raise UserError(f"factor={self.factor} of the teacher loss {self.kind!r} must be a number, not negative")
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """The names of the values that it reads, see `bertjax.models.taps`."""
+        return ()
+
+    def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
+        """Return the layers that it compares.
+
+        Raises:
+          UserError: the models do not have layers that fit.
+        """
+        return ()
+
+    def check(self, student: EncoderConfig, teacher: EncoderConfig) -> None:
+        """Raise UserError if models of these architectures cannot be compared."""
+
+    def init(self, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
+        """Return parameters that are trained with the student and dropped when it is exported."""
+        return {}
+
+    def weight(self, batch: Arrays, soft_weights: jax.Array | None) -> jax.Array:
+        """Return W, the scalar that the sum is divided by.
+
+        Args:
+          batch: the batch.
+          soft_weights: `Objective.soft_weights` if the loss needs logits.
+        """
+        return jnp.sum(is_token(batch))
+
+    def terms(
+        self, student: Values, teacher: Values, batch: Arrays, params: dict, soft_weights: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, Sums]]:
+        """Return the sum of the loss, and metrics as (sum, weight).
+
+        Args:
+          student, teacher: what both compute.
+          batch: the batch.
+          params: the parameters of `init`.
+          soft_weights: see `weight`.
+        """
+        raise TypeError(f"{type(self).__name__} has no terms()")
+
+
+def check_choice(loss: TeacherLoss, setting: str, choices: tuple[str, ...]) -> None:
+    """Raise UserError unless a setting of a loss is one of the choices."""
+    if (value := getattr(loss, setting)) not in choices:
+        raise UserError(
+            f"{setting}={value!r} of the teacher loss {loss.kind!r} is unknown; choose one of {', '.join(choices)}"
+        )
+
+
+def is_token(batch: Arrays) -> jax.Array:
+    """Return 1 for tokens and 0 for padding, float32 [B, T]."""
+    return (batch["examples_BT"] > 0).astype(jnp.float32)
+
+
+def same_example(batch: Arrays) -> jax.Array:
+    """Return which tokens are of one example, bool [B, T, T]."""
+    examples_BT = batch["examples_BT"]
+    return (examples_BT[:, :, None] == examples_BT[:, None, :]) & (examples_BT > 0)[:, :, None]

@@ -1,0 +1,90 @@
+"""Hidden states of pairs of layers: TinyBERT's, PKD's and cosine losses."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.models.pooling import l2_normalize
+from bertjax.objectives.losses import cosine
+from bertjax.objectives.teacher_losses.base import check_choice, is_token
+from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+
+COMPARISONS = MSE, NORMALIZED, COSINE = ("mse", "normalized", "cosine")
+PLACES = TOKENS, SUMMARIES = ("tokens", "summaries")
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenStates(MappedLoss):
+    """Compares the hidden states of pairs of layers; the loss is the mean over the pairs.
+
+    Attributes:
+      compare: `mse`, the mean of the squared differences over the width (Jiao et al., 2020, equation 8); `normalized`,
+        the same of states that are scaled to length 1 (Sun et al., 2019, section 3.2); or `cosine`, 1 - cosine (Sanh et
+        al., 2019, section 2, arXiv 1910.01108).
+      on: `tokens`, all tokens, or `summaries`, the [CLS] of each example.
+      projection: whether a linear layer, the same for all pairs, maps the student's states to the teacher's width. It
+        is trained with the student and is not exported. Other widths need it.
+    """
+
+    kind: str = dataclasses.field(default="hidden", init=False)
+    compare: str = MSE
+    on: str = TOKENS
+    projection: bool = False
+
+    first_layer: ClassVar[int] = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice(self, "compare", COMPARISONS)
+        check_choice(self, "on", PLACES)
+
+    @property
+    def captures(self):
+        return ("hidden",)
+
+    def check(self, student, teacher):
+        if student.width != teacher.width and not self.projection:
+            raise UserError(
+                f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
+                f"'hidden' cannot compare their states; set projection=True, or model.width={teacher.width}"
+            )
+
+    def init(self, key, student, teacher):
+        if not self.projection:
+            return {}
+        kernel = jax.nn.initializers.truncated_normal(student.init_stddev)(key, (student.width, teacher.width))
+        return {"kernel": kernel, "bias": jnp.zeros(teacher.width)}
+
+    def weight(self, batch, soft_weights):
+        return jnp.sum(self._weights(batch))
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        weights, total = self._weights(batch), jnp.zeros(())
+        pairs = self.pairs(student.config, teacher.config)
+        for own_layer, target_layer in pairs:
+            own, target = self._read(student.hidden(own_layer), batch), self._read(teacher.hidden(target_layer), batch)
+            if self.projection:
+                own = own @ params["kernel"] + params["bias"]
+            total += jnp.sum(weights * self._distances(own, target))
+        return total / len(pairs), {}
+
+    def _weights(self, batch) -> jax.Array:
+        """Return float32 [B, T] or [B, N]."""
+        return is_token(batch) if self.on == TOKENS else (batch["example_ids_BN"] >= 0).astype(jnp.float32)
+
+    def _read(self, hidden_BTD: jax.Array, batch) -> jax.Array:
+        if self.on == TOKENS:
+            return hidden_BTD
+        columns_BN = jnp.maximum(batch["summary_positions_BN"], 0)
+        return jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)
+
+    def _distances(self, own: jax.Array, target: jax.Array) -> jax.Array:
+        """Return [B, T] or [B, N] from states [..., D]."""
+        if self.compare == COSINE:
+            return 1.0 - cosine(own, target)
+        if self.compare == NORMALIZED:
+            own, target = l2_normalize(own), l2_normalize(target)
+        return jnp.mean((own - target) ** 2, axis=-1)

@@ -1,0 +1,62 @@
+"""Soft targets: the student learns the logits of its teacher (Hinton et al., 2015, section 2, arXiv 1503.02531)."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.objectives.losses import kl_divergence
+from bertjax.objectives.teacher_losses.base import TeacherLoss, check_choice
+
+COMPARISONS = KL, MSE = ("kl", "mse")
+
+# Entries of padding and of other examples are the lowest float; they count in no mean.
+_LOWEST = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftLogits(TeacherLoss):
+    """Compares the logits of every prediction. Metric: `agreement`, how often both models rank the same answer first.
+
+    Attributes:
+      compare: `kl`, the Kullback-Leibler divergence of the distributions times the square of the temperature; or `mse`,
+        the mean squared difference of the logits (Ba & Caruana, 2014, arXiv 1312.6184; Tang et al., 2019,
+        arXiv 1903.12136). A regression has one logit and needs `mse`.
+      temperature: divisor of both logits for `kl`.
+    """
+
+    kind: str = dataclasses.field(default="logits", init=False)
+    compare: str = KL
+    temperature: float = 1.0
+    needs_logits: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice(self, "compare", COMPARISONS)
+        if not 0.0 < self.temperature < math.inf:
+            raise UserError(f"temperature={self.temperature} of the teacher loss {self.kind!r} must be above 0")
+        if self.compare == MSE and self.temperature != 1.0:
+            raise UserError(
+                f"temperature={self.temperature} has no effect with compare=mse; leave it out, or set compare=kl"
+            )
+
+    def weight(self, batch, soft_weights):
+        return jnp.sum(soft_weights)
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        own, target = student.logits, teacher.logits
+        if own.shape[-1] == 1 and self.compare == KL:
+            raise UserError("compare=kl needs several classes, and the head has one output; set compare=mse")
+        if self.compare == KL:
+            losses = kl_divergence(target, own, self.temperature)
+        else:
+            is_real = target > _LOWEST
+            squares = jnp.where(is_real, own - jnp.where(is_real, target, own), 0.0) ** 2
+            losses = jnp.sum(squares, axis=-1) / jnp.maximum(jnp.sum(is_real, axis=-1), 1)
+        metrics = {}
+        if own.shape[-1] > 1:
+            agrees = own.argmax(axis=-1) == target.argmax(axis=-1)
+            metrics = {"agreement": (jnp.sum(soft_weights * agrees), jnp.sum(soft_weights))}
+        return jnp.sum(jnp.where(soft_weights > 0, losses, 0.0) * soft_weights), metrics

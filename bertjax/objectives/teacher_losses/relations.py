@@ -1,0 +1,85 @@
+"""MiniLM v2: relations of queries, keys and values (Wang et al., 2021, section 3, arXiv 2012.15828)."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.losses import kl_divergence
+from bertjax.objectives.teacher_losses.base import TeacherLoss, is_token, same_example
+
+_NAMES = ("queries", "keys", "values")
+
+
+@dataclasses.dataclass(frozen=True)
+class Relations(TeacherLoss):
+    """Compares which tokens are alike, by the queries, the keys and the values of one layer of each model.
+
+    The vectors of all heads are joined and divided again into relation heads, so that student and teacher may differ in
+    width, heads and depth. A relation head has for each token a distribution over the tokens of the example, which is
+    the softmax of the scaled products. The loss is the sum of the three Kullback-Leibler divergences, each the mean
+    over relation heads and tokens.
+
+    Attributes:
+      heads: number of relation heads; it divides the width of both models.
+      student_layer, teacher_layer: the layers that are compared, counted from 1; 0 for the last one.
+    """
+
+    kind: str = dataclasses.field(default="relations", init=False)
+    heads: int = 48
+    student_layer: int = 0
+    teacher_layer: int = 0
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, least in (("heads", 1), ("student_layer", 0), ("teacher_layer", 0)):
+            if getattr(self, name) < least:
+                raise UserError(
+                    f"{name}={getattr(self, name)} of the teacher loss {self.kind!r} must be {least} or more; raise it"
+                )
+
+    @property
+    def captures(self):
+        return _NAMES
+
+    def pairs(self, student, teacher):
+        return ((self.student_layer or student.layers, self.teacher_layer or teacher.layers),)
+
+    def check(self, student: EncoderConfig, teacher: EncoderConfig):
+        for name, config, layer in (
+            ("student", student, self.student_layer),
+            ("teacher", teacher, self.teacher_layer),
+        ):
+            if config.width % self.heads:
+                raise UserError(
+                    f"heads={self.heads} of the teacher loss 'relations' does not divide the width={config.width} of "
+                    f"the {name}; choose a divisor of the widths of both models"
+                )
+            if layer > config.layers:
+                raise UserError(
+                    f"{name}_layer={layer} of the teacher loss 'relations' exceeds the {config.layers} layers of the "
+                    f"{name}; lower it, 0 is the last layer"
+                )
+            if config.fixed_heads:
+                raise UserError(
+                    f"the {name} has fixed heads, which have no queries and keys for the teacher loss 'relations'; use "
+                    "kind=hidden"
+                )
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        ((own_layer, target_layer),) = self.pairs(student.config, teacher.config)
+        sees_BTT, total = same_example(batch), jnp.zeros(())
+        for name in _NAMES:
+            own_BRTT = self._relations(student.of_heads(name, own_layer), sees_BTT)
+            target_BRTT = self._relations(teacher.of_heads(name, target_layer), sees_BTT)
+            losses_BRT = kl_divergence(target_BRTT, own_BRTT, temperature=1.0)
+            total += jnp.sum(is_token(batch) * jnp.mean(losses_BRT, axis=1))
+        return total, {}
+
+    def _relations(self, vectors_BTHD: jax.Array, sees_BTT: jax.Array) -> jax.Array:
+        """Return the scaled products before the softmax, float32 [B, R, T, T]."""
+        vectors_BTRD = vectors_BTHD.reshape(*vectors_BTHD.shape[:2], self.heads, -1)
+        scores_BRTT = jnp.einsum("bqrd,btrd->brqt", vectors_BTRD, vectors_BTRD) * vectors_BTRD.shape[-1] ** -0.5
+        return jnp.where(sees_BTT[:, None], scores_BRTT, jnp.finfo(jnp.float32).min)

@@ -1,0 +1,82 @@
+"""A small student learns a task from a fine-tuned teacher, by one of several published methods.
+
+    python -m bertjax.train --config=configs/finetune/distill.py:pkd --config.init_from=runs/teacher/export \
+        --config.model.layers=1 --config.init_layers=[0] \
+        --config.tasks.classify.objective.teacher=runs/teacher/export \
+        --config.tasks.classify.examples.train=train.csv --config.tasks.classify.examples.heldout=test.csv \
+        --workdir=runs/student
+
+runs/teacher is a fine-tuning on the same files, such as one of configs/finetune/classify.py:cls. The student starts
+with the listed layers of `init_from`, which may also be a model that was only pretrained. The task has the name
+`classify`; `--config.tasks.classify.objective.kind=regression` changes it, and any other recipe takes the same
+`objective.teacher_losses` (docs/guides/compression.md).
+
+| variant | losses | source |
+|---|---|---|
+| `soft` | labels 0.5, soft logits 0.5 at T=2 | Hinton et al. (2015), arXiv 1503.02531 |
+| `pkd` | labels 0.5, soft logits 0.5 at T=10, [CLS] states of every k-th layer 100 | Sun et al. (2019) [1] |
+| `pkd_last` | the same with the last layers | [1] |
+| `logits` | squared error of the logits, no labels | Tang et al. (2019), arXiv 1903.12136 |
+| `tinybert_layers` | hidden states and attention scores, no labels | Jiao et al. (2020) [2], first step |
+| `tinybert_soft` | soft logits at T=1, no labels | [2], second step |
+| `internal` | labels, soft logits, attention and [CLS] cosine | Aguilar et al. (2020), arXiv 1910.03723 |
+
+1. PKD, arXiv 1908.09355, section 3.2. The published code searches T in 5, 10, 20, the share of soft logits in 0.2, 0.5,
+   0.7 and the factor of states in 10, 100, 500, 1,000; here one of each. `kl` has a factor T^2.
+2. TinyBERT, arXiv 1909.10351, section 3. The second step starts from the export of the first:
+   `--config.init_from=runs/first/export`. The published code trains ten epochs and then three, on augmented data.
+
+Deviations: epochs, rates and batches are those of configs/finetune/classify.py for all methods, and factors of
+`internal` are 1. `:METHOD-smoke` has short rows and a high learning rate, for a very small model and a few texts.
+"""
+
+import ml_collections
+
+STATES = {"kind": "hidden", "compare": "normalized", "on": "summaries", "layer_map": "skip", "factor": 100.0}
+# {variant: (factor of the labels, losses against the teacher)}
+METHODS = {
+    "soft": (0.5, {"soft": {"kind": "logits", "temperature": 2.0, "factor": 0.5}}),
+    "pkd": (0.5, {"soft": {"kind": "logits", "temperature": 10.0, "factor": 0.5}, "states": STATES}),
+    "pkd_last": (
+        0.5,
+        {"soft": {"kind": "logits", "temperature": 10.0, "factor": 0.5}, "states": STATES | {"layer_map": "last"}},
+    ),
+    "logits": (0.0, {"logits": {"kind": "logits", "compare": "mse"}}),
+    "tinybert_layers": (0.0, {"states": {"kind": "hidden", "projection": True}, "maps": {"kind": "attention"}}),
+    "tinybert_soft": (0.0, {"soft": {"kind": "logits"}}),
+    "internal": (
+        1.0,
+        {
+            "soft": {"kind": "logits"},
+            "maps": {"kind": "attention", "compare": "probabilities"},
+            "states": {"kind": "hidden", "compare": "cosine", "on": "summaries"},
+        },
+    ),
+}
+
+
+def get_config(variant: str = "") -> ml_collections.ConfigDict:
+    method, _, size = variant.partition("-")
+    if method not in METHODS or size not in ("", "smoke"):
+        raise ValueError(f"name a method: {', '.join(METHODS)}; METHOD-smoke makes it small")
+    own_factor, losses = METHODS[method]
+    config = ml_collections.ConfigDict()
+    config.model = {"preset": "init_from"}
+    config.tasks = {
+        "classify": {
+            "objective": {"kind": "classification", "own_factor": own_factor, "teacher_losses": losses},
+            "examples": {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"},
+        }
+    }
+    config.optimizer = {
+        "learning_rate": None,
+        "warmup_share": 0.1,
+        "multipliers": [{"path": "^(heads|projections)/", "factor": 10.0}],
+    }
+    config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
+    config.eval = {"every": 0, "rows": 0, "samples": 0}
+    config.runtime = {"keep_best": 1}
+    if size == "smoke":
+        config.optimizer["learning_rate"] = 3e-3
+        config.stages[0].update({"min_steps": 0, "seq_len": 32})
+    return config

@@ -1,0 +1,142 @@
+"""Fine-tuning with a teacher from the command line: losses fall, the run resumes, the student stands alone."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax import config_file, evaluate, train
+from bertjax.data import tokenizer
+from tests import labeled_files, runs
+
+SETTINGS = """
+def get_config():
+    losses = {
+        "soft": {"kind": "logits", "temperature": 2.0},
+        "states": {"kind": "hidden", "projection": True},
+        "patient": {"kind": "hidden", "compare": "normalized", "on": "summaries", "pairs_of_layers": [[1, 2]]},
+        "maps": {"kind": "attention"},
+        "relations": {"kind": "relations", "heads": 4},
+    }
+    return {
+        "model": {"preset": "init_from", "layers": 1, "dropout": 0.0},
+        "init_layers": [0],
+        "tasks": {
+            "good": {
+                "objective": {"kind": "classification", "teacher_losses": losses},
+                "examples": {"kind": "labeled_text"},
+            }
+        },
+        "optimizer": {"learning_rate": 3e-3, "warmup_share": 0.1},
+        "stages": [{"epochs": 3.0, "seq_len": 32, "examples": 16}],
+        "eval": {"every": 0, "rows": 0, "samples": 0},
+        "runtime": {"log_every": 1, "save_every": 10, "keep_best": 1},
+    }
+"""
+LOSSES = ("soft", "states", "patient", "maps", "relations")
+
+
+@pytest.fixture(scope="module")
+def files(undisturbed, tmp_path_factory):
+    """(the teacher's export, flags of its student without a workdir); the teacher is fine-tuned for a few steps."""
+    folder = tmp_path_factory.mktemp("distill")
+    (folder / "student.py").write_text(SETTINGS)
+    labeled, dev = labeled_files.write(folder)
+    own = [f"--config.tasks.good.examples.train={labeled}", f"--config.tasks.good.examples.heldout={dev}"]
+    own.append(f"--config.init_from={undisturbed / 'export'}")
+    teacher = [f"--config={folder / 'student.py'}", *own, "--config.tasks.good.objective.teacher_losses={}"]
+    teacher += ["--config.model.layers=2", "--config.init_layers=[]"]
+    assert runs.call(*teacher, f"--workdir={folder / 'teacher'}") == 0
+    export = folder / "teacher" / "export"
+    student = [f"--config={folder / 'student.py'}", *own, f"--config.tasks.good.objective.teacher={export}"]
+    return export, student, dev
+
+
+@pytest.fixture(scope="module")
+def finished(files, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("student") / "run"
+    assert runs.call(*files[1], f"--workdir={workdir}") == 0
+    return workdir
+
+
+def test_every_loss_against_the_teacher_falls(finished):
+    records = [record for record in runs.records(finished / "metrics.jsonl") if "train/soft_loss" in record]
+    for name in LOSSES:
+        losses = [record[f"train/{name}_loss"] for record in records]
+        assert sum(losses[-5:]) < sum(losses[:5]), name
+    summary = json.loads((finished / "summary.json").read_text())
+    assert {f"{name}_loss" for name in LOSSES} | {"agreement", "accuracy"} <= summary["eval"].keys()
+
+
+def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
+    """Its export has no projection, and is scored where its teacher is not."""
+    monkeypatch.chdir(files[2].parent)  # an export holds the names of its files, not their folders
+    assert not any(path.startswith("projections") for path in load_file(finished / "export" / "model.safetensors"))
+    shutil.copytree(finished / "export", tmp_path / "alone")
+    figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
+    summary = json.loads((finished / "summary.json").read_text())
+    assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
+    assert "soft_loss" not in figures["eval"]
+
+
+def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, tmp_path, capsys):
+    export, flags, _ = files
+    moved = shutil.copytree(export, tmp_path / "teacher")
+    flags = [flag.replace(str(export), str(moved)) for flag in flags]
+    first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
+    edges = iter(range(1, 1000))
+    stopped = train.run(config_file.load(first, overrides), tmp_path / "run", should_stop=lambda: next(edges) == 12)
+    assert stopped.step == 12 and not stopped.finished
+    weights = load_file(moved / "model.safetensors")
+    save_file({path: 2.0 * values for path, values in weights.items()}, moved / "model.safetensors")
+    assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 2
+    assert "frozen.teacher/" in capsys.readouterr().err
+    save_file(weights, moved / "model.safetensors")
+    assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
+    assert runs.weights(tmp_path / "run") == runs.weights(finished)
+
+
+OBJECTIVE = "--config.tasks.good.objective"
+
+
+@pytest.mark.parametrize(
+    "more, complaint",
+    [
+        ([f"{OBJECTIVE}.teacher="], "teacher_losses=soft, states, patient, maps and 1 more need a teacher; set"),
+        ([f"{OBJECTIVE}.teacher_losses={{}}"], "has no effect without losses; set objective.teacher_losses="),
+        (
+            [f"{OBJECTIVE}.teacher_losses.maps.layer_map=skip"],
+            "compares no layers of a student of 1 and a teacher",
+        ),
+        ([f"{OBJECTIVE}.teacher_losses.maps.layers=1"], "unknown configuration key"),
+        (
+            [f"{OBJECTIVE}.teacher_losses.soft.kind=relation"],
+            "kind='relation' is unknown; choose one of logits",
+        ),
+        ([f"{OBJECTIVE}.own_factor=-1"], "objective.own_factor=-1.0 must be a number, not negative"),
+    ],
+)
+def test_bad_settings_are_one_line(files, tmp_path, capsys, more, complaint):
+    assert runs.call(*files[1], *more, f"--workdir={tmp_path}") == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1 and not (tmp_path / "config.json").exists()
+
+
+def test_a_teacher_of_another_tokenizer_is_refused(files, tmp_path, capsys):
+    export, flags, _ = files
+    other, pieces = shutil.copytree(export, tmp_path / "other"), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*pieces, *(f"piece{number}" for number in range(395))]))
+    shutil.rmtree(other / "tokenizer")
+    (other / "tokenizer").mkdir()
+    tokenizer.from_model(str(tmp_path / "vocab.txt")).save(other / "tokenizer")
+    assert runs.call(*flags, f"{OBJECTIVE}.teacher={other}", f"--workdir={tmp_path / 'run'}") == 2
+    assert "has another tokenizer than the corpus; set data.tokenizer.model=" in capsys.readouterr().err
+
+
+def test_the_command_line_is_that_of_the_recipe():
+    """Every method of the recipe is a configuration."""
+    from configs.finetune import distill
+
+    for method in distill.METHODS:
+        assert distill.get_config(f"{method}-smoke").tasks.classify.objective.teacher_losses
