@@ -15,7 +15,13 @@ def get_config():
     losses = {
         "soft": {"kind": "logits", "temperature": 2.0},
         "states": {"kind": "hidden", "projection": True},
-        "patient": {"kind": "hidden", "compare": "normalized", "on": "summaries", "pairs_of_layers": [[1, 2]]},
+        "patient": {
+            "kind": "hidden",
+            "compare": "normalized",
+            "on": "summaries",
+            "pairs_of_layers": [[1, 2]],
+            "factor": 100.0,
+        },
         "maps": {"kind": "attention"},
         "relations": {"kind": "relations", "heads": 4},
     }
