@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.errors import UserError
-from bertjax.models.config import LEFT_TO_RIGHT, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.teacher_losses.base import Values, check_choice, is_token, same_example
 from bertjax.objectives.teacher_losses.layer_map import MappedLoss
@@ -78,4 +79,4 @@ def _not_from_queries(config: EncoderConfig) -> str:
         return "fixed heads"
     if config.window:
         return f"window={config.window}"
-    return "direction=left_to_right" if config.direction == LEFT_TO_RIGHT else ""
+    return "" if config.direction == BIDIRECTIONAL else f"direction={config.direction}"
