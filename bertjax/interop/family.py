@@ -23,7 +23,12 @@ from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 
 # Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}  # theirs: ours
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}  # theirs: ours
 # Settings of every family that change the computed function, with the values of transformers for missing keys.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
@@ -142,7 +147,7 @@ class Family:
             if field not in self.keys and settings[field] != value
         ]
         if "activation" in self.keys and encoder.activation not in ACTIVATIONS.values():
-            known = " and ".join(sorted(set(ACTIVATIONS.values())))
+            known = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
             lines.append(
                 f"the model has model.activation={encoder.activation!r}, and transformers' {self.title} computes "
                 f"{known} only"
@@ -201,7 +206,7 @@ class Family:
         key = self.keys["activation"]
         theirs = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[self.defaults.activation]
         if (activation := config.get(key, theirs)) not in ACTIVATIONS:
-            known = " and ".join(map(repr, ACTIVATIONS))
+            known = ", ".join(map(repr, ACTIVATIONS))
             raise UserError(f"config.json has {key}={activation!r}; bertjax's {self.title} computes {known} only")
         return ACTIVATIONS[activation]
 
@@ -243,8 +248,12 @@ class Family:
         """Return the tensors under the names of a class without heads."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
 
-    def canonical(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def canonical(self, tensors: Mapping[str, np.ndarray], encoder_only: bool = False) -> dict[str, np.ndarray]:
         """Return the tensors under the names of the table; copies and buffers are checked and dropped.
+
+        Args:
+          tensors: those of a checkpoint.
+          encoder_only: whether a decoder may be untied, since it is not read.
 
         Raises:
           UserError: an untied decoder, or positions that are not 0, 1, 2, ...
@@ -258,8 +267,12 @@ class Family:
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
             named[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
         for copy, original in self.tied.items():
-            if copy in named and not np.array_equal(named.pop(copy), named.get(original)):
-                raise UserError(f"the checkpoint's {copy} differs from its {original}; bertjax's decoder is tied to it")
+            is_tied = copy not in named or np.array_equal(named.pop(copy), named.get(original))
+            if not is_tied and not encoder_only:
+                raise UserError(
+                    f"the checkpoint's {copy} differs from its {original}, and bertjax's decoder is tied to it; "
+                    f"{ENCODER_ONLY}"
+                )
         position_ids = f"{self.root}embeddings.position_ids"
         if position_ids in named:
             ids = named.pop(position_ids)

@@ -138,7 +138,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     settings = tokenizers.load_json(folder / CONFIG)
     family = families.of_config(settings)
     encoder = family.encoder_config(settings)
-    tensors = family.canonical(weights.read(folder))
+    tensors = family.canonical(weights.read(folder), encoder_only)
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     outputs = {}
     if term is not None:

@@ -10,7 +10,7 @@ from bertjax.models.directions import BIDIRECTIONAL
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
-ACTIVATIONS = ("gelu", "gelu_tanh", "geglu")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
 POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
 POSITIONS = ("learned", "rotary", "relative")
 NORMS = ("post", "pre")
@@ -70,8 +70,8 @@ class EncoderConfig:
         keys (Raganato et al., 2020, arXiv 2002.10260); the other heads are learned.
       feedforward: F, width of the hidden layer of the feed-forward part.
       activation: nonlinearity of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh
-        (Hendrycks & Gimpel, 2016, section 2), or `geglu`, GELU times a second dense layer (Shazeer, 2020, arXiv
-        2002.05202); with `geglu` the MLM head has `gelu`.
+        (Hendrycks & Gimpel, 2016, section 2), or `relu`, or `geglu`, GELU times a second dense layer (Shazeer, 2020,
+        arXiv 2002.05202); with `geglu` the MLM head has `gelu`.
       pooler_activation: nonlinearity of the pooler, which heads on whole examples read: `tanh` (Devlin et al., 2019),
         `gelu` or `relu`, as in the classifiers of transformers' ELECTRA and DistilBERT.
       norm: position of the layer norms of attention and feed-forward: `post`, after the sum of input and output, or

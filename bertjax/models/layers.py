@@ -66,7 +66,7 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
 
 def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
     """Return the function that `config.activation` names, without the gate of `geglu`."""
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "geglu": gelu}[config.activation]
+    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "geglu": gelu}[config.activation]
 
 
 def pooler_activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:

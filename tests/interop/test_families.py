@@ -107,7 +107,11 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
     "kind, settings, complaint",
     [
         ("bert", {"norm": "pre"}, "model.norm='pre', and transformers' BERT computes 'post' only"),
-        ("bert", {"activation": "geglu"}, "model.activation='geglu', and transformers' BERT computes gelu and gelu_ta"),
+        (
+            "bert",
+            {"activation": "geglu"},
+            "model.activation='geglu', and transformers' BERT computes gelu, gelu_tanh, relu",
+        ),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),

@@ -49,6 +49,7 @@ SETTINGS = {
     "roberta, two segments": SIZES | {"type_vocab_size": 2},
     "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "layer_norm_eps": 1e-7},
     "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
+    "bert, relu": SIZES | {"hidden_act": "relu"},
     "bert, left to right": SIZES | {"is_decoder": True},
 }
 CASES = [
