@@ -66,10 +66,11 @@ def run(
     elif config.data.tokenizer.model:  # its path may be that of another machine
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
+    config = without_teachers(config)
     # Any machine can score the model, on whatever devices it was trained.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
-    program = Program(without_teachers(config), model.tokenizer.vocab_size)
+    program = Program(config, model.tokenizer.vocab_size)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(

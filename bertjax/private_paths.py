@@ -18,6 +18,7 @@ _PATHS = (
     "tasks.*.objective.masking.lexicon",
     "tasks.*.examples.train",
     "tasks.*.examples.heldout",
+    "tasks.*.examples.unlabeled",
     "tasks.*.examples.further_heldout.*",
 )
 # Where a machine keeps data; an export has the defaults.

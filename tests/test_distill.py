@@ -3,11 +3,18 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import config_file, evaluate, train
+from bertjax import config_file, evaluate, export, train
 from bertjax.data import tokenizer
+from bertjax.data.batch import Draw, place
+from bertjax.data.examples import Vocabulary
+from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.errors import UserError
+from bertjax.objectives.finetuning.classification import Classification
 from tests import labeled_files, runs
 
 SETTINGS = """
@@ -51,12 +58,15 @@ def files(undisturbed, tmp_path_factory):
     labeled, dev = labeled_files.write(folder)
     own = [f"--config.tasks.good.examples.train={labeled}", f"--config.tasks.good.examples.heldout={dev}"]
     own.append(f"--config.init_from={undisturbed / 'export'}")
-    teacher = [f"--config={folder / 'student.py'}", *own, "--config.tasks.good.objective.teacher_losses={}"]
-    teacher += ["--config.model.layers=2", "--config.init_layers=[]"]
-    assert runs.call(*teacher, f"--workdir={folder / 'teacher'}") == 0
-    export = folder / "teacher" / "export"
-    student = [f"--config={folder / 'student.py'}", *own, f"--config.tasks.good.objective.teacher={export}"]
-    return export, student, dev
+    flags = [f"--config={folder / 'student.py'}", *own, "--config.tasks.good.objective.teacher_losses={}"]
+    flags += ["--config.model.layers=2", "--config.init_layers=[]"]
+    assert runs.call(*flags, f"--workdir={folder / 'teacher'}") == 0
+    teacher = folder / "teacher" / "export"
+    more = folder / "more.txt"
+    more.write_text("".join(f"{record['sentence']}\n\n" for record in labeled_files.sentences(40, seed=2)))
+    student = [f"--config={folder / 'student.py'}", *own, f"--config.tasks.good.objective.teacher={teacher}"]
+    student.append(f"--config.tasks.good.examples.unlabeled={more}")
+    return teacher, student, dev
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +97,9 @@ def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
 
 
 def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, tmp_path, capsys):
-    export, flags, _ = files
-    moved = shutil.copytree(export, tmp_path / "teacher")
-    flags = [flag.replace(str(export), str(moved)) for flag in flags]
+    teacher, flags, _ = files
+    moved = shutil.copytree(teacher, tmp_path / "teacher")
+    flags = [flag.replace(str(teacher), str(moved)) for flag in flags]
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
     edges = iter(range(1, 1000))
     stopped = train.run(config_file.load(first, overrides), tmp_path / "run", should_stop=lambda: next(edges) == 12)
@@ -103,6 +113,39 @@ def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, t
     assert runs.weights(tmp_path / "run") == runs.weights(finished)
 
 
+def test_unlabeled_texts_have_a_weight_for_the_teacher_only(files, tmp_path):
+    folder = files[2].parent
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"sentence": "abc bad", "label": "read by nobody"}\n')
+    for unlabeled, count in ((folder / "more.txt", 40), (more, 1)):
+        files_of = LabeledText(train=str(folder / "train.jsonl"), heldout=str(files[2]), unlabeled=str(unlabeled))
+        source = LabeledSource(files_of, export.read_tokenizer(files[0]))
+        assert source.classes == ("no", "yes") and source.unigram_counts("train").sum() == 160
+        examples = source.examples("train", 32, source.classes)
+        indices = np.arange(158, 160 + count)
+        placed = place(examples.take(indices), np.arange(len(indices))[:, None], 32, Vocabulary.of(source.tokenizer))
+        objective = Classification(classes=source.classes, class_weights=(2.0, 0.5))
+        features = objective.features(placed, Draw(0, np.zeros(len(indices), np.int64)))
+        assert features["weights_BN"].tolist() == [[1.0], [1.0], *[[0.0]] * count]
+        assert features["soft_weights_BN"].sum() == 2 + count
+        assert not features["class_weights_BN"][2:].any() and features["class_weights_BN"][:2].all()
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({}, "has no text; give a file with a text in each line"),
+        ({"pair": "other"}, "has one text in each line, and examples.pair=other needs two; name a table"),
+    ],
+)
+def test_unlabeled_files_that_are_refused(tmp_path, settings, complaint):
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(UserError, match=complaint):
+        LabeledText(unlabeled=str(tmp_path / "empty.txt"), **settings).further_train()
+    with pytest.raises(UserError, match="needs examples.kind=labeled_text with a label"):
+        LabeledText(unlabeled="more.txt", label="")
+
+
 OBJECTIVE = "--config.tasks.good.objective"
 
 
@@ -110,7 +153,14 @@ OBJECTIVE = "--config.tasks.good.objective"
     "more, complaint",
     [
         ([f"{OBJECTIVE}.teacher="], "teacher_losses=soft, states, patient, maps and 1 more need a teacher; set"),
-        ([f"{OBJECTIVE}.teacher_losses={{}}"], "has no effect without losses; set objective.teacher_losses="),
+        (
+            [f"{OBJECTIVE}.teacher_losses={{}}"],
+            "more.txt teaches nothing without a teacher; set objective.teacher and objective.teacher_losses",
+        ),
+        (
+            [f"{OBJECTIVE}.teacher_losses={{}}", "--config.tasks.good.examples.unlabeled="],
+            "has no effect without losses; set objective.teacher_losses=",
+        ),
         (
             [f"{OBJECTIVE}.teacher_losses.maps.layer_map=skip"],
             "compares no layers of a student of 1 and a teacher",
@@ -130,8 +180,8 @@ def test_bad_settings_are_one_line(files, tmp_path, capsys, more, complaint):
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(files, tmp_path, capsys):
-    export, flags, _ = files
-    other, pieces = shutil.copytree(export, tmp_path / "other"), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    teacher, flags, _ = files
+    other, pieces = shutil.copytree(teacher, tmp_path / "other"), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     (tmp_path / "vocab.txt").write_text("\n".join([*pieces, *(f"piece{number}" for number in range(395))]))
     shutil.rmtree(other / "tokenizer")
     (other / "tokenizer").mkdir()

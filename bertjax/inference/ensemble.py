@@ -11,7 +11,7 @@ from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor, Request
 
 # Settings of examples that do not change how a record without a label is encoded.
-_FREE = ("train", "heldout", "further_heldout", "limit", "limit_seed", "on_bad_record")
+_FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")
 
 
 class Ensemble(Predictor):

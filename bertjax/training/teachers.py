@@ -23,16 +23,18 @@ def open_teachers(config: Config) -> Config:
 
 
 def without_teachers(config: Config) -> Config:
-    """Return the configuration of a finished student, which is used without the teachers of its `teacher_losses`."""
-    tasks = {
-        name: dataclasses.replace(
-            task, objective=dataclasses.replace(task.objective, teacher="", teacher_losses={}, own_factor=1.0)
-        )
-        if task.objective.teacher_losses
-        else task
-        for name, task in config.tasks.items()
-    }
-    return dataclasses.replace(config, tasks=tasks)
+    """Return the configuration of a finished student, which is used without its teacher and unlabeled texts."""
+    return dataclasses.replace(config, tasks={name: _without_teacher(task) for name, task in config.tasks.items()})
+
+
+def _without_teacher(task: Task) -> Task:
+    if not task.objective.teacher_losses:
+        return task
+    objective = dataclasses.replace(task.objective, teacher="", teacher_losses={}, own_factor=1.0)
+    examples = task.examples
+    if getattr(examples, "unlabeled", ""):
+        examples = dataclasses.replace(examples, unlabeled="")
+    return dataclasses.replace(task, objective=objective, examples=examples)
 
 
 def _with_teacher(task: Task) -> Task:
@@ -40,6 +42,12 @@ def _with_teacher(task: Task) -> Task:
     if objective.bound_teacher is not None:
         return task
     _check(objective)
+    unlabeled = getattr(task.examples, "unlabeled", "")
+    if unlabeled and not any(loss.factor for loss in objective.teacher_losses.values()):
+        raise UserError(
+            f"examples.unlabeled={unlabeled} teaches nothing without a teacher; set objective.teacher and "
+            "objective.teacher_losses"
+        )
     if not objective.teacher:
         return task
     return dataclasses.replace(task, objective=objective.bind_teacher(Teacher.read(objective.teacher)))

@@ -129,6 +129,10 @@ class LabeledFormat(ExampleFormat):
         """
         raise TypeError(f"{type(self).__name__} has no parse()")
 
+    def further_train(self) -> list[Record]:
+        """Return records without labels that are trained on, too; `limit` does not count them."""
+        return []
+
     def class_counts(self, records: list[Record]) -> Counter[str]:
         """Return the number of times each label occurs, by name; empty if labels are not names."""
         return Counter()

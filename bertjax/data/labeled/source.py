@@ -17,7 +17,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
 # Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
-_NOT_HASHED = ("train", "heldout", "further_heldout", "limit_seed", "on_bad_record", "conllu", "comment")
+_NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
 # In the same fingerprint: another way to fill rows gives other batches.
 _PACKING_VERSION = 2
 # Epochs whose examples are kept; a batch may span two.
@@ -94,8 +94,8 @@ class LabeledSource:
 
     @functools.cached_property
     def train(self) -> list[Record]:
-        """The records of the training file."""
-        return limited(self.format.read(self.format.train), self.format)
+        """The records of the training file, and further ones without labels."""
+        return limited(self.format.read(self.format.train), self.format) + self.format.further_train()
 
     @functools.cached_property
     def heldout(self) -> list[Record]:

@@ -62,6 +62,24 @@ def read(
     return records
 
 
+def is_table(path: str) -> bool:
+    """Return whether `read` reads a file of this name."""
+    return kind_of(path) in (*DELIMITERS, ".jsonl", ".json")
+
+
+def read_lines(path: str, column: str) -> list[Record]:
+    """Return each line of a file that is not blank as {column: line}, with its place under `WHERE`.
+
+    Raises:
+      UserError: the file cannot be read, or has no text.
+    """
+    lines = enumerate(_text(path), start=1)
+    records = [{column: line.strip(), WHERE: f"{path}:{number}"} for number, line in lines if line.strip()]
+    if not records:
+        raise UserError(f"{path} has no text; give a file with a text in each line")
+    return records
+
+
 def kind_of(path: str) -> str:
     """Return the suffix of a file without that of its compression, such as `.csv` of `a.csv.gz`."""
     suffixes = [suffix for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]

@@ -16,6 +16,9 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, shorten
 
+# Name of the label that is 1 for records with a label and 0 for `unlabeled` ones.
+IS_LABELED = "is_labeled"
+
 
 @dataclasses.dataclass(frozen=True)
 class LabeledText(LabeledFormat):
@@ -26,6 +29,8 @@ class LabeledText(LabeledFormat):
       pair: the column of the second sentence; empty for single sentences.
       label: the column of the label: a name, or a number for an objective that predicts numbers; empty for none.
       quoted: whether fields of a .tsv may be in double quotes.
+      unlabeled: further training texts, whose labels are not read: a table with the same columns of text, or any other
+        file with a text in each line. A teacher labels them (`objective.teacher_losses`). Empty for none.
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")
@@ -33,11 +38,19 @@ class LabeledText(LabeledFormat):
     pair: str = ""
     label: str = "label"
     quoted: bool = False
+    unlabeled: str = dataclasses.field(default="", kw_only=True)
     label_name: ClassVar[str] = "label"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.unlabeled and not (type(self) is LabeledText and self.label):
+            raise UserError(
+                f"examples.unlabeled={self.unlabeled} needs examples.kind=labeled_text with a label; leave it out"
+            )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (self.label_name,) if self.label else ()
+        return ((self.label_name,) if self.label else ()) + ((IS_LABELED,) if self.unlabeled else ())
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -49,19 +62,40 @@ class LabeledText(LabeledFormat):
         usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""
         return checked(records, functools.partial(self._check, usual=usual), path, on_bad)
 
+    def further_train(self) -> list[Record]:
+        """Return the records of `unlabeled`, without labels."""
+        if not self.unlabeled:
+            return []
+        if tables.is_table(self.unlabeled):
+            rows = tables.read(self.unlabeled, self.inputs, self.quoted)
+            records = [{name: row[name] for name in (*self.inputs, WHERE)} for row in rows]
+        elif self.pair:
+            raise UserError(
+                f"examples.unlabeled={self.unlabeled} has one text in each line, and examples.pair={self.pair} needs "
+                f"two; name a table with the columns {self.text!r} and {self.pair!r}"
+            )
+        else:
+            records = tables.read_lines(self.unlabeled, self.text)
+        for record in records:
+            self._check_texts(record)
+        return records
+
     def _check(self, record: Record, usual: str) -> None:
+        self._check_texts(record)
+        if self.label:
+            self.check_label(record, usual)
+
+    def _check_texts(self, record: Record) -> None:
         for column in self.inputs:
             if not isinstance(record[column], str) or not record[column].strip():
                 raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
-        if self.label:
-            self.check_label(record, usual)
 
     def check_label(self, record: Record, usual: str) -> None:
         """Raise UserError unless a record has a label of the usual kind."""
         labels.check(record, self.label, usual)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        return Counter(labels.class_of(record[self.label]) for record in records if self.label)
+        return Counter(labels.class_of(record[self.label]) for record in records if self.label in record)
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
@@ -69,9 +103,11 @@ class LabeledText(LabeledFormat):
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
         first, second, notes = truncate(first, second, self.longest(seq_len))
-        numbers = self.label_numbers(records, classes)
+        numbers = {self.label_name: self.label_numbers(records, classes)}
+        if self.unlabeled:
+            numbers[IS_LABELED] = np.array([self.label in record for record in records], np.float32)
         return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {self.label_name: numbers}),
+            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), numbers),
             records=records,
             record_of=np.arange(len(records)),
             notes=notes,

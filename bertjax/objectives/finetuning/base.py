@@ -10,6 +10,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
@@ -83,12 +84,14 @@ class ExampleObjective(Objective):
         return (FlopsPart(config, {"examples": config.width * (config.width + self.num_outputs)}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Return `labels_BN` and `weights_BN`; with unlabeled examples, whose weight is 0, also `soft_weights_BN`."""
         (name,) = self.labels
         labels = examples.ragged.labels[name]
-        return {
-            "labels_BN": examples.examples_to_rows(labels),
-            "weights_BN": examples.examples_to_rows(np.ones(len(labels), np.float32)),
-        }
+        weights = {"weights_BN": np.ones(len(labels), np.float32)}
+        if IS_LABELED in examples.ragged.labels:
+            is_labeled = examples.ragged.labels[IS_LABELED].astype(np.float32)
+            weights = {"weights_BN": is_labeled, "soft_weights_BN": weights["weights_BN"]}
+        return {name: examples.examples_to_rows(array) for name, array in ({"labels_BN": labels} | weights).items()}
 
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(batch["weights_BN"])}
@@ -97,7 +100,7 @@ class ExampleObjective(Objective):
         return logits
 
     def soft_weights(self, batch):
-        return batch["weights_BN"]
+        return batch.get("soft_weights_BN", batch["weights_BN"])
 
 
 def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:

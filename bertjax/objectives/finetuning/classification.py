@@ -83,7 +83,7 @@ class Classification(ExampleObjective):
         features = super().features(examples, draw)
         if self.class_weights:
             of_class = np.array(self.class_weights, np.float32)[examples.ragged.labels["label"]]
-            features["class_weights_BN"] = examples.examples_to_rows(of_class)
+            features["class_weights_BN"] = examples.examples_to_rows(of_class) * (features["weights_BN"] > 0)
         return features
 
     def weights(self, batch):

@@ -39,6 +39,14 @@ class MultiLabel(ExampleObjective):
     def num_outputs(self) -> int:
         return len(self.classes)
 
+    def soft_logits(self, logits, batch):
+        """Return the logits of yes and no for each class, [B, N, C, 2]."""
+        return jnp.stack([logits, jnp.zeros_like(logits)], axis=-1)
+
+    def soft_weights(self, batch):
+        weights_BN1 = super().soft_weights(batch)[..., None]
+        return jnp.repeat(weights_BN1, self.num_outputs, axis=-1)
+
     def terms_of(self, logits, batch):
         labels_BNC, weights_BN = batch["labels_BN"], batch["weights_BN"]
         losses_BNC = jax.nn.softplus(logits) - labels_BNC * logits
