@@ -307,12 +307,8 @@ class Config:
         else:  # its characters are in the fingerprint, too
             del identity["data"]["tokenizer"]["keep_file"]
         for task in identity["tasks"].values():
-            for path in (
-                "train",
-                "heldout",
-                "further_heldout",
-                "unlabeled",
-            ):  # of labeled files, which have a fingerprint
+            # Of labeled files, which have a fingerprint.
+            for path in ("train", "heldout", "further_heldout", "unlabeled"):
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
