@@ -1,0 +1,109 @@
+"""python -m bertjax.augment: write variants of texts, which a teacher labels while a student is trained."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bertjax import cli
+from bertjax.cli import command
+from bertjax.data.text.augmentation import MASK, Augmentation
+from bertjax.errors import UserError
+from bertjax.hardware import platform
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.records import read_file
+from bertjax.inference.refill import Refill
+from bertjax.opening import SavedModel
+from bertjax.storage import write_text
+
+CANDIDATES = 15
+
+
+def run(
+    source: str,
+    target: str,
+    fields: tuple[str, ...],
+    augmentation: Augmentation,
+    model: str = "",
+    candidates: int = CANDIDATES,
+) -> tuple[int, int]:
+    """Write variants of the texts of a file as .jsonl, without labels and without repetitions.
+
+    Args:
+      source: a table with the fields, or a file with a text in each line.
+      target: the .jsonl file.
+      fields: the columns of text: one, or the two of a pair.
+      augmentation: how variants are drawn.
+      model: a model with a masked-LM head that fills [MASK]; needed unless `augmentation.mask` is 0.
+      candidates: number of likely pieces that one is drawn from.
+
+    Returns:
+      (number of records read, number of variants written).
+
+    Raises:
+      UserError: a file cannot be read, there is no model to fill [MASK], or nothing is left to write.
+    """
+    if augmentation.mask and not model:
+        raise UserError(f"--mask={augmentation.mask} needs a masked LM that fills [MASK]; add --model, or --mask=0")
+    if not target.endswith(".jsonl"):
+        raise UserError(f"--to={target} is written as JSON lines; name a file that ends in .jsonl")
+    records = read_file(source, fields)
+    variants = augmentation.variants([[record[field] for field in fields] for record in records])
+    if model:
+        variants = _filled(variants, model, augmentation, candidates)
+    lines = [json.dumps(dict(zip(fields, variant)), ensure_ascii=False) for variant in variants]
+    lines = list(dict.fromkeys(lines))
+    if not lines:
+        raise UserError(f"{source} has no text that changes; raise --copies, --mask or --ngrams")
+    write_text(Path(target), "".join(f"{line}\n" for line in lines))
+    return len(records), len(lines)
+
+
+def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, candidates: int) -> list[list[str]]:
+    """Return the variants with words in place of every [MASK]."""
+    places = [(row, column) for row, texts in enumerate(variants) for column, text in enumerate(texts) if MASK in text]
+    predictor = Predictor(SavedModel(model).export)
+    pipeline = predictor.pipeline(Refill, top=candidates, augmentation=augmentation)
+    if not places:
+        return variants
+    texts = [{"text": variants[row][column], "number": index} for index, (row, column) in enumerate(places)]
+    for (row, column), filled in zip(places, predictor.predictions(predictor.request(pipeline, texts)), strict=True):
+        variants[row][column] = filled["filled"]
+    return variants
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m bertjax.augment",
+        description="Write variants of texts without labels: words that a masked LM replaces, and n-grams. Train a\n"
+        "student on them with examples.unlabeled (docs/guides/compression.md).",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", help="a table (.tsv, .csv, .jsonl, .json) with the column of --text, or lines of text")
+    parser.add_argument("--to", required=True, metavar="FILE", help="the .jsonl file to write")
+    parser.add_argument("--text", default="text", help="column of the text (default: %(default)s)")
+    parser.add_argument("--pair", default="", help="column of the second text of pairs")
+    parser.add_argument("--model", default="", help="export or run with a masked-LM head, which fills [MASK]")
+    parser.add_argument("--copies", type=int, default=20, help="variants of each record (default: %(default)s)")
+    parser.add_argument("--mask", type=float, default=0.1, help="share of words that change (default: %(default)s)")
+    parser.add_argument("--ngrams", type=float, default=0.25, help="share of n-grams (default: %(default)s)")
+    parser.add_argument("--longest-ngram", type=int, default=5, help="most words of an n-gram (default: %(default)s)")
+    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="words to draw from (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    augmentation = Augmentation(args.copies, args.mask, args.ngrams, args.longest_ngram, args.seed)
+    platform.configure_logging()
+    platform.configure(args.platform)
+    fields = (args.text, args.pair) if args.pair else (args.text,)
+    read, written = run(args.file, args.to, fields, augmentation, args.model, args.candidates)
+    print(f"{read:,} records gave {written:,} variants in {args.to}")
+    flags = ("--config=configs/finetune/distill.py:logits", f"--config.tasks.classify.examples.unlabeled={args.to}")
+    print(f"next  {command('train', *flags, '...')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))

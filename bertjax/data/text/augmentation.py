@@ -1,0 +1,85 @@
+"""Variants of texts for a teacher to label: words that become [MASK], and n-grams in place of the whole text.
+
+Both follow Tang et al. (2019, arXiv 1903.12136), who leave [MASK] in the text; Jiao et al. (2020, arXiv 1909.10351) let
+a masked LM fill it. Words are separated by white space. A variant depends only on the seed, the number of the text, the
+number of the copy and the text.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.random import bits, uniform
+from bertjax.errors import UserError
+
+MASK = "[MASK]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """How variants are drawn.
+
+    Attributes:
+      copies: number of variants of each record.
+      mask: probability that a word becomes [MASK].
+      ngrams: probability that a text becomes one of its n-grams.
+      longest: the most words of an n-gram.
+      seed: seed of all draws.
+    """
+
+    copies: int = 20
+    mask: float = 0.1
+    ngrams: float = 0.25
+    longest: int = 5
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, flag in (("copies", "--copies"), ("longest", "--longest-ngram")):
+            if getattr(self, name) < 1:
+                raise UserError(f"{flag}={getattr(self, name)} must be at least 1; raise it")
+        for name in ("mask", "ngrams"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise UserError(f"--{name}={getattr(self, name)} must be between 0 and 1; it is a probability")
+        if not self.mask and not self.ngrams:
+            raise UserError("--mask=0.0 and --ngrams=0.0 change nothing; raise one of them")
+
+    def variant(self, text: str, number: int, copy: int, column: int = 0) -> str:
+        """Return a variant of a text.
+
+        Args:
+          text: the text.
+          number: the number of its record.
+          copy: the number of the variant, from 0.
+          column: the number of the text in its record.
+        """
+        words, stream = text.split(), f"augmentation/{column}"
+        is_ngram, of_length, of_place = uniform(self.seed, f"{stream}/ngram", copy, number, np.arange(3))
+        if is_ngram < self.ngrams:
+            length = min(1 + int(of_length * self.longest), len(words))
+            place = int(of_place * (len(words) - length + 1))
+            return " ".join(words[place : place + length])
+        is_masked = uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask
+        return " ".join(MASK if masked else word for word, masked in zip(words, is_masked))
+
+    def variants(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the variants of records of one or several texts, without repetitions and without the records.
+
+        Of a pair, a variant changes the first text, the second or both, in turns (Tang et al., 2019).
+        """
+        seen, variants = {tuple(" ".join(text.split()) for text in record) for record in texts}, []
+        for number, record in enumerate(texts):
+            for copy in range(self.copies):
+                only = copy % (len(record) + 1) if len(record) > 1 else len(record)
+                changed = tuple(
+                    self.variant(text, number, copy, column) if only in (column, len(record)) else text
+                    for column, text in enumerate(record)
+                )
+                if changed not in seen:
+                    seen.add(changed)
+                    variants.append(list(changed))
+        return variants
+
+    def candidate(self, number: int, place: int, count: int) -> int:
+        """Return which of `count` candidates fills a [MASK]: the one at `place` of the variant `number`."""
+        return int(bits(self.seed, "augmentation/fill", 0, number, place)) % count

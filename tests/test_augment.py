@@ -1,0 +1,80 @@
+"""Variants of texts: drawn by a seed, filled by a masked LM, one line for bad input."""
+
+import functools
+import json
+
+import pytest
+
+from bertjax import augment, cli
+from bertjax.data.text.augmentation import MASK, Augmentation
+from bertjax.errors import UserError
+
+TEXTS = ["one two three four five six seven", "eight nine ten", "eleven"]
+
+
+def test_ngrams_are_runs_of_words():
+    only = Augmentation(copies=200, mask=0.0, ngrams=1.0, longest=3)
+    grams = {only.variant(TEXTS[0], 0, copy) for copy in range(200)}
+    words = TEXTS[0].split()
+    every = {" ".join(words[first : first + n]) for n in (1, 2, 3) for first in range(len(words) - n + 1)}
+    assert grams == every
+
+
+def test_words_are_masked_with_the_given_probability():
+    many = Augmentation(mask=0.3, ngrams=0.0)
+    masked = [word == MASK for copy in range(2000) for word in many.variant(TEXTS[0], 0, copy).split()]
+    assert sum(masked) / len(masked) == pytest.approx(0.3, abs=0.02)  # 5 deviations
+
+
+def test_a_variant_depends_on_seed_record_and_copy_only():
+    first = Augmentation(copies=5)
+    assert first.variants([[text] for text in TEXTS]) == Augmentation(copies=5).variants([[text] for text in TEXTS])
+    assert first.variants([[text] for text in TEXTS]) != Augmentation(copies=5, seed=1).variants([[t] for t in TEXTS])
+    of_two = first.variants([[text] for text in TEXTS[:2]])
+    assert first.variants([[text] for text in TEXTS])[: len(of_two)] == of_two
+
+
+def test_variants_of_pairs_change_one_text_or_both():
+    pairs = [[TEXTS[0], "a b c d e f g h"]]
+    variants = Augmentation(copies=60, mask=0.5).variants(pairs)
+    changed = {(first != pairs[0][0], second != pairs[0][1]) for first, second in variants}
+    assert changed == {(True, False), (False, True), (True, True)}
+    assert len({tuple(variant) for variant in variants}) == len(variants) and pairs[0] not in variants
+
+
+def test_a_masked_lm_fills_the_words(undisturbed, tmp_path, capsys):
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in ["abc bad cab fed", "hid jig " * 60]))
+    flags = [str(tmp_path / "texts.txt"), f"--model={undisturbed / 'export'}", "--copies=6", "--mask=0.3"]
+    for name in ("first", "second"):
+        arguments = [*flags, f"--to={tmp_path / name}.jsonl", "--platform=cpu"]
+        assert cli.exit_code_of(functools.partial(augment.main, arguments)) == 0
+    written = (tmp_path / "first.jsonl").read_text()
+    assert written == (tmp_path / "second.jsonl").read_text()
+    texts = [json.loads(line)["text"] for line in written.splitlines()]
+    assert 4 < len(texts) <= 12 and len(set(texts)) == len(texts) and not any(MASK in text for text in texts)
+    assert f"2 records gave {len(texts)} variants" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        ([], "--mask=0.1 needs a masked LM that fills [MASK]; add --model, or --mask=0"),
+        (["--mask=2"], "--mask=2.0 must be between 0 and 1"),
+        (["--mask=0", "--ngrams=0"], "change nothing; raise one of them"),
+        (["--copies=0"], "--copies=0 must be at least 1"),
+        (["--mask=0", "--to=more.csv"], "name a file that ends in .jsonl"),
+        (["--mask=0", "--text=sentence", "--pair=other"], "together; give a .jsonl file with these fields"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, capsys, flags, complaint):
+    (tmp_path / "texts.txt").write_text("one two three\n")
+    arguments = [str(tmp_path / "texts.txt"), f"--to={tmp_path / 'more.jsonl'}", *flags, "--platform=cpu"]
+    assert cli.exit_code_of(lambda: augment.main(arguments)) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1 and not (tmp_path / "more.jsonl").exists()
+
+
+def test_a_text_that_cannot_change_is_refused(tmp_path):
+    (tmp_path / "texts.txt").write_text("one\n")
+    with pytest.raises(UserError, match="has no text that changes"):
+        augment.run(str(tmp_path / "texts.txt"), str(tmp_path / "m.jsonl"), ("text",), Augmentation(mask=0.0))
