@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from bertjax import cli, export
@@ -11,7 +12,7 @@ from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import card, huggingface, onnx, task_heads
+from bertjax.interop import card, huggingface, onnx, onnx_int8, task_heads
 from bertjax.opening import SavedModel
 
 
@@ -34,25 +35,30 @@ class Summary:
     notes: tuple[str, ...]
 
 
-def run(source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False) -> Summary:
+def run(
+    source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False, quantized: bool = False
+) -> Summary:
     """Convert a model. The direction follows from the content of `source` and from the suffix of `target`.
 
     Args:
       source: a folder of transformers (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
       target: a folder that is empty or does not exist, or a file `MODEL.onnx` that does not exist.
       encoder_only: whether heads and pooler are left out, so that a model with any heads can be converted.
+      quantized: whether the ONNX file is in int8. A folder is then one of transformers with `onnx_int8.PLACE` in it.
 
     Raises:
       UserError: the source is not a model, is of a family that bertjax does not convert, has a tensor without a
-        counterpart, or the target is not empty.
-      RunFailed: see `onnx.write`.
+        counterpart, or the target is not empty; or it has int8 weights already.
+      RunFailed: see `onnx.write` and `onnx_int8.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
     to_onnx = target.suffix == onnx.SUFFIX
-    if to_onnx:
+    if quantized and export.is_quantized(path):
+        raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
+    if to_onnx or quantized:
         onnx.check_installed()
     model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
     if encoder_only:
@@ -60,15 +66,30 @@ def run(source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool
         notes.append("heads and pooler not converted")
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
-        notes += onnx.write(target, model)
+        notes += onnx_int8.write(target, model) if quantized else onnx.write(target, model)
+    elif quantized:
+        notes = [*_write_with_onnx(target, model), *notes]
     elif from_huggingface:
         export.write(target, model)
     else:
         notes = [*huggingface.write(target, model), *notes]
-    kind = "onnx" if to_onnx else "export" if from_huggingface else "transformers"
+    kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
     task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
     return Summary(target, kind, has_heads, task, tuple(notes))
+
+
+def _write_with_onnx(target: Path, model: export.Export) -> list[str]:
+    """Write a folder of transformers with an int8 ONNX file in one piece; return notes, a line each."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
+        draft = Path(folder) / "transformers"
+        notes = huggingface.write(draft, model)
+        place = draft / onnx_int8.PLACE
+        place.parent.mkdir()
+        notes += onnx_int8.write(place, model)
+        os.replace(draft, target)
+    return [*notes, f"int8: {target / onnx_int8.PLACE}"]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,7 +103,8 @@ def main(argv: list[str] | None = None) -> int:
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
         "  a downloaded model to here:  python -m bertjax.convert --from=downloads/bert --to=models/bert\n"
-        "  both to ONNX:                python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n\n"
+        "  both to ONNX:                python -m bertjax.convert --from=runs/tiny --to=tiny.onnx\n"
+        "  in int8, for a browser:      python -m bertjax.convert --from=runs/tiny --to=hf/tiny --quantize=int8\n\n"
         "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
         "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA\n"
         "the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and\n"
@@ -104,10 +126,15 @@ def main(argv: list[str] | None = None) -> int:
         action="store_true",
         help="leave out heads and pooler, as for a model whose heads the other library does not have",
     )
+    parser.add_argument(
+        "--quantize",
+        choices=("int8",),
+        help=f"write ONNX in int8: the file of --to=MODEL.onnx, or {onnx_int8.PLACE} in a folder of transformers",
+    )
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
-    print(_text(run(args.source, args.target, args.encoder_only)))
+    print(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize))))
     return 0
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,14 @@ def write(path: Path, export: Export) -> list[str]:
         difference = _difference(draft, export, reading)
         if not difference <= TOLERANCE:
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
-        for file in sorted(
-            draft.parent.glob(f"{path.name}*"), reverse=True
-        ):  # weights before the graph that names them
-            os.replace(file, path.parent / file.name)
+        publish(draft, path)
     return [f"outputs: {', '.join(reading.outputs)}", f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
+
+
+def publish(draft: Path, path: Path) -> None:
+    """Move a file, and the weights beside it, to a path of the same name."""
+    for file in sorted(draft.parent.glob(f"{path.name}*"), reverse=True):  # weights before the graph that names them
+        os.replace(file, path.parent / file.name)
 
 
 def check_installed() -> None:
@@ -114,19 +118,20 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
 def _difference(path: Path, export: Export, reading: Reading) -> float:
     """Return the largest absolute difference of any output at any position that is not padding."""
+    return max(np.abs(output - ours).max().item() for output, ours in outputs_and_ours(path, export, reading))
+
+
+def outputs_and_ours(path: Path, export: Export, reading: Reading) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield each output of a file on random rows, without padding, and the same of bertjax."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    largest = 0.0
     for rows, seq_len in _CHECKED_SHAPES:
         inputs = _rows(rows, min(seq_len, export.encoder.max_positions), export)
         expected = values(export, reading, inputs)
         for name, output in zip(reading.outputs, session.run(reading.outputs, inputs), strict=True):
-            difference = np.abs(output - expected[name])
-            if reading.is_per_token(name):
-                difference = difference[inputs["attention_mask"] > 0]
-            largest = max(largest, difference.max().item())
-    return largest
+            is_read = inputs["attention_mask"] > 0 if reading.is_per_token(name) else ...
+            yield output[is_read], expected[name][is_read]
 
 
 def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
