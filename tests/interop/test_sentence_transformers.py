@@ -51,7 +51,7 @@ def test_another_pooling_is_noted(tmp_path):
     "objective, normalizes", [("embedding_contrastive", True), ("embedding_classification", False)]
 )
 def test_the_library_embeds_as_bertjax_does(tmp_path, kind, objective, normalizes):
-    library = pytest.importorskip("sentence_transformers", reason="needs the package sentence-transformers")
+    library = pytest.importorskip("sentence_transformers", reason="needs the extra [interop]")
     export = embedder(objective, kind)
     huggingface.write(tmp_path, export)
     expected = Predictor(export).embed(TEXTS, normalize=normalizes)
