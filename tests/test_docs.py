@@ -24,6 +24,8 @@ COMMANDS = sorted(
 )
 TOUR = ROOT / "docs" / "start.md"
 CODE = re.compile(r"```.*?```", re.DOTALL)
+# A block of a page that is a file of the reader's own package.
+MODULE = re.compile(r"```python\n# (mylab/\w+\.py)\n(.*?)```", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)", re.MULTILINE)
 FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs")
 MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
@@ -65,6 +67,9 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
     command = re.sub(r"(--config\.init_from=|(?:adapt|distilbert)\.py:)\S+", rf"\g<1>{tmp_path}", command)
     example.write(tmp_path)
+    for page in DOCS:
+        for name, code in MODULE.findall(page.read_text()):
+            (tmp_path / name).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
