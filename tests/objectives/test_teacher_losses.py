@@ -11,6 +11,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.objectives import imitation
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
@@ -164,6 +165,17 @@ def test_soft_logits(compare, temperature):
     assert float(total / loss.weight(BATCH, weights)) == pytest.approx(expected, rel=1e-5)
     agreed, counted = metrics["agreement"]
     assert agreed == ((own.argmax(-1) == target.argmax(-1)) * weights).sum() and counted == weights.sum()
+
+
+def test_a_yes_or_no_for_each_class_is_a_distribution_of_two():
+    objective, batch = MultiLabel(classes=("a", "b", "c")), {"weights_BN": np.array([[1.0, 0.0]], np.float32)}
+    own, target = (DRAW.normal(size=(1, 2, 3)).astype(np.float32) for _ in range(2))
+    student, teacher = (Values(STUDENT, objective.soft_logits(x, batch), {}, ()) for x in (own, target))
+    weights = objective.soft_weights(batch)
+    total, _ = SoftLogits().terms(student, teacher, batch, {}, weights)
+    q, p = (1 / (1 + np.exp(-x[0, 0].astype(np.float64))) for x in (own, target))
+    expected = np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)))
+    assert float(total / SoftLogits().weight(batch, weights)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_layer_maps():
