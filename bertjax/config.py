@@ -191,6 +191,8 @@ class Config:
             raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
 
         for index, stage in enumerate(self.stages):
+            for name in stage.among(self.tasks):
+                self.task_at(index, name)
             weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
             if None in weights.values():
                 continue
@@ -221,6 +223,13 @@ class Config:
         weights = (f"tasks.{name}.weight" for name, task in self.tasks.items() if task.weight is None)
         rate = ("optimizer.learning_rate",) if self.optimizer.learning_rate is None else ()
         return (*stages, *classes, *weights, *rate)
+
+    def task_at(self, stage: int, name: str) -> Task:
+        """Return a task with the masking rate of a stage."""
+        try:
+            return self.tasks[name].with_masking_rate(self.stages[stage].masking_rate)
+        except UserError as error:
+            raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
 
     def layers_at(self, stage: int) -> int:
         """Return the depth of the encoder in a stage."""

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+from typing import Self
 
 from bertjax.data.formats import kinds_with
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.masking import Masking
 from bertjax.errors import UserError
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -56,6 +58,23 @@ class Task:
             raise UserError(
                 f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
             )
+
+    def with_masking_rate(self, rate: float) -> Self:
+        """Return the task with another `objective.masking.rate`, or the same one if the rate is 0.
+
+        Raises:
+          UserError: its objective has no masking, or the rate is not between 0 and 1.
+        """
+        if not rate:
+            return self
+        masking = getattr(self.objective, "masking", None)
+        if not isinstance(masking, Masking):
+            raise UserError(
+                f"masking_rate={rate} has no effect on objective.kind={OBJECTIVES.kind_of(self.objective)}, which has "
+                "no masking; leave it out"
+            )
+        masking = dataclasses.replace(masking, rate=rate)
+        return dataclasses.replace(self, objective=self.objective.copy_with(masking=masking))
 
     @property
     def has_classes(self) -> bool:

@@ -131,11 +131,13 @@ class Objective(Student):
         Args:
           model: the module from `model`.
           params: trained parameters.
-          frozen: parameters from `frozen_params`; never updated.
+          frozen: parameters from `frozen_params`; never updated. With `slots`, if the objective has any.
           batch: the core batch and the features, each with the batch axis first.
           key: for dropout and other random draws on the device.
           train: whether dropout applies.
           taps: masks on heads and feed-forward channels; they can be differentiated like `params`.
+
+        An objective with state that crosses steps may return a third value (`bertjax.objectives.slots`).
         """
         key = key if train else None
         if self.imitates:

@@ -30,6 +30,7 @@ class Stage:
       layers: depth of the encoder in this stage, if it grows from stage to stage; 0 for the whole depth.
       frozen: regular expressions; parameters whose path matches one, and their moments, do not change in this stage.
       frozen_layers: number of the lowest layers that do not change in this stage, the embeddings with them; 0 for none.
+      masking_rate: `objective.masking.rate` of the tasks in this stage; 0 for their own, which evaluations always have.
     """
 
     steps: int | None = None
@@ -45,6 +46,7 @@ class Stage:
     layers: int = 0
     frozen: tuple[str, ...] = ()
     frozen_layers: int = 0
+    masking_rate: float = 0.0
 
     def __post_init__(self):
         if self.steps is None and not self.epochs and not self.flops:
@@ -86,6 +88,7 @@ class Stage:
             "warmup_steps",
             "layers",
             "frozen_layers",
+            "masking_rate",
         )
         for field in numbers:
             if not getattr(self, field) >= 0:

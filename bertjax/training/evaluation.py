@@ -19,6 +19,7 @@ from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
+from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.micro_batches import count_micro_batches
@@ -40,10 +41,12 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
         key = keys[0] if context.hardware_bits else keys
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
         own_params = with_heads_of(params, context.own_heads)
-        sums, metrics = objective.terms(context.model, own_params, frozen, batch, key, False)
+        sums, metrics = objective.terms(context.model, own_params, frozen, batch, key, False)[:2]
         weights = objective.all_weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
+    # Slots are not part of a model: a checkpoint and its export have the same scores.
+    frozen = with_slots(frozen, slots_of(objective, with_heads_of(params, context.own_heads)))
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
     keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
     return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)

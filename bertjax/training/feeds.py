@@ -5,20 +5,45 @@ import functools
 import logging
 from collections.abc import Iterator
 
+import numpy as np
+
 from bertjax.config import Config
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
-from bertjax.data.pipeline import Feed
+from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
+from bertjax.training.config import Stage
+from bertjax.training.stages import stage_at
 
 log = logging.getLogger(__name__)
 
 # A source with fewer held-out documents has no score of its own.
 FEWEST_SCORED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class FeaturesByStage:
+    """The features of a task whose masking rate changes from stage to stage.
+
+    Attributes:
+      objective: the objective outside of training.
+      stages: the stages of the run.
+      by_stage: the objective in each stage.
+    """
+
+    objective: Objective
+    stages: tuple[Stage, ...]
+    by_stage: tuple[Objective, ...]
+
+    def __call__(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        is_training = draw.step is not None
+        objective = self.by_stage[stage_at(self.stages, draw.step)[0]] if is_training else self.objective
+        return objective.features(examples, draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +81,21 @@ class Feeds:
         Raises:
           UserError: the teacher has another tokenizer.
         """
-        store = self.store if isinstance(self.store, TokenStore) else None
-        bound = {}
-        for name, task in self.config.tasks.items():
-            objective = task.objective.bind(store) if store else task.objective
+        for task in self.config.tasks.values():
             if task.objective.bound_teacher is not None:
                 task.objective.bound_teacher.check_tokenizer(self.store.tokenizer.fingerprint)
-            bound[name] = objective.copy_with(bound_teacher=None)
-        return bound
+        return {name: self._bound(task.objective) for name, task in self.config.tasks.items()}
+
+    def _bound(self, objective: Objective) -> Objective:
+        bound = objective.bind(self.store) if isinstance(self.store, TokenStore) else objective
+        return bound.copy_with(bound_teacher=None)
+
+    def _features(self, task: str) -> Features:
+        objective, stages = self.objectives[task], self.config.stages
+        if not any(stage.masking_rate and task in stage.among(self.config.tasks) for stage in stages):
+            return objective.features
+        in_stages = (self.config.task_at(index, task).objective for index in range(len(stages)))
+        return FeaturesByStage(objective, stages, tuple(map(self._bound, in_stages)))
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:
@@ -154,7 +186,7 @@ class Feeds:
         return Feed(
             sources=epochs,
             turns=turns,
-            features=self.objectives[task].features,
+            features=self._features(task),
             vocabulary=Vocabulary.of(self.store.tokenizer),
             seq_len=seq_len,
         )

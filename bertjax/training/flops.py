@@ -63,7 +63,7 @@ def per_step(config: Config, stage: int, encoder: EncoderConfig) -> float:
     encoder = dataclasses.replace(encoder, layers=config.layers_at(stage))
     total = 0.0
     for name in (names := at.among(config.tasks)):
-        shapes = batch_shapes(config.tasks[name], encoder.vocab_size, at.seq_len, at.batch)
+        shapes = batch_shapes(config.task_at(stage, name), encoder.vocab_size, at.seq_len, at.batch)
         batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
         total += config.tasks[name].weight * of_task(config, name, encoder).executed(batches)
     return total / sum(config.tasks[name].weight for name in names)

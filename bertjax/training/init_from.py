@@ -126,7 +126,11 @@ def state_from(source: Source | None, program: Program) -> State:
             return leaf
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, values.__getitem__)
 
-    return state | {"params": map_with_path(fill, state["params"])}
+    state |= {"params": map_with_path(fill, state["params"])}
+    if "slots" in state:  # which may be copies of params
+        layout = jax.tree.map(lambda leaf: leaf.sharding, program.abstract_state["slots"])
+        state |= {"slots": jax.jit(program.init_slots, out_shardings=layout)(state["params"])}
+    return state
 
 
 def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:

@@ -23,19 +23,22 @@ def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
 def sum_over_micro_batches(
     differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array, hardware_bits: bool
 ) -> Any:
-    """Return the sums of what `differentiate` returns for each part of the rows, with gradients in float32.
+    """Return what `differentiate` returns for all rows, with gradients in float32, from equal parts of them.
 
     Args:
-      differentiate: a function of params, the rows of a part, and its keys.
+      differentiate: a function of params, the rows of a part, and its keys. It returns (gradient, (sums, arrays with
+        the rows first)).
       count: number of parts.
       keys: a key for each row; with `hardware_bits`, one key for all.
     """
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = jax.random.split(keys[0], count) if hardware_bits else keys.reshape(count, -1)
-    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), shapes)
+    gradient, (sums, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), (gradient, sums))
 
     def add(totals, part_and_key):
-        return jax.tree.map(lambda total, x: total + x, totals, differentiate(params, *part_and_key)), None
+        gradient, (sums, rows) = differentiate(params, *part_and_key)
+        return jax.tree.map(lambda total, x: total + x, totals, (gradient, sums)), rows
 
-    return jax.lax.scan(add, zeros, (parts, keys))[0]
+    (gradient, sums), rows = jax.lax.scan(add, zeros, (parts, keys))
+    return gradient, (sums, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows))

@@ -7,9 +7,11 @@ from typing import Any
 import jax
 
 from bertjax.config import Task
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, reason, shorten
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.slots import SlotValues, slots_of, with_slots
+from bertjax.training.param_paths import path_of
 from bertjax.training.shapes import batch_shapes
 from bertjax.user_code import line_of
 
@@ -33,12 +35,16 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         model, key = objective.model(encoder), jax.random.key(0)
         params = jax.eval_shape(lambda key: objective.init(model, key, batch), key)
         frozen = jax.eval_shape(lambda: objective.frozen_params(encoder))
+        slots = jax.eval_shape(lambda params: slots_of(objective, params), params)
         weights = jax.eval_shape(objective.all_weights, batch)
         row_keys = jax.eval_shape(lambda key: jax.random.split(key, 2), key)
-        terms, metrics = jax.eval_shape(
-            lambda *arrays: objective.terms(model, *arrays, True), params, frozen, batch, row_keys
+        terms, metrics, *kept = jax.eval_shape(
+            lambda *arrays: objective.terms(model, *arrays, True), params, with_slots(frozen, slots), batch, row_keys
         )
+        updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
         coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
+    if changed := _differing(slots, updated):
+        raise UserError(f"{setting}: update_slots() changes {changed}; return arrays of the same shapes and dtypes")
     for term in terms:
         if term not in weights:
             raise UserError(
@@ -54,6 +60,15 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     for label, leaf in sums.items():
         if leaf.shape:
             raise UserError(f"{setting}: {label} has the shape {list(leaf.shape)}; sum it to a scalar")
+
+
+def _differing(slots: SlotValues, updated: SlotValues) -> str:
+    """Return the paths of slots that are missing, new, or of another shape or dtype."""
+    before, after = (
+        {path_of(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        for tree in (slots, updated)
+    )
+    return shorten([path for path in sorted(before | after) if before.get(path) != after.get(path)])
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.slots import SlotValues, slots_of
 from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
@@ -39,7 +40,7 @@ from bertjax.training.parallel.sharding import (
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.param_paths import merge_params, paths_of
+from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
 from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
@@ -170,7 +171,16 @@ class Program:
     @functools.cached_property
     def _create_state(self) -> Callable[[jax.Array], State]:
         models = {name: task.model for name, task in self.tasks.items()}
-        return new_state(self._init_params(models), self.optimizer)
+        return new_state(self._init_params(models), self.optimizer, self.init_slots)
+
+    def init_slots(self, params: dict) -> dict[str, SlotValues]:
+        """Return {task: its slots at step 0} of the tasks that have any."""
+        params, has_own_heads = merge(self.config.lora, params), self.config.has_own_heads
+        slots = {
+            name: slots_of(task.objective, with_heads_of(params, name if has_own_heads else ""))
+            for name, task in self.config.tasks.items()
+        }
+        return {name: own for name, own in slots.items() if own}
 
     def _init_params(self, models: dict[str, Model]) -> Callable[[jax.Array], dict]:
         """Return a function from a key to the params of all tasks. Params of equal paths are shared between tasks."""
@@ -292,6 +302,7 @@ class TaskProgram:
             layout=program.layout,
             freezing=Freezing(config.frozen, depth=program.encoder.layers),
             lora=config.lora,
+            task=self.name,
             own_heads=self.name if config.has_own_heads else "",
             idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
@@ -311,7 +322,8 @@ class TaskProgram:
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
         program = self.program
-        batch = batch_shapes(program.config.tasks[self.name], program.vocab_size, stage.seq_len, stage.batch)
+        task = program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
+        batch = batch_shapes(task, program.vocab_size, stage.seq_len, stage.batch)
         sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
         return {
             name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)

@@ -9,29 +9,35 @@ from jax.sharding import Mesh
 
 from bertjax.training.parallel.sharding import Rules, shardings
 
-# A plain dict {step, params, opt_state, skipped}, saved as it is.
+# A plain dict {step, params, opt_state, skipped}, and slots if an objective has any; saved as it is.
 State = dict
 
 
 def new_state(
-    init_params: Callable[[jax.Array], dict], optimizer: optax.GradientTransformation
+    init_params: Callable[[jax.Array], dict],
+    optimizer: optax.GradientTransformation,
+    init_slots: Callable[[dict], dict] = lambda params: {},
 ) -> Callable[[jax.Array], State]:
     """Return a function from a key to the state at step 0.
 
-    The state is {step: int32, steps done; params; opt_state; skipped: int32, non-finite steps in a row}.
+    The state is {step: int32, steps done; params; opt_state; skipped: int32, non-finite steps in a row}. It also has
+    `slots` if there are any; other runs have no such entry, so their checkpoints are what they always were.
 
     Args:
       init_params: returns the params for a key.
       optimizer: initializes `opt_state`.
+      init_slots: returns {task: its slots} for the params (`bertjax.objectives.slots`).
     """
 
     def create(key: jax.Array) -> State:
         params = init_params(key)
+        slots = init_slots(params)
         return {
             "step": jnp.zeros((), jnp.int32),
             "params": params,
             "opt_state": optimizer.init(params),
             "skipped": jnp.zeros((), jnp.int32),
+            **({"slots": slots} if slots else {}),
         }
 
     return create

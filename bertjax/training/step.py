@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.slots import with_slots
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.lora import LoraConfig, merge
@@ -40,6 +41,7 @@ class StepContext:
       layout: the mesh, and how weights are sharded on it.
       freezing: the parameters that the run or the stage freezes.
       lora: which kernels are adapted; their factors are among the params.
+      task: name of the task, under which the state has its slots.
       own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
@@ -57,6 +59,7 @@ class StepContext:
     layout: Layout
     freezing: Freezing = Freezing()
     lora: LoraConfig = LoraConfig()
+    task: str = ""
     own_heads: str = ""
     idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
@@ -97,7 +100,8 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     micro-batches nor devices change the result.
 
     Returns:
-      (gradient, sharded like params; {term: S / W}; {metric: (sum, weight)}; the counts of `consumption`).
+      (gradient, sharded like params; {term: S / W}; {metric: (sum, weight)}; the counts of `consumption`; what the
+      terms keep for `Slots.update_slots`, by rows).
     """
     layout = context.layout
     # Merged before they are gathered: the sums are exact in float32, whatever the compute dtype.
@@ -106,7 +110,7 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
         in_specs=(specs, layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES), P()),
-        out_specs=(specs, P(), P(), P()),
+        out_specs=(specs, P(), P(), P(), P(BATCH_AXES)),
     )
     keys = shard_keys(context, step, len(batch["tokens_BT"]))
     gradient, *sums = gradients_of_shards(params, frozen, batch, keys, step)
@@ -122,18 +126,20 @@ def _gradients_of_shard(
 
     def share_of_loss(params, part, key):
         params = with_heads_of(context.freezing.without_gradient(params, context.lora.adapts), context.own_heads)
-        sums, metrics = objective.terms(context.model, params, frozen, part, key, True)
+        sums, metrics, *kept = objective.terms(context.model, params, frozen, part, key, True)
         losses = normalized(sums, weights)
-        return total_loss(objective, losses, step), (losses, metrics)
+        return total_loss(objective, losses, step), ((losses, metrics), kept[0] if kept else {})
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
     count = count_micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
     if count == 1:
-        gradient, sums = differentiate(params, batch, keys[0] if context.hardware_bits else keys)
+        gradient, (sums, kept) = differentiate(params, batch, keys[0] if context.hardware_bits else keys)
     else:
-        gradient, sums = sum_over_micro_batches(differentiate, count, params, batch, keys, context.hardware_bits)
+        gradient, (sums, kept) = sum_over_micro_batches(
+            differentiate, count, params, batch, keys, context.hardware_bits
+        )
     losses, metrics = layout.psum(sums)
-    return layout.reduce_gradients(gradient), losses, metrics, consumed
+    return layout.reduce_gradients(gradient), losses, metrics, consumed, kept
 
 
 def train_step(context: StepContext, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:
@@ -146,7 +152,10 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
       `parameter_norm`, `skipped` (non-finite steps in a row), the counts of `consumption` and `gradient_norms`.
     """
-    gradient, losses, metrics, consumed = gradients(context, state["params"], frozen, batch, state["step"])
+    slots = state.get("slots", {})
+    own_slots = slots.get(context.task, {})
+    frozen = with_slots(frozen, own_slots)
+    gradient, losses, metrics, consumed, kept = gradients(context, state["params"], frozen, batch, state["step"])
     hold, zeros = context.freezing.hold, jax.tree.map(jnp.zeros_like, gradient)
     gradient = hold(gradient, zeros)
     gradient_norm = optax.tree.norm(gradient)
@@ -169,6 +178,11 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "opt_state": opt_state,
         "skipped": jnp.where(has_failed, state["skipped"], skipped),
     }
+    if own_slots:
+        own_params = with_heads_of(merge(context.lora, params), context.own_heads)
+        updated = context.objective.update_slots(own_slots, own_params, kept)
+        slots = slots | {context.task: _select(updated, own_slots, is_applied, frozenset())}
+    new_state |= {"slots": slots} if slots else {}
     return new_state, {
         **{f"{context.prefix}{term}_loss": loss for term, loss in losses.items()},
         **{f"{context.prefix}{name}": total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},

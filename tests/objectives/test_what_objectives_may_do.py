@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+import json
 import re
 import sys
 import types
@@ -14,17 +15,21 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import config_file, export
+from bertjax import config_file, evaluate, export
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data.pipeline import LocalBatches
 from bertjax.errors import Untrusted, UserError
 from bertjax.export import Export
 from bertjax.interop import huggingface
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.opening import SavedModel
 from bertjax.training.feeds import Feeds
+from bertjax.training.init_from import Source, state_from
 from bertjax.training.program import Program
-from bertjax.training.step import StepContext, gradients
-from tests import batches
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.workdir import Workdir
+from bertjax.training.step import StepContext, gradients, train_step
+from tests import batches, runs
 from tests.interop import models
 from tests.training import trainer
 
@@ -88,17 +93,17 @@ def test_a_coefficient_follows_the_step_with_micro_batches_too():
 
     @dataclasses.dataclass(frozen=True)
     class Constant(type(annealed)):
-        factor: float = 1.0
+        constant: float = 1.0
 
         def coefficients_at(self, step):
-            return {"nsp": self.factor}
+            return {"nsp": self.constant}
 
     batch, plain = batches.make(), trainer.context()
     params = batches.filled(batches.param_shapes(plain.objective, plain.model.config, batch))
     for micro_tokens in (0, 32):
         at = jax.jit(functools.partial(gradients, context_of(annealed, micro_tokens=micro_tokens)))
         for step in (1, 7):
-            expected = jax.jit(functools.partial(gradients, context_of(Constant(factor=max(0.0, 1 - step / 4)))))
+            expected = jax.jit(functools.partial(gradients, context_of(Constant(constant=max(0.0, 1 - step / 4)))))
             gradient, losses, *_ = at(params, None, batch, jnp.int32(step))
             other, same, *_ = expected(params, None, batch, jnp.int32(0))
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient, other)
@@ -178,3 +183,161 @@ def test_only_tokens_after_the_prefix_are_predicted(store):
     np.testing.assert_array_equal(
         batch["tokens_BT"][is_predicted_BT], np.roll(batch["clm_labels_BK"], 1, 1)[is_predicted_BT]
     )
+
+
+def test_a_stage_has_its_masking_rate(store):
+    """The shapes of a stage are those of its rate, which a compiled step needs; evaluations have the task's own."""
+    stages = [{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": 0.4}, {"steps": 2, "seq_len": 32, "batch": 8}]
+    config = config_of({"kind": "mylab.mixed:Mixed"}, "full_sentences", stages=stages)
+    make = batches_of(config, store)
+    program = Program(config, store.tokenizer.vocab_size, tuple(jax.devices()[:1]))
+    shares = []
+    for step in range(4):
+        batch = make(step)
+        expected = program.task.abstract_batches(config.stages[step // 2], 1)
+        assert batch["mlm_weights_BK"].shape == expected["mlm_weights_BK"].shape[1:]
+        shares.append(batch["mlm_weights_BK"].sum() / (batch["examples_BT"] > 0).sum())
+    assert min(shares[:2]) > 0.3 and max(shares[2:]) < 0.2
+    plain = batches_of(config_of({"kind": "mylab.mixed:Mixed"}, "full_sentences"), store)
+    batches.assert_equal(make(3), plain(3))  # order, places and masks are those of a run without the setting
+    heldout = Feeds(config, store).heldout["mine"].batch(np.arange(8))
+    assert heldout["mlm_weights_BK"].sum() / (heldout["examples_BT"] > 0).sum() < 0.2
+
+
+@pytest.mark.parametrize(
+    "kind, rate, message",
+    [
+        ("causal", 0.3, "^stages.0, tasks.mine: masking_rate=0.3 has no effect on objective.kind=causal"),
+        ("mlm", 1.5, "^stages.0, tasks.mine: masking.rate=1.5 must be between 0 and 1"),
+        ("mlm", -0.5, "^stages.0.masking_rate=-0.5 must not be negative"),
+    ],
+)
+def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
+    with pytest.raises(UserError, match=message):
+        config_of({"kind": kind}, stages=[{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": rate}])
+
+
+@functools.cache
+def momentum(micro_tokens: int = 0) -> tuple[Program, StepContext]:
+    """The run of the momentum objective on hand-made batches of 16 tokens."""
+    config = config_of(
+        {"kind": "mylab.momentum:Momentum", "decay": 0.75, "queue": 12},
+        "full_sentences",
+        stages=[{"steps": 8, "seq_len": 16, "batch": 8}],
+        runtime={"micro_tokens": micro_tokens, "max_skipped": 2},
+    )
+    program = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    program.check()
+    return program, program.task.context
+
+
+def after(micro_tokens: int, *steps: dict) -> list[dict]:
+    """The states at step 0 and after each batch."""
+    program, context = momentum(micro_tokens)
+    train = jax.jit(functools.partial(train_step, context))
+    states = [program.init_state()]
+    for batch in steps:
+        states.append(train(states[-1], None, batch)[0])
+    return jax.device_get(states)
+
+
+def test_slots_follow_the_params_and_the_batches():
+    first, second = batches.make(seed=0), batches.make(seed=1)
+    start, one, two = after(0, first, second)
+    teacher = start["params"]["encoder"]
+    for state in (one, two):
+        teacher = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, teacher, state["params"]["encoder"])
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
+        jax.tree.map(close, state["slots"]["mine"]["teacher"]["encoder"], teacher)
+    objective, model = (momentum()[1].objective, momentum()[1].model)
+
+    def keys(encoder: dict, batch: dict) -> np.ndarray:
+        return objective.apply(model, start["params"] | {"encoder": encoder}, batch, method=objective.vectors)
+
+    expected = [*keys(one["slots"]["mine"]["teacher"]["encoder"], second), *keys(start["params"]["encoder"], first)[:4]]
+    np.testing.assert_allclose(two["slots"]["mine"]["queue"], expected, atol=1e-5)
+    [_, other] = after(32, first)
+    np.testing.assert_allclose(other["slots"]["mine"]["queue"], one["slots"]["mine"]["queue"], atol=1e-5)
+
+
+def test_a_step_that_is_skipped_leaves_slots_as_they_are():
+    bad = batches.make()
+    bad = bad | {"mlm_weights_BK": np.where(bad["mlm_weights_BK"] > 0, np.nan, 0).astype(np.float32)}
+    before, skipped = after(0, bad)
+    assert skipped["skipped"] == 1
+    jax.tree.map(np.testing.assert_array_equal, skipped["slots"], before["slots"])
+
+
+def test_slots_are_sharded_like_params_and_absent_without_an_objective_that_has_them():
+    state = momentum()[0].abstract_state
+    specs, own = (
+        jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
+        for tree in (state["params"]["encoder"], state["slots"]["mine"]["teacher"]["encoder"])
+    )
+    assert specs == own and state["slots"]["mine"]["queue"].sharding.spec == jax.sharding.PartitionSpec()
+    config = config_of({"kind": "mlm"}, "full_sentences")
+    plain = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    assert plain.abstract_state.keys() == {"step", "params", "opt_state", "skipped"}
+
+
+def test_slots_of_other_shapes_are_refused_before_the_first_step():
+    @dataclasses.dataclass(frozen=True)
+    class Growing(module("momentum").Momentum):
+        def update_slots(self, slots, params, kept):
+            return slots | {"queue": jnp.concatenate([slots["queue"], kept["keys_BD"]])}
+
+    config = momentum()[0].config
+    tasks = {"mine": dataclasses.replace(config.task, objective=Growing())}
+    with pytest.raises(UserError, match="update_slots.. changes queue; return arrays of the same shapes and dtypes"):
+        Program(dataclasses.replace(config, tasks=tasks), 100, tuple(jax.devices()[:1])).check()
+
+
+@pytest.mark.slow
+def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flags, tmp_path):
+    run = [
+        *flags,
+        "--config.tasks.bert.objective.kind=mylab.momentum:Momentum",
+        "--config.tasks.bert.objective.queue=12",
+        "--config.tasks.bert.examples.kind=full_sentences",
+        "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 8, 'masking_rate': 0.3},"
+        "{'steps': 4, 'seq_len': 32, 'batch': 8}]",
+    ]
+    assert runs.call(*run, f"--workdir={tmp_path / 'whole'}") == 0
+    runs.train_here(run, tmp_path / "parted", at_edge=lambda step: True if step == 3 else None)
+    assert runs.call(*run, f"--workdir={tmp_path / 'parted'}") == 0
+    trees = [Checkpoints(Workdir(tmp_path / name).checkpoints).restore(8).tree for name in ("whole", "parted")]
+    assert np.any(trees[0]["slots"]["bert"]["queue"])
+    jax.tree.map(np.testing.assert_array_equal, *trees)
+    assert runs.weights(tmp_path / "whole") == runs.weights(tmp_path / "parted")
+    losses = [record["train/mlm_loss"] for record in runs.records(tmp_path / "whole" / "metrics.jsonl")]
+    assert len(losses) == 8
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())["eval"]
+    assert evaluate.run(str(tmp_path / "whole" / "export"))["eval"] == pytest.approx(summary, rel=1e-5)
+
+
+def test_embeddings_in_the_place_of_tokens():
+    """A share of 0 is the objective without mixing; of 1, that of the rows in reverse order; a half is neither."""
+    objective, plain = module("mixed").Mixed(share=0.0), MaskedLM()
+    model, batch = plain.model(batches.ENCODER), batches.make()
+    params = batches.filled(batches.param_shapes(plain, batches.ENCODER))
+
+    def logits(objective, batch):
+        return jax.jit(lambda batch: objective.apply(model, params, batch)["mlm"])(batch)
+
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+    close(logits(objective, batch), logits(plain, batch))
+    other = batch | {name: batch[name][::-1] for name in ("tokens_BT", "positions_BT", "segments_BT")}
+    mixed = {share: logits(module("mixed").Mixed(share=share), batch) for share in (0.5, 1.0)}
+    close(mixed[1.0], logits(plain, other))
+    assert np.abs(mixed[0.5] - mixed[1.0]).max() > 0.1 < np.abs(mixed[0.5] - logits(plain, batch)).max()
+    assert batches.param_shapes(objective, batches.ENCODER) == batches.param_shapes(plain, batches.ENCODER)
+
+
+def test_slots_start_from_the_weights_of_init_from():
+    program, _ = momentum()
+    path = "encoder/embeddings/position"
+    values = np.full((32, 16), 0.5, np.float32)
+    state = state_from(Source({path: values}, ""), program)
+    teacher = state["slots"]["mine"]["teacher"]["encoder"]
+    np.testing.assert_array_equal(teacher["embeddings"]["position"], values)
+    jax.tree.map(np.testing.assert_array_equal, teacher, state["params"]["encoder"])

@@ -28,13 +28,22 @@ LAYOUTS = {
 ROWS = [[0, 1, 2, 3], [4, 5, -1, -1], [6, 7, 8, 9], [-1] * 4, [10, 11, 12, 13], [14, 15, -1, -1], [16, 17, 18, 19]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Keeping(EmbeddingContrastive):
+    """Keeps the tokens of the batch for the slots of an objective."""
+
+    def terms(self, model, params, frozen, batch, key, train, taps=None):
+        return *super().terms(model, params, frozen, batch, key, train, taps), {"tokens_BT": batch["tokens_BT"]}
+
+
 def measure(step_context, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The loss and the accuracy in a step of training, the loss in an evaluation, the gradient."""
-    objective = EmbeddingContrastive()
+    objective = Keeping()
     step_context = dataclasses.replace(
         step_context, objective=objective, model=objective.model(step_context.model.config)
     )
-    gradient, losses, metrics, _ = jax.jit(functools.partial(gradients, step_context))(params, None, batch, 0)
+    gradient, losses, metrics, _, kept = jax.jit(functools.partial(gradients, step_context))(params, None, batch, 0)
+    np.testing.assert_array_equal(kept["tokens_BT"], batch["tokens_BT"])  # the rows of all devices, in their order
     total, weight = jax.jit(functools.partial(eval_step, step_context))(params, None, batch)["embedding_loss"]
     right, _ = metrics["accuracy"]
     return float(losses["embedding"]), float(right), float(total / weight), jax.device_get(jax.tree.leaves(gradient))

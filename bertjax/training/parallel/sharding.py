@@ -32,7 +32,8 @@ ENCODER_RULES: Rules = (
 )
 # Adam's counts of the steps of each parameter have another shape than the parameter.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-HEAD_RULES: Rules = ((r"(^|/)heads/", P()), (r"(^|/)lora/", P()), (r"(^|/)projections/", P()))
+# Arrays under these names that no rule above shards are on every device.
+HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots"))
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:

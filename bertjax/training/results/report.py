@@ -129,9 +129,10 @@ def stage_line(index: int, program: Program) -> str:
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
     held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
+    masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
     operations = f", {flops.per_step(program.config, index, program.encoder):.3g} FLOPs a step"
-    return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{frozen}"
+    return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
 
 
 # Above this share of lost text, a run says what to do about it.
