@@ -9,7 +9,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bertjax import registry
 from bertjax.errors import UserError
 
 DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_right", "prefix")
@@ -61,6 +60,9 @@ def check(direction: str, trust_code: bool = False) -> None:
 
 
 def _function(direction: str, trust_code: bool) -> Ranks:
+    # Only a function of the user needs the registry; opening a model does not.
+    from bertjax import registry
+
     choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
     function = vars(registry.module_of(choice, module_name, trust_code)).get(name)
     if not callable(function):
