@@ -207,6 +207,7 @@ class HttpError(Exception):
     ("error", "transient"),
     [
         (HttpError(429), True),
+        (HttpError(500), True),
         (HttpError("503"), True),
         (HttpError(None), True),
         (retry.HttpError({"code": 503, "message": "Backend Error"}), True),

@@ -282,7 +282,7 @@ RELIABILITY = [
         "training/run/checkpoint.py",
         "saved = _copy(state) if _shares_memory_with_host(state) else state",
         "saved = state",
-        "training/run",
+        _CHECKPOINT,
     ),
     Mutant(
         "training/run/fingerprints.py", "value != common or 2 * count <= len(values)", "value != common", _FINGERPRINTS
@@ -291,12 +291,7 @@ RELIABILITY = [
         "training/parallel/processes.py", 'if name.rpartition("/")[2] != purpose:', "if False:", "training/parallel"
     ),
     # The lock of an object store.
-    Mutant(
-        "training/run/lease.py",
-        "number > self._number or not content.startswith(self._owner)",
-        "not content.startswith(self._owner)",
-        _LEASE,
-    ),
+    Mutant("training/run/lease.py", "or not content.startswith(self._owner)", "or not content", _LEASE),
     Mutant("training/run/lease.py", "if time.monotonic() - self._renewed > self._seconds:", "if False:", _LEASE),
     Mutant(
         "training/run/lease.py",
@@ -322,7 +317,7 @@ RELIABILITY = [
     Mutant("training/run/journal.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
     Mutant("training/run/growing.py", "self._content += content", "self._content = content", _JOURNAL),
     Mutant("training/run/growing.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
-    Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', "training/run/test_heartbeat.py"),
+    Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', _WRITER),
     # Folders of somebody else.
     Mutant("registry.py", "if kind in self.kinds or trust_code else", "if True else", _TRUST),
     Mutant("interop/opcodes.py", "if (module, name) not in self._names:", "if False:", _WEIGHTS),

@@ -101,8 +101,8 @@ class Lease:
                     log.warning("the lock of %s cannot be renewed (%s); trying again", self._path.parent, error)
 
     def _look(self) -> None:
-        number, content = _newest(self._path)
-        self._taken = self._taken or number > self._number or not content.startswith(self._owner)
+        _, content = _newest(self._path)
+        self._taken = self._taken or not content.startswith(self._owner)
 
 
 @contextlib.contextmanager

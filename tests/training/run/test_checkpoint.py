@@ -6,6 +6,7 @@ import shutil
 import threading
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
@@ -137,8 +138,10 @@ def test_a_saved_state_may_be_overwritten_at_once(tmp_path):
     checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1)
     saved = state(5)
     checkpoints.save(5, saved, META)
-    saved["params"]["kernel"].delete()
+    next_step = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(saved)
+    assert saved["params"]["kernel"].is_deleted()
     checkpoints.settle()
+    assert int(next_step["step"]) == 6
     assert_is(newest(tmp_path / "c"), 5)
 
 

@@ -9,6 +9,7 @@ from etils import epath
 from gcsfs.retry import HttpError
 
 from bertjax import storage
+from bertjax.errors import Unavailable
 from bertjax.training.run import heartbeat as heartbeats
 from bertjax.training.run import writer as writers
 from bertjax.training.run.heartbeat import Heartbeat
@@ -83,6 +84,24 @@ def test_errors_are_one_warning_and_no_line_is_lost(store, error, caplog):
         store.error = None
         assert writer.finish()
     assert [record["step"] for record in read_jsonl(store.path)] == list(range(5))
+
+
+def test_a_lock_that_is_lost_for_a_while_ends_no_thread(store):
+    class Lock:
+        is_lost = True
+
+        def check(self):
+            if self.is_lost:
+                raise Unavailable("the lock of the workdir could not be renewed")
+
+    lines, lock = Journal(store.path), Lock()
+    with LogWriter(lock=lock) as writer:
+        writer.add(lines)
+        lines.append({"step": 1})
+        assert not writer.finish() and not store.path.exists()
+        lock.is_lost = False
+        assert writer.finish()
+    assert [record["step"] for record in read_jsonl(store.path)] == [1]
 
 
 def test_a_save_finds_all_lines_written(store):
