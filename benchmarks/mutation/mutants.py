@@ -64,7 +64,7 @@ CORE = [
         "training/step.py", "skipped = jnp.where(finite, 0,", 'skipped = jnp.where(finite, state["skipped"],', _STEP
     ),
     Mutant(
-        "training/step.py",
+        "training/micro_batches.py",
         "fewest = -(-rows * seq_len // micro_tokens)",
         "fewest = rows * seq_len // micro_tokens",
         "training",
@@ -319,7 +319,7 @@ RELIABILITY = [
     Mutant("training/run/growing.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
     Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', _WRITER),
     # Folders of somebody else.
-    Mutant("registry.py", "if kind in self.kinds or trust_code else", "if True else", _TRUST),
+    Mutant("registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
     Mutant("interop/opcodes.py", "if (module, name) not in self._names:", "if False:", _WEIGHTS),
     Mutant("interop/opcodes.py", "if type(value) is not kind:", "if False:", _WEIGHTS),
     Mutant(
