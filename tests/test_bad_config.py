@@ -46,7 +46,7 @@ SETTINGS = [
     ("tasks.a/b.weight=1", "tasks has the name 'a/b'"),
     ("stages.0.tasks=['x']", "stages.N.tasks has 'x', which is not in tasks"),
     ("model.preset=huge", "model.preset='huge' is unknown"),
-    ("model.activation=relu", "model.activation='relu' is unknown"),
+    ("model.activation=swish", "model.activation='swish' is unknown"),
     ("optimizer.kind=sgd", "optimizer.kind='sgd' is unknown"),
     ("optimizer.schedule.kind=x", "optimizer.schedule.kind='x' is unknown"),
     ("runtime.attention=flash", "runtime.attention='flash' is unknown"),

@@ -96,6 +96,7 @@ def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
     assert "soft_loss" not in figures["eval"]
 
 
+@pytest.mark.slow
 def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, tmp_path, capsys):
     teacher, flags, _ = files
     moved = shutil.copytree(teacher, tmp_path / "teacher")

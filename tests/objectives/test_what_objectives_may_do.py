@@ -241,6 +241,7 @@ def after(micro_tokens: int, *steps: dict) -> list[dict]:
     return jax.device_get(states)
 
 
+@pytest.mark.slow
 def test_slots_follow_the_params_and_the_batches():
     first, second = batches.make(seed=0), batches.make(seed=1)
     start, one, two = after(0, first, second)

@@ -159,7 +159,7 @@ def test_a_corpus_is_read_in_several_lengths(pretrained, material):
 def test_a_causal_model_is_left_out(pretrained):
     causal = Subject("causal", _with(pretrained, direction="left_to_right"))
     assert not Identifiability().missing(pretrained, [])
-    assert "left to right" in Identifiability().missing(causal, [])
+    assert "model.direction=left_to_right" in Identifiability().missing(causal, [])
 
 
 def test_groups_of_layers_that_share_their_attention(pretrained):
