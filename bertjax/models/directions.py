@@ -4,6 +4,7 @@ A token sees the tokens of lower or equal rank (`Visibility.rank_BT`). The direc
 export, and everything that opens it, has the same one.
 """
 
+import sys
 from collections.abc import Callable
 
 import jax
@@ -64,6 +65,8 @@ def _function(direction: str, trust_code: bool) -> Ranks:
     from bertjax import registry
 
     choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # imported, but not because somebody trusts an export
+        raise UserError(f"{choice} names a module of Python; name a function of your own")
     function = vars(registry.module_of(choice, module_name, trust_code)).get(name)
     if not callable(function):
         raise UserError(f"{choice} cannot be used: {module_name} has no function {name!r}; correct the name")
