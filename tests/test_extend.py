@@ -110,6 +110,7 @@ def corpus(path):
     return path
 
 
+@pytest.mark.slow
 def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_path, monkeypatch, capsys):
     """The whole road of docs/guides/adaptation.md, on one very small model."""
     text = corpus(tmp_path / "papers.txt")

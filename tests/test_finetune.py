@@ -141,6 +141,7 @@ def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert output.count("\n") == 1 and complaint in output, output
 
 
+@pytest.mark.slow
 def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, tmp_path):
     """As the two development sets of MNLI are."""
     train = finetune[2].partition("=")[2]
@@ -160,6 +161,7 @@ def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, 
     assert evaluate.run(str(tmp_path / "export"))["eval"] == pytest.approx(summary["eval"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_seeds(finetune, finished, tmp_path, capsys):
     assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=2") == 0
     output = capsys.readouterr().out

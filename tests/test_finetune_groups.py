@@ -24,7 +24,7 @@ def files_of(make, folder):
 
 @pytest.mark.parametrize(
     "variant, label, epochs, metric, least",
-    [("STS-B", "score", 4, "spearman", 0.8), ("NLI", "label", 5, "accuracy", 0.9)],
+    [("STS-B", "score", 4, "spearman", 0.8), pytest.param("NLI", "label", 5, "accuracy", 0.9, marks=pytest.mark.slow)],
 )
 def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
     files, run = files_of(labeled_files.similar, tmp_path), tmp_path / "run"
@@ -52,6 +52,7 @@ def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
     np.testing.assert_allclose(np.sum(u * v, axis=1), [p["cosine"] for p in predictions[:5]], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pairs_find_each_other(tmp_path):
     files, run = files_of(labeled_files.repeated, tmp_path), tmp_path / "run"
     assert finetune("embeddings.py:pairs-smoke", "embeddings", *files, run, *pair_columns("")) == 0
@@ -75,6 +76,7 @@ def test_texts_alone_order_pairs_by_similarity(tmp_path):
     assert len(predictions) == 48 and predictions[0].keys() >= {"one", "two", "score", "cosine"}
 
 
+@pytest.mark.slow
 def test_choices_are_learned(tmp_path):
     """The rows of 48 tokens are longer than the position table, the examples are not."""
     files, run = files_of(labeled_files.choices, tmp_path), tmp_path / "run"
@@ -92,6 +94,7 @@ def test_choices_are_learned(tmp_path):
         bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])
 
 
+@pytest.mark.slow
 def test_exams_are_learned(tmp_path):
     files = (labeled_files.race(tmp_path / "train", 80), labeled_files.race(tmp_path / "dev", 24, seed=1))
     run = tmp_path / "run"

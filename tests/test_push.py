@@ -22,6 +22,7 @@ def publish(hub: hub_server.Hub, tmp_path, *arguments: str, token: str = "right"
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_checkpoints_are_published(undisturbed, tmp_path):
     with hub_server.serve("right") as hub:
         done = publish(hub, tmp_path, str(undisturbed), "--to=hub:me/bert", "--every-kept", "--private", *ABOUT)

@@ -69,6 +69,7 @@ def test_a_token_store_opens_with_the_same_fingerprint():
     assert store.fingerprint == "3e449b5fbcdb0424fb320d4b8e76ce8ffac0db93cd80053f838baf4ff8bac470"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_and_ends_in_the_same_model(copied):
     """The store and its plans are found and not made again; the steps that follow are those of version 1."""
     files = {path: path.stat().st_mtime_ns for path in (copied / "stores").rglob("*") if path.is_file()}

@@ -58,6 +58,7 @@ def test_figures_share_of_the_peak():
     assert gpu_step.figures(setting, {"bertjax": [1.0]}, peak=None)["bertjax"]["mfu"] is None
 
 
+@pytest.mark.slow
 def test_our_arm_runs_packed(capsys):
     chosen = {"bertjax": gpu_step.arms("cpu", "plain")["bertjax"]}
     args = argparse.Namespace(torch_python=sys.executable, steps=1, rounds=1)

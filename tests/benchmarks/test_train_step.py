@@ -29,6 +29,7 @@ def test_labels_are_at_the_predicted_positions_only():
     assert np.sum(labels_BT >= 0) == SMALL.batch * SMALL.predicted
 
 
+@pytest.mark.slow
 def test_our_arm_trains_and_reports_a_rate():
     worker = train_step.Worker("bertjax", train_step.PEERS["bertjax"], train_step.sys.executable, SMALL)
     assert worker.answer()["loss"] == pytest.approx(np.log(100) + np.log(2), abs=0.3)
@@ -43,6 +44,7 @@ def test_an_arm_that_fails_ends_the_benchmark():
         worker.answer()
 
 
+@pytest.mark.slow
 def test_without_the_tricks_loss_and_gradient_stay_the_same(monkeypatch):
     setting = dataclasses.replace(SMALL, dropout=0.0, attention_dropout=0.0)
 

@@ -111,6 +111,7 @@ def test_tokens_are_those_of_the_tokenizers_library(theirs, folder, converted):
     assert tokens.encode(["Café"]) != tokens.encode(["café"]) != tokens.encode(["cafe"])
 
 
+@pytest.mark.slow
 def test_a_vocab_txt_gives_the_same_tokens(folder, converted, tmp_path):
     """Older copies have no tokenizer.json; then texts are composed (NFC) first, as the slow class of BERT does."""
     for name in ("vocab.txt", "tokenizer_config.json", "config.json", "model.safetensors"):

@@ -122,6 +122,7 @@ def test_samples_show_the_first_rows(store, evaluation):
         assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
 
 
+@pytest.mark.slow
 def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     """Not the highest accuracy: a model that takes every token for an original is right about almost all of them."""
     small_program = program(store, objective=Electra())

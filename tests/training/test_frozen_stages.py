@@ -45,6 +45,7 @@ def parts_of(state: dict) -> tuple[dict, dict, dict, dict]:
     return tuple(flatten_dict(tree, sep="/") for tree in (state["params"], adam.mu, adam.nu, adam.count))
 
 
+@pytest.mark.slow
 def test_what_a_stage_freezes_does_not_change(trained):
     (params, *_), (after, mu, nu, counts) = (parts_of(trained[index][0]) for index in (0, 1))
     for path in params:

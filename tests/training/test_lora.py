@@ -175,6 +175,7 @@ def test_an_export_scores_and_predicts_as_the_trained_model(finished):
     np.testing.assert_allclose(*probabilities, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_equal_bit_for_bit(config, finished, tmp_path):
     edges = iter(range(1, 1000))
     stopped = train.run(config, tmp_path, should_stop=lambda: next(edges) == 7)

@@ -53,6 +53,7 @@ def moved(before: dict, after: dict) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
     """Even once those have moments, which would move them on: first the task that has `sop`, then the other."""
     mixed = program()

@@ -82,6 +82,7 @@ def test_figures_and_text(result):
     assert "finetuned on toy (12 examples): heads, by importance" in result.text
 
 
+@pytest.mark.slow
 def test_a_model_without_a_metric_and_several_files(pretrained, subject, few, texts):
     """Masked LM has the loss only."""
     material = dataclasses.replace(texts, examples=4)

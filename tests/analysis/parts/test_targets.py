@@ -176,6 +176,7 @@ def test_heads_of_two_kinds_are_two_groups():
     assert gap == pytest.approx(np.sqrt(0.5), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
     result = Targets().run(subjects, [dataclasses.replace(labeled, examples=3)])
     pretrained, finetuned = (result.numbers[name]["toy"] for name in ("pretrained", "finetuned"))

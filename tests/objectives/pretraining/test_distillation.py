@@ -118,6 +118,7 @@ def soft(teacher: Teacher, soft_on: str, batch: dict, params: dict) -> tuple[jax
     return sums["soft"] / objective.weights(batch)["soft"], metrics["agreement"]
 
 
+@pytest.mark.slow
 def test_the_soft_loss_on_all_tokens_is_computed_a_few_rows_at_a_time(teacher, monkeypatch):
     """It has the value and the gradients of one product over all tokens, without an array of that size."""
     monkeypatch.setattr(objectives_teacher, "_TOKENS_AT_ONCE", 50)  # 3 of 8 rows of 16 tokens

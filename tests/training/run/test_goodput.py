@@ -65,6 +65,7 @@ def test_steps_to_trace():
             parse_steps(text)
 
 
+@pytest.mark.slow
 def test_a_trace_of_some_steps_is_written(tmp_path):
     trace, state = Trace(range(2, 4), epath.Path(tmp_path)), {"step": jnp.zeros(())}
     for step in range(6):
