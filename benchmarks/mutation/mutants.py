@@ -322,9 +322,7 @@ RELIABILITY = [
     Mutant("registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
     Mutant("interop/opcodes.py", "if (module, name) not in self._names:", "if False:", _WEIGHTS),
     Mutant("interop/opcodes.py", "if type(value) is not kind:", "if False:", _WEIGHTS),
-    Mutant(
-        "untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "test_export.py test_trust.py"
-    ),
+    Mutant("untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "test_untrusted.py"),
     Mutant(
         "private_paths.py",
         'return name if is_public else name.rstrip("/").rpartition("/")[2]',

@@ -150,3 +150,12 @@ def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
     clock[0] = 2000.0
     heartbeat.write(everything=True)
     assert json.loads(path.read_text())["time"] == 1005.0  # a run that hangs reports nothing
+
+
+def test_the_heartbeat_has_the_time_of_the_last_report_not_that_of_the_file(tmp_path, monkeypatch):
+    heartbeat = Heartbeat(epath.Path(tmp_path) / "heartbeat.json", steps=10)
+    clock = iter([100.0, 175.0])
+    monkeypatch.setattr(heartbeats.time, "time", lambda: next(clock))
+    heartbeat.beat(step=3, state="training")
+    heartbeat.write(everything=True)
+    assert json.loads(heartbeat.path.read_text())["time"] == 100.0
