@@ -97,7 +97,7 @@ def run(
       UserError: there is nothing to do, a cut does not fit the model, or a file cannot be read.
     """
     path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
-    if cuts == Cuts() and not quantized:
+    if dataclasses.replace(cuts, text_field=Cuts.text_field) == Cuts() and not quantized:
         raise UserError("nothing to compress; give --layers, --heads, --mlp, --vocabulary or --quantize")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} exists and is not empty; name another folder, or remove it")
@@ -108,6 +108,11 @@ def run(
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
     model = SavedModel(source, trust_code).export
+    if score and "generator" in model.params and (cuts.layers or cuts.heads or cuts.mlp):
+        raise UserError(
+            f"--score={score} cannot score the cut model: its generator, which replaces tokens, is not kept; leave out "
+            "--score"
+        )
     smaller, notes = compressed(model, cuts)
     before = evaluate.run(os.fspath(source), score, trust_code) if score else {}
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -159,12 +164,15 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
     if cuts.layers:
         params, encoder = cut.layers(params, encoder, cuts.layers)
     everything = model.params | {"encoder": params}
+    if cuts.layers:
+        everything["heads"] = cut.mixes(everything.get("heads", {}), cuts.layers)
     if encoder != model.encoder and "generator" in everything:
         del everything["generator"]
         everything["heads"] = {name: head for name, head in everything["heads"].items() if name != "mlm"}
         notes.append("generator and its head not kept: continued pretraining draws a new one of the smaller size")
-    settings = model.settings | {"model": model.settings["model"] | _changes(before, encoder)}
-    if cuts.layers:  # the model has its whole depth in all stages
+    # The settings of a stage of a growing run have the depth of its last one.
+    settings = model.settings | {"model": model.settings["model"] | encoder.architecture()}
+    if encoder.layers != model.settings["model"]["layers"]:  # the model has its whole depth in all stages
         stages = [stage | {"layers": 0, "frozen_layers": 0} for stage in settings["stages"]]
         settings |= {"stages": stages, "init_layers": []}
     numbers = {"before_compression": model.numbers} if model.numbers else {}
@@ -208,12 +216,8 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
         )
     if cuts.importance and not (cuts.heads or cuts.mlp):
         raise UserError(f"--importance={cuts.importance} orders heads and neurons; add --heads or --mlp")
-
-
-def _changes(before: EncoderConfig, after: EncoderConfig) -> dict[str, Any]:
-    """Return the settings of the architecture that changed."""
-    old, new = before.architecture(), after.architecture()
-    return {name: value for name, value in new.items() if value != old[name]}
+    if cuts.text_field != Cuts.text_field and not cuts.vocabulary:
+        raise UserError(f"--text-field={cuts.text_field} is a field of the corpus of --vocabulary; add --vocabulary")
 
 
 def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:

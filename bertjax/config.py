@@ -237,7 +237,7 @@ class Config:
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """The kinds `module:Class` of objectives, teacher losses, examples and filters from outside of bertjax."""
+        """What is named `module:NAME`: objectives, teacher losses, examples, filters and the direction."""
         tasks = (
             (
                 OBJECTIVES.kind_of(task.objective),
@@ -247,7 +247,7 @@ class Config:
             for task in self.tasks.values()
         )
         filters = (rule.kind for rule in self.data.filters.values())
-        return tuple(kind for kind in itertools.chain(*tasks, filters) if ":" in kind)
+        return tuple(kind for kind in itertools.chain(*tasks, filters, [self.model.direction]) if ":" in kind)
 
     @property
     def task_name(self) -> str:

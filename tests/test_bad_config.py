@@ -46,7 +46,10 @@ SETTINGS = [
     ("tasks.a/b.weight=1", "tasks has the name 'a/b'"),
     ("stages.0.tasks=['x']", "stages.N.tasks has 'x', which is not in tasks"),
     ("model.preset=huge", "model.preset='huge' is unknown"),
-    ("model.direction=os:system", "model.direction='os:system' names a module of Python; name a function of your own"),
+    (
+        "model.direction=os:system",
+        "model.direction='os:system' names a module of Python or of bertjax; name a function of your own",
+    ),
     ("model.activation=swish", "model.activation='swish' is unknown"),
     ("optimizer.kind=sgd", "optimizer.kind='sgd' is unknown"),
     ("optimizer.schedule.kind=x", "optimizer.schedule.kind='x' is unknown"),

@@ -157,7 +157,7 @@ OBJECTIVE = "--config.tasks.good.objective"
         ([f"{OBJECTIVE}.teacher_losses={{}}"], "has no effect without losses; set objective.teacher_losses="),
         (
             [f"{OBJECTIVE}.teacher_losses={{}}", f"{OBJECTIVE}.teacher="],
-            "more.txt teaches nothing without a teacher; set objective.teacher and objective.teacher_losses",
+            "more.txt needs a teacher, which labels it; set objective.teacher and objective.teacher_losses",
         ),
         (
             [f"{OBJECTIVE}.teacher_losses.maps.layer_map=skip"],
@@ -167,6 +167,10 @@ OBJECTIVE = "--config.tasks.good.objective"
         (
             [f"{OBJECTIVE}.teacher_losses.soft.kind=relation"],
             "kind='relation' is unknown; choose one of logits",
+        ),
+        (
+            [f"{OBJECTIVE}.own_factor=0", *(f"{OBJECTIVE}.teacher_losses.{name}.factor=0" for name in LOSSES)],
+            "objective.own_factor=0 leaves nothing to learn: every loss of objective.teacher_losses=soft, states, ",
         ),
         ([f"{OBJECTIVE}.own_factor=-1"], "objective.own_factor=-1.0 must be a number, not negative"),
     ],

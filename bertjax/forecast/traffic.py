@@ -44,14 +44,16 @@ def _source(module: Module, computation: Computation, instruction: Instruction) 
 
     It is the instruction itself, the last one in a fusion, the first one that uses its value, or its operand.
     """
-    near = collections.deque([instruction])
+    near, seen = collections.deque([instruction]), {instruction.name}
     while near:
         nearest = near.popleft()
         inside = module.computations[nearest.called[0]].instructions.values() if nearest.opcode == "fusion" else ()
         for one in (nearest, *reversed(inside)):
             if _FRAME in one.attributes:
                 return one
-        near.extend(computation.uses[nearest.name])
+        users = [user for user in computation.uses[nearest.name] if user.name not in seen]
+        seen.update(user.name for user in users)
+        near.extend(users)
     operands = [computation.instructions[name] for name in instruction.operands]
     return next((operand for operand in operands if _FRAME in operand.attributes), instruction)
 

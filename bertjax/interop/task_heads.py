@@ -156,7 +156,7 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
 def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
     """Return a note for each setting of the objective that `config.json` has no key for."""
     threshold = objective_of(export_settings, term).get("threshold")
-    if term != SPAN or threshold is None:
+    if (term, threshold) == (MULTI_LABEL, 0.5) or term not in (SPAN, MULTI_LABEL) or threshold is None:
         return []
     return [f"objective.threshold={threshold} is not exported: pipelines of transformers have no such threshold"]
 

@@ -59,6 +59,16 @@ def layers(params: dict, config: EncoderConfig, kept: Sequence[int]) -> tuple[di
     return params | {"layers": stacked}, dataclasses.replace(config, layers=len(kept))
 
 
+def mixes(heads: dict, kept: Sequence[int]) -> dict:
+    """Return heads whose mixes of layers (`bertjax.models.mixing`) have the weights of the embeddings and of `kept`."""
+    places = [0, *(layer + 1 for layer in kept)]
+
+    def changed(path: tuple, leaf: np.ndarray) -> np.ndarray:
+        return leaf[places] if [key.key for key in path[-2:]] == ["mix", "weights"] else leaf
+
+    return jax.tree_util.tree_map_with_path(changed, heads)
+
+
 def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, EncoderConfig]:
     """Return an encoder with some of its heads, or with all in another order; none may be fixed.
 

@@ -5,6 +5,7 @@ export, and everything that opens it, has the same one.
 """
 
 import sys
+import types
 from collections.abc import Callable
 
 import jax
@@ -65,9 +66,10 @@ def _function(direction: str, trust_code: bool) -> Ranks:
     from bertjax import registry
 
     choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # imported, but not because somebody trusts an export
-        raise UserError(f"{choice} names a module of Python; name a function of your own")
+    # These are imported, but not because somebody trusts an export.
+    if module_name.partition(".")[0] in sys.stdlib_module_names | {"bertjax"}:
+        raise UserError(f"{choice} names a module of Python or of bertjax; name a function of your own")
     function = vars(registry.module_of(choice, module_name, trust_code)).get(name)
-    if not callable(function):
+    if not isinstance(function, types.FunctionType) or function.__module__ != module_name:
         raise UserError(f"{choice} cannot be used: {module_name} has no function {name!r}; correct the name")
     return function

@@ -45,7 +45,7 @@ def _with_teacher(task: Task) -> Task:
     unlabeled = getattr(task.examples, "unlabeled", "")
     if unlabeled and not any(loss.factor for loss in objective.teacher_losses.values()):
         raise UserError(
-            f"examples.unlabeled={unlabeled} teaches nothing without a teacher; set objective.teacher and "
+            f"examples.unlabeled={unlabeled} needs a teacher, which labels it; set objective.teacher and "
             "objective.teacher_losses"
         )
     if not objective.teacher:
@@ -60,6 +60,10 @@ def _check(objective: Objective) -> None:
     has_own_terms = type(objective).terms is not Objective.terms
     if not 0.0 <= objective.own_factor < math.inf:
         raise UserError(f"objective.own_factor={objective.own_factor} must be a number, not negative")
+    if losses and objective.own_factor == 0.0 and not any(loss.factor for loss in losses.values()):
+        raise UserError(
+            f"objective.own_factor=0 leaves nothing to learn: every loss of {named} has factor=0; raise one of them"
+        )
     if losses and has_own_terms:
         raise UserError(
             f"{named} have no effect with objective.kind={kind}, which computes its own losses; remove them"

@@ -76,3 +76,14 @@ def test_the_two_bounds_of_a_step():
     assert (floor.seconds, floor.seconds_without_overlap) == (5.5, 10.0)
     alone = dataclasses.replace(floor, memory=0.0, interconnect=0.0, network=0.0, synchronous=0.0)
     assert alone.seconds == alone.seconds_without_overlap == 4.0
+
+
+def test_a_value_with_many_users_is_followed_once():
+    """Forty values of two users each have 2^40 paths."""
+    lines = ["HloModule deep", "", "ENTRY %main (a0: f32[8]) -> f32[8] {", "  %a0 = f32[8]{0} parameter(0)"]
+    for depth in range(40):
+        lines += [f"  %{name}{depth} = f32[8]{{0}} negate(%a{depth})" for name in "bc"]
+        root = "ROOT " * (depth == 39)
+        lines.append(f"  {root}%a{depth + 1} = f32[8]{{0}} add(%b{depth}, %c{depth})")
+    program = hlo.parse("\n".join([*lines, "}", ""]))
+    assert {found.line for found in traffic.by_line(program)} == {"negate", "add"}

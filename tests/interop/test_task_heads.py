@@ -205,3 +205,11 @@ def test_encoder_only_of_a_head_that_no_other_library_knows(tokens, tmp_path, ca
     assert cli.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
     assert "heads and pooler not converted" in capsys.readouterr().out
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["BertModel"]
+
+
+@pytest.mark.parametrize("threshold, count", [(0.5, 0), (0.3, 1)])
+def test_a_threshold_of_classes_that_transformers_cannot_hold_is_noted(tokens, tmp_path, threshold, count):
+    original = models.fine_tuned("multi_label", tokens)
+    original.settings["tasks"]["multi_label"]["objective"]["threshold"] = threshold
+    notes = [note for note in huggingface.write(tmp_path, original) if "threshold" in note]
+    assert len(notes) == count and all(note.startswith("objective.threshold=0.3 is not exported") for note in notes)

@@ -161,13 +161,16 @@ def test_what_opens_the_export_has_its_direction_or_refuses_it(directed, tmp_pat
     with pytest.raises(Untrusted, match="^init_from has .*; if you trust it, add --config.model.direction=mylab.bl"):
         config_file.load(recipe, sizes)
     assert config_file.load(recipe, [*sizes, f"model.direction={direction}"]).model.direction == direction
-    assert SavedModel(folder, trust_code=True).export.encoder.direction == direction
+    opened = SavedModel(folder, trust_code=True)
+    assert opened.export.encoder.direction == direction and direction in opened.config.foreign_kinds
 
 
 def test_a_wrong_direction_is_one_line():
     for direction, message in {
         "left": "^model.direction='left' is unknown; choose one of bidirectional, left_to_right, prefix, or name",
         "mylab.blocks:block": "^model.direction='mylab.blocks:block' cannot be used: .* has no function 'block'",
+        "mylab.blocks:jnp": "^model.direction='mylab.blocks:jnp' cannot be used: .* has no function 'jnp'",
+        "bertjax.cli:command": "^model.direction='bertjax.cli:command' names a module of Python or of bertjax",
         "mylab.none:blocks": "^model.direction='mylab.none:blocks' cannot be imported: .* PYTHONPATH",
     }.items():
         with pytest.raises(UserError, match=message):

@@ -77,7 +77,10 @@ class MultiLabel(ExampleObjective):
         from sklearn.metrics import f1_score
 
         labels_MC, guesses_MC = examples.labels["label_set"], outputs["probabilities"] > self.threshold
-        return {"macro_f1": float(f1_score(labels_MC, guesses_MC, average="macro", zero_division=0.0))}
+        # By class, since scikit-learn takes a single class for two: yes and no.
+        columns = zip(labels_MC.T, guesses_MC.T, strict=True)
+        f1_C = [f1_score(labels_M, guesses_M, zero_division=0.0) for labels_M, guesses_M in columns]
+        return {"macro_f1": float(np.mean(f1_C))}
 
     def scores(self, outputs, examples, records):
         is_right = np.all((outputs["probabilities"] > self.threshold) == examples.labels["label_set"], axis=-1)

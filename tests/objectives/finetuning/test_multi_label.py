@@ -1,6 +1,7 @@
 """Classification with any number of labels: terms, metrics and baselines against scikit-learn and brute force."""
 
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,17 @@ def test_terms_and_metrics_are_those_of_scikit_learn(seed):
         assert f1 == pytest.approx(f1_score(labels_MC, guesses_MC, average="micro", zero_division=0.0), abs=1e-6)
     exact = float(metrics["exact_match"][0] / metrics["exact_match"][1])
     assert exact == pytest.approx(accuracy_score(labels_MC, guesses_MC), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_macro_f1_is_the_mean_over_the_classes(count):
+    rng = np.random.default_rng(0)
+    labels_MC, probabilities_MC = rng.integers(2, size=(20, count)), rng.random((20, count))
+    examples = SimpleNamespace(labels={"label_set": labels_MC})
+    score = MultiLabel(CLASSES[:count]).score({"probabilities": probabilities_MC}, examples, [])
+    right_C = np.sum(labels_MC * (probabilities_MC > 0.5), axis=0)
+    f1_C = 2 * right_C / (labels_MC.sum(axis=0) + (probabilities_MC > 0.5).sum(axis=0))
+    assert score == {"macro_f1": pytest.approx(f1_C.mean())}
 
 
 @settings(deadline=None)
