@@ -47,7 +47,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     Args:
       source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
       about: what the author knows about the model.
-      every_kept: whether each checkpoint of a workdir is published, too, on a branch `step-N`.
+      every_kept: whether each checkpoint of a workdir is also published, on a branch `step-N`.
       private: whether the repository must be private; a new one is made so.
 
     Returns:

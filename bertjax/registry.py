@@ -108,6 +108,7 @@ def _imported(choice: str, name: str) -> types.ModuleType:
     if name not in sys.modules:
         raise Untrusted(
             f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
-            "--trust-code (in Python trust_code=True, or import the module first)"
+            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python import the "
+            "module first)"
         )
     return sys.modules[name]

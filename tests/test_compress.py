@@ -98,7 +98,7 @@ def test_cut_heads_are_zeros_in_transformers_and_compute_the_same(source, tmp_pa
     settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert settings["num_attention_heads"] == 2
     [note] = [note for note in summary.notes if "zeros" in note]
-    assert note == "transformers has no 1 heads of width 8 in a width of 16: written with 2, of which 1 are zeros"
+    assert note == "1 heads of width 8 do not fill the width 16, as transformers requires: 1 heads of zeros were added"
     convert.run(tmp_path / "theirs", tmp_path / "back")
     np.testing.assert_allclose(hidden(tmp_path / "back"), hidden(tmp_path / "small"), atol=1e-5)
 

@@ -9,7 +9,22 @@ from pathlib import Path
 import pytest
 
 import bertjax
-from bertjax import cli, compare, config_file, convert, evaluate, extend, predict
+from bertjax import (
+    analyze,
+    augment,
+    cli,
+    compare,
+    compress,
+    config_file,
+    convert,
+    evaluate,
+    extend,
+    predict,
+    probe,
+    push,
+    registry,
+    report,
+)
 from bertjax.errors import Untrusted, UserError
 from bertjax.inference.predictor import Predictor
 from bertjax.objectives.teacher import Teacher
@@ -188,3 +203,13 @@ def test_a_resumed_run_imports_what_its_own_command_line_names(downloaded):
 
 def test_a_predictor_needs_no_trust_for_classes_of_bertjax(undisturbed):
     assert Predictor(SavedModel(undisturbed / "export").export).default == "fill"
+
+
+def test_the_error_names_the_commands_that_have_the_flag(capsys):
+    with pytest.raises(UserError, match="in Python import the module first") as caught:
+        registry.module_of("objective.kind='no.such:X'", "no.such", trust_code=False)
+    for module in (analyze, augment, compare, compress, convert, evaluate, predict, probe, push, report):
+        with pytest.raises(SystemExit):
+            module.main(["--help"])
+        name = module.__name__.partition(".")[2]
+        assert ("--trust-code" in capsys.readouterr().out) == (f" {name}" in str(caught.value)), name

@@ -101,8 +101,8 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
             "use bertjax.load, or train a model without head_width"
         ) from None
     note = (
-        f"transformers has no {encoder.heads} heads of width {encoder.head_width} in a width of {encoder.width}: "
-        f"written with {whole.heads}, of which {whole.heads - encoder.heads} are zeros"
+        f"{encoder.heads} heads of width {encoder.head_width} do not fill the width {encoder.width}, as transformers "
+        f"requires: {whole.heads - encoder.heads} heads of zeros were added"
     )
     return export._replace(params=export.params | {"encoder": params}, encoder=whole), [note]
 

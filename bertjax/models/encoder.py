@@ -227,7 +227,7 @@ class Encoder(nn.Module):
         if rank_BT is not None and (direction := self.config.direction) != BIDIRECTIONAL:
             raise ValueError(f"rank_BT is an order of its own, and direction={direction} another; leave out one")
         if memory_BT is not None and rank_BT is None:
-            raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too")
+            raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass both")
 
     def _positions(self, positions_BT, segments_BT):
         config = self.config

@@ -28,12 +28,12 @@ IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 @dataclasses.dataclass(frozen=True)
 class Freezing:
-    """The parameters that do not change: in the whole run, and in a stage, which keeps their moments, too.
+    """The parameters that do not change: in the whole run, and in a stage, which also keeps their moments.
 
     Attributes:
       patterns: regular expressions on the paths of parameters that the run freezes; they have no moments.
       paths: paths of parameters that the stage freezes.
-      layers: number of the lowest layers of the encoder that the stage freezes, too. A row that several layers share is
+      layers: number of the lowest layers of the encoder that the stage also freezes. A row that several layers share is
         frozen if all of them are.
       depth: L, the number of layers of the encoder.
     """

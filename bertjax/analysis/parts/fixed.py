@@ -1,4 +1,4 @@
-"""Fixed patterns (Raganato et al., 2020): how much of the attention of each head a fixed pattern has, too."""
+"""Fixed patterns (Raganato et al., 2020): how much of the attention of each head a fixed pattern also has."""
 
 import dataclasses
 import functools

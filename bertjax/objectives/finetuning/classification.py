@@ -32,7 +32,7 @@ class Classification(ExampleObjective):
       classes: see `Objective`.
       metric: metric that chooses the best checkpoint and compares seeds: `accuracy`, `f1` or `matthews`.
       label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al., 2016,
-        arXiv 1512.00567, section 7). The loss of an evaluation has it, too.
+        arXiv 1512.00567, section 7). The loss of an evaluation also has it.
       balanced: whether every class has the same total weight in the loss. A run turns it into `class_weights`.
       class_weights: the weight of each class in the loss, in the order of `classes`; 1 for all if empty.
     """

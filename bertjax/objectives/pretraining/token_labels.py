@@ -74,7 +74,7 @@ class CapitalPrediction(MaskedLM):
     The encoder reads the text in lower case, and predicts masked tokens in lower case: a piece with capitals is
     replaced by the same piece without them, if the vocabulary has both. Only such pieces have a label for `capital`,
     and only if they are whole words: a word of several pieces is often cut differently in lower case, which would give
-    the answer away. Masked tokens have the label, too.
+    the answer away. Masked tokens also have the label.
 
     Attributes:
       case_pairs: int32 [P, 2], ids of a piece with capitals and of the same piece in lower case; read by `bind`.
