@@ -238,7 +238,7 @@ def test_only_the_plain_implementation_has_relative_bias():
 
 def test_a_memory_needs_an_order():
     with pytest.raises(
-        ValueError, match="^memory_BT needs rank_BT, the order in which tokens are predicted; pass it, too"
+        ValueError, match="^memory_BT needs rank_BT, the order in which tokens are predicted; pass both"
     ):
         encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
 

@@ -207,7 +207,8 @@ def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
     """Return whether a `summary.json` is of the end of a run of `steps` steps.
 
     The summary of a run that goes on is that of its newest evaluation. Before its first evaluation, an extended run
-    still has the summary of its earlier end. Older versions of bertjax wrote the file at the end only, without `finished`.
+    still has the summary of its earlier end. Older versions of bertjax wrote the file at the end only, without
+    `finished`.
     """
     return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
 
