@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import cli, evaluate, prepare
+from bertjax import cli, config_file, evaluate, prepare
+from bertjax.data.preparation.prepare import store_path
 from tests import runs
 
 JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
@@ -62,10 +63,9 @@ def test_a_workdir_of_another_run_is_not_changed(flags, undisturbed, tmp_path, c
 @pytest.fixture
 def own_store(flags, undisturbed, tmp_path) -> Path:
     """A copy of the token store that may be damaged; its parent is the place to look for it."""
-    [parent] = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--config.data.store=")]
-    shutil.copytree(parent, tmp_path / "stores")
-    [store] = [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
-    return store
+    first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
+    store = store_path(config_file.load(first, overrides).data)  # other tests may have made other stores beside it
+    return Path(shutil.copytree(store, tmp_path / "stores" / store.name))
 
 
 def _cut(store):
