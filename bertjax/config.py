@@ -313,7 +313,7 @@ class Config:
             rule.pop("against", None)
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
-        else:  # its characters are in the fingerprint, too
+        else:  # its characters are also in the fingerprint
             del identity["data"]["tokenizer"]["keep_file"]
         for task in identity["tasks"].values():
             # Of labeled files, which have a fingerprint.

@@ -49,7 +49,7 @@ def run(
         default its development set.
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
       task: one of several tasks to score; all of them if empty.
-      per_class: whether the scores of each class are returned, too.
+      per_class: whether the scores of each class are also returned.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} if requested.

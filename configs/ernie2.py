@@ -33,7 +33,7 @@ Deviations:
   because one tokenizer serves all tasks, and only `capitals` reads and predicts lower case. So the shared head predicts
   lower-case pieces in this task alone, the task sees a text that no other task and no fine-tuning sees, and it does not
   label words that have no lower-case piece.
-- Masked tokens are asked for their capitals, too.
+- Capitals of masked tokens are also predicted.
 
 `ernie2.py:smoke` trains a very small model in the same way on the embedded corpus in two minutes.
 """

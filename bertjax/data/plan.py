@@ -134,7 +134,7 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
     """Return the plan of a split, from `<store>/plans/` if it is there and undamaged, else after writing it there.
 
     Of the processes that need the same plan at the same time one makes it, and the others wait. Plans of a store under
-    a URL are kept there, too.
+    a URL are also kept there.
 
     Raises:
       UserError: the split is too small for a row, or the plan cannot be written.

@@ -281,7 +281,7 @@ class EncoderConfig:
 
     @property
     def needs_plain_attention(self) -> str:
-        """What only the plain implementation of attention computes; empty if the others do, too."""
+        """What only the plain implementation of attention computes; empty if the others also compute it."""
         return "fixed heads" if self.fixed_heads else "relative positions" if self.positions == "relative" else ""
 
     @property

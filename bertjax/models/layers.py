@@ -92,7 +92,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalized (Devlin et al., 2019, figure 2), all of width E.
 
-    Rotary positions have no table here. Relative positions make segments relative, too: words are then embedded without
+    Rotary positions have no table here. Relative positions also make segments relative: words are then embedded without
     a norm, and `query` is the embedding of a token that is not seen (Yang et al., 2019, section 2.3).
     """
 

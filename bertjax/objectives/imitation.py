@@ -56,7 +56,7 @@ def captures_of(losses: Losses) -> tuple[str, ...]:
 def layers_of(losses: Losses, student: EncoderConfig, teacher: EncoderConfig) -> tuple[tuple[int, ...], ...]:
     """Return the layers of the student and of the teacher that the losses read, counted from 0 and increasing."""
     pairs = [pair for loss in losses.values() if loss.captures for pair in loss.pairs(student, teacher)]
-    # The embeddings are always captured with the hidden states; a layer must be, too.
+    # The embeddings (0) are always captured with the hidden states. A capture names at least one layer.
     return tuple(tuple(sorted({max(layer - 1, 0) for layer in layers})) for layers in zip(*pairs)) or ((), ())
 
 

@@ -115,7 +115,7 @@ class InverseSqrt(Schedule):
     kind: str = dataclasses.field(init=False, default="inverse_sqrt")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # defined before the segment, too
+        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # also defined before the segment
         return jnp.minimum(_rise(step, warmup_steps), fall)
 
 

@@ -55,7 +55,7 @@ class Contextuality(NamedTuple):
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """The three measures without what words from different sentences have, too."""
+        """The three measures without what words from different sentences also have."""
         return {
             "self_similarity": self.self_similarity - self.anisotropy,
             "intra_sentence_similarity": self.intra_sentence_similarity - self.anisotropy,

@@ -130,7 +130,7 @@ class LabeledFormat(ExampleFormat):
         raise TypeError(f"{type(self).__name__} has no parse()")
 
     def further_train(self) -> list[Record]:
-        """Return records without labels that are trained on, too; `limit` does not count them."""
+        """Return further records, without labels, to train on; `limit` does not count them."""
         return []
 
     def class_counts(self, records: list[Record]) -> Counter[str]:

@@ -37,7 +37,7 @@ def read(
       columns: the required columns.
       quoted: whether a field of a .tsv may be in double quotes.
       on_bad: called with the error of each line that is not a row of the table; if the call returns, it is left out.
-      all_columns: whether rows keep the other columns, too.
+      all_columns: whether rows also keep the other columns.
 
     Raises:
       UserError: the file or a column is missing, or no row is left.

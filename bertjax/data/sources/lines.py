@@ -23,7 +23,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Plain text: a blank line ends a document, a line is a sentence or a paragraph. A lone CR ends a line, too."""
+    """Plain text: a blank line ends a document, a line is a sentence or a paragraph. A lone CR also ends a line."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         for first, paragraphs in _paragraphs(part, progress):

@@ -1,7 +1,7 @@
 """A tokenizer without the pieces that a corpus does not use; texts of the corpus are split as before.
 
 WordPiece takes the longest piece, and Unigram the path with the highest score: if pieces are removed that no text of
-the corpus uses, its texts cannot change. BPE also needs the pieces that its merges make on the way. They stay, too.
+the corpus uses, its texts cannot change. BPE also needs the pieces that its merges make on the way, so they stay.
 """
 
 import copy

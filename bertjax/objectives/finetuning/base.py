@@ -33,7 +33,7 @@ class ExampleObjective(Objective):
       pooling: `cls`, the pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean of the hidden states of the example
         without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). A mix of layers is always read as a mean.
       reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
-        dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
+        dropout in the encoder. For features, the encoder is also frozen: `optimizer.frozen=["^encoder/"]` (Devlin et
         al., 2019, section 5.3).
       term: name of its term and head.
       num_outputs: width of the head.

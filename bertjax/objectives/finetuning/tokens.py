@@ -24,7 +24,7 @@ class TokenObjective(Objective):
 
     Attributes:
       reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
-        dropout in the encoder. For features, the encoder is frozen, too: `optimizer.frozen=["^encoder/"]` (Devlin et
+        dropout in the encoder. For features, the encoder is also frozen: `optimizer.frozen=["^encoder/"]` (Devlin et
         al., 2019, section 5.3).
       term: name of its term and head.
       num_outputs: width of the head.

@@ -66,7 +66,7 @@ def uniform(first: int, student: int, teacher: int) -> Pairs:
     """Return the pairs of the map `uniform`.
 
     Args:
-      first: 0 to compare the embeddings, too; else 1.
+      first: 0 to also compare the embeddings, else 1.
       student, teacher: numbers of layers.
     """
     return tuple((layer, layer * _stride("uniform", student, teacher)) for layer in range(first, student + 1))

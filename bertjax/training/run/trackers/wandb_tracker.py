@@ -1,4 +1,4 @@
-"""Weights & Biases. `WANDB_MODE=offline` writes to the workdir; `WANDB_PROJECT` and the others have their effect."""
+"""Weights & Biases. W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir."""
 
 import os
 
