@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import json
 import os
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import cli, evaluate, export, importance
+from bertjax import cli, evaluate, export, importance, storage
 from bertjax.cli import command
 from bertjax.data import sources
 from bertjax.data.tokenizer import Tokenizer, trimming
@@ -23,7 +24,7 @@ from bertjax.hardware import platform
 from bertjax.interop import huggingface, task_heads
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
-from bertjax.opening import SavedModel, split_name
+from bertjax.opening import RUN_RECORD, SavedModel, split_name
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000
@@ -107,7 +108,8 @@ def run(
         )
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
-    model = SavedModel(source, trust_code).export
+    saved = SavedModel(source, trust_code)
+    model = saved.export
     if score and "generator" in model.params and (cuts.layers or cuts.heads or cuts.mlp):
         raise UserError(
             f"--score={score} cannot score the cut model: its generator, which replaces tokens, is not kept; leave out "
@@ -119,6 +121,8 @@ def run(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".compress-") as folder:
         draft = Path(folder) / "export"
         export.write(draft, smaller, quantized)
+        if score:  # which needs the paths of this machine: an export lacks them, the record of a run around it does not
+            storage.write_text(Path(folder) / RUN_RECORD, json.dumps({"config": saved.local_settings}))
         after = evaluate.run(os.fspath(draft), score, trust_code) if score else {}
         weights = (draft / export.WEIGHTS).stat().st_size
         os.replace(draft, target)

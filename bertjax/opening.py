@@ -14,7 +14,8 @@ from bertjax.models.encoder import Encoder
 if TYPE_CHECKING:
     from bertjax.config import Config
 
-_RUN_RECORD = "config.json"
+# The record of a run, in its workdir.
+RUN_RECORD = "config.json"
 
 
 class Model(NamedTuple):
@@ -70,7 +71,7 @@ class SavedModel:
         if (self.folder / export.MANIFEST).exists():
             return export.read_manifest(self.folder)["config"]
         self._check_is_run()
-        path = self.folder / _RUN_RECORD
+        path = self.folder / RUN_RECORD
         try:
             return renames.current(untrusted.read_json(path)["config"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -79,7 +80,7 @@ class SavedModel:
     @functools.cached_property
     def local_settings(self) -> dict[str, Any]:
         """The same with the paths of this machine, which an export does not hold but the run around it does."""
-        record = self.folder.parent / _RUN_RECORD
+        record = self.folder.parent / RUN_RECORD
         if not self.is_export or not record.exists():
             return self.settings
         return private_paths.restored(self.settings, SavedModel(self.folder.parent, task=self._task).settings)
@@ -122,9 +123,9 @@ class SavedModel:
         return read_checkpoint(self.folder, self.step)
 
     def _check_is_run(self) -> None:
-        if not (self.folder / _RUN_RECORD).exists():
+        if not (self.folder / RUN_RECORD).exists():
             raise UserError(
-                f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({_RUN_RECORD}); name an "
+                f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "
                 "export folder, a workdir, or WORKDIR@STEP"
             )
 

@@ -113,6 +113,23 @@ def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_
     assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
 
 
+def test_the_score_finds_the_files_of_the_run_around_an_export(tmp_path):
+    """The baselines are those of the training file, whose folder an export does not hold."""
+    rows = [json.dumps({"sentence": text, "label": label}) for text in TEXTS for label in ("bad", "good", "ü, so-so")]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    model = models.fine_tuned("classification", models.trained())
+    [task] = model.settings["tasks"].values()
+    task["examples"] |= {"train": str(tmp_path / "train.jsonl"), "heldout": str(tmp_path / "dev.jsonl")}
+    export.write(tmp_path / "run" / "export", model)
+    (tmp_path / "run" / "config.json").write_text(json.dumps({"config": model.settings}))
+    summary = compress.run(
+        tmp_path / "run" / "export", tmp_path / "small", quantized=True, score=str(tmp_path / "dev.jsonl")
+    )
+    assert summary.baselines["majority_accuracy"] == pytest.approx((1 / 3, 1 / 3)) and "accuracy" in summary.scores
+    assert str(tmp_path) not in (tmp_path / "small" / "bertjax.json").read_text()
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -145,7 +162,8 @@ def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
     assert "int8 has int8 weights already; leave out --quantize" in refused("--quantize=int8", model=tmp_path / "int8")
     (tmp_path / "empty.txt").write_text("\n\n")
     assert "empty.txt" in refused(f"--vocabulary={tmp_path / 'empty.txt'}")
-    assert "orders" not in refused("--mlp=2", "--importance=bertjax.json")
+    manifest = source / "bertjax.json"
+    assert f"{manifest} is not an importance.json" in refused("--mlp=2", f"--importance={manifest}")
 
 
 def test_layers_keep_the_pattern_of_local_and_global_ones(source):

@@ -70,7 +70,7 @@ ALLOWED = {
     "push": "errors storage cli hardware interop opening training.run",
     "extend": "errors cli data models hardware interop export opening",
     "augment": "errors storage cli data hardware inference opening",
-    "compress": "errors cli data models hardware interop export importance opening evaluate",
+    "compress": "errors storage cli data models hardware interop export importance opening evaluate",
     "compare": "errors cli comparison",
     "status": "errors storage cli training.run",
     "analyze": "errors cli hardware inference analysis",
