@@ -27,6 +27,7 @@ from bertjax.objectives.teacher_losses import TEACHER_LOSSES
 from bertjax.task import Task
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
+from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
@@ -54,6 +55,7 @@ class Config:
       init_layers: the layers of `init_from` that the run starts with, counted from 0; empty for all of them. DistilBERT
         takes (0, 2, 4, 7, 9, 11) of 12.
       lora: low-rank adaptation of kernels, which are then frozen.
+      quantization: weights of few bits, which are rounded in each step.
     """
 
     seed: int = 0
@@ -64,6 +66,7 @@ class Config:
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()
+    quantization: QuantizationConfig = QuantizationConfig()
     stages: tuple[Stage, ...] = (Stage(),)
     eval: EvalConfig = EvalConfig()
     runtime: RuntimeConfig = RuntimeConfig()
@@ -101,6 +104,12 @@ class Config:
             raise UserError(
                 f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "
                 "lower it, 8 is usual"
+            )
+        bits = self.quantization.layer_bits
+        if bits and (len(bits) != self.model.layers or self.model.sharing != "none"):
+            raise UserError(
+                f"quantization.layer_bits={list(bits)} does not fit model.layers={self.model.layers} with "
+                f"model.sharing={self.model.sharing}; give a number for each layer, of which none may be shared"
             )
 
     def _check_keep_at(self) -> None:

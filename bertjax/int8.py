@@ -18,7 +18,7 @@ def quantize(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return {path: array} with int8 in place of float32 kernels and word tables, and their scales."""
     stored = {}
     for path, leaf in flat.items():
-        axis = _summed_axis(path, leaf)
+        axis = summed_axis(path, leaf)
         if axis is None:
             stored[path] = leaf
             continue
@@ -41,7 +41,7 @@ def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if leaf.dtype != np.int8:
             flat[path] = leaf
             continue
-        scale, axis = stored.get(path + _SCALE), _summed_axis(path, leaf)
+        scale, axis = stored.get(path + _SCALE), summed_axis(path, leaf)
         if scale is None or axis is None or scale.dtype != np.float32 or not _fits(scale.shape, leaf.shape, axis):
             raise ValueError(f"the int8 array {path} has no scales that fit it")
         if not np.all(np.isfinite(scale) & (scale >= 0)):
@@ -50,7 +50,7 @@ def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return flat
 
 
-def _summed_axis(path: str, leaf: np.ndarray) -> int | None:
+def summed_axis(path: str, leaf: np.ndarray) -> int | None:
     """Return the axis along which the values of a channel are; None for an array that stays float32."""
     name = path.rpartition("/")[2]
     if leaf.ndim < 2 or not (name == "kernel" or name.startswith("word")):

@@ -144,6 +144,8 @@ SETTINGS = [
     ("optimizer.layer_decay_offset=2", "has no effect without optimizer.layer_decay"),
     ("lora.alpha=3", "lora.alpha=3.0 has no effect with lora.rank=0"),
     ("lora.rank=33", "lora.rank=33 exceeds model.width=32"),
+    ("quantization.bits=1", "quantization.bits has 1; give numbers from 2 to 8"),
+    ("quantization.layer_bits=[2,2]", "quantization.layer_bits has no effect with quantization.bits=0; set it to 8"),
     ("runtime.attention=splash", "runtime.attention=splash runs on TPU v4 and later, and this is cpu"),
     ("runtime.mesh.fsdp=5", "fsdp=5 x tensor=1 is not the"),
     ("data.smoothing=0.7", "data.smoothing=0.7 has no effect on one corpus; name several in data.sources"),

@@ -26,7 +26,7 @@ from bertjax.objectives.slots import SlotValues, slots_of
 from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
-from bertjax.training.lora import add_factors, merge
+from bertjax.training.lora import add_factors
 from bertjax.training.objective_check import check_objective
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
@@ -42,6 +42,7 @@ from bertjax.training.parallel.sharding import (
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
 from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
+from bertjax.training.quantization import model_params
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
@@ -175,7 +176,7 @@ class Program:
 
     def init_slots(self, params: dict) -> dict[str, SlotValues]:
         """Return {task: its slots at step 0} of the tasks that have any."""
-        params, has_own_heads = merge(self.config.lora, params), self.config.has_own_heads
+        params, has_own_heads = self.to_model_params(params), self.config.has_own_heads
         slots = {
             name: slots_of(task.objective, with_heads_of(params, name if has_own_heads else ""))
             for name, task in self.config.tasks.items()
@@ -202,14 +203,18 @@ class Program:
         return add_factors(self.config.lora, params, key, self.config.frozen)
 
     def merged(self, params: dict) -> dict:
-        """Return trained params as those of an ordinary model, see `bertjax.training.lora`."""
-        return self._merge(params) if self.config.lora.rank else params
+        """Return trained params as those of an ordinary model, see `bertjax.training.quantization`."""
+        return self._merge(params) if self.config.lora.rank or self.config.quantization.bits else params
+
+    @property
+    def to_model_params(self) -> Callable[[dict], dict]:
+        """Gives the params that the models run with, from trained ones."""
+        return functools.partial(model_params, self.config.lora, self.config.quantization)
 
     @functools.cached_property
     def _merge(self) -> Callable[[dict], dict]:
-        merge_factors = functools.partial(merge, self.config.lora)
-        shapes = jax.eval_shape(merge_factors, self.abstract_state["params"])
-        return jax.jit(merge_factors, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
+        shapes = jax.eval_shape(self.to_model_params, self.abstract_state["params"])
+        return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
         """Raise UserError unless the user's objectives can be traced, and devices divide batches and weights."""
@@ -302,6 +307,7 @@ class TaskProgram:
             layout=program.layout,
             freezing=Freezing(config.frozen, depth=program.encoder.layers),
             lora=config.lora,
+            model_params=program.to_model_params,
             task=self.name,
             own_heads=self.name if config.has_own_heads else "",
             idle_paths=self._idle_paths(),

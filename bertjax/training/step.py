@@ -1,7 +1,4 @@
-"""The training step: pure functions of the state, the batch and the run's constants.
-
-Read `train_step` first; `_gradients_of_shard` is what each device computes.
-"""
+"""The training step: pure functions. Read `train_step` first; `_gradients_of_shard` is what each device computes."""
 
 import dataclasses
 import functools
@@ -19,7 +16,7 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.slots import with_slots
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
-from bertjax.training.lora import LoraConfig, merge
+from bertjax.training.lora import LoraConfig
 from bertjax.training.micro_batches import count_micro_batches, sum_over_micro_batches
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
@@ -41,6 +38,7 @@ class StepContext:
       layout: the mesh, and how weights are sharded on it.
       freezing: the parameters that the run or the stage freezes.
       lora: which kernels are adapted; their factors are among the params.
+      model_params: gives the params that the model runs with, from trained ones (`bertjax.training.quantization`).
       task: name of the task, under which the state has its slots.
       own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
@@ -59,6 +57,7 @@ class StepContext:
     layout: Layout
     freezing: Freezing = Freezing()
     lora: LoraConfig = LoraConfig()
+    model_params: Callable[[dict], dict] = dict
     task: str = ""
     own_heads: str = ""
     idle_paths: frozenset[str] = frozenset()
@@ -86,9 +85,8 @@ def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Ar
     is one for each shard, since those bits come from one stream.
     """
     if context.hardware_bits:
-        return jax.random.split(
-            jax.random.fold_in(jax.random.key(context.seed, impl="rbg"), step), context.layout.shards
-        )
+        key = jax.random.fold_in(jax.random.key(context.seed, impl="rbg"), step)
+        return jax.random.split(key, context.layout.shards)
     key = jax.random.fold_in(jax.random.key(context.seed), step)
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
@@ -104,8 +102,8 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
       terms keep for `Slots.update_slots`, by rows).
     """
     layout = context.layout
-    # Merged before they are gathered: the sums are exact in float32, whatever the compute dtype.
-    params, pull_back = jax.vjp(functools.partial(merge, context.lora), params)
+    # Before they are gathered: sums are exact in float32, whatever the compute dtype, and channels are whole.
+    params, pull_back = jax.vjp(context.model_params, params)
     specs = layout.specs(params)
     gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
@@ -179,7 +177,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "skipped": jnp.where(has_failed, state["skipped"], skipped),
     }
     if own_slots:
-        own_params = with_heads_of(merge(context.lora, params), context.own_heads)
+        own_params = with_heads_of(context.model_params(params), context.own_heads)
         updated = context.objective.update_slots(own_slots, own_params, kept)
         slots = slots | {context.task: _select(updated, own_slots, is_applied, frozenset())}
     new_state |= {"slots": slots} if slots else {}

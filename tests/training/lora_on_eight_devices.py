@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.training.config import MeshConfig
+from bertjax.training.lora import merge
 from bertjax.training.parameter_rules import Freezing
 from bertjax.training.step import gradients
 from tests import batches
@@ -28,7 +29,9 @@ def factors_of(**choices) -> np.ndarray:
     """
     params = with_factors()
     params = params | {"lora": jax.tree.map(lambda leaf: 0.1 * leaf, params["lora"])}
-    step = dataclasses.replace(context(dropout=0.1, **choices), lora=CONFIG, freezing=Freezing(FROZEN))
+    merged = functools.partial(merge, CONFIG)
+    freezing = Freezing(FROZEN)
+    step = dataclasses.replace(context(dropout=0.1, **choices), lora=CONFIG, model_params=merged, freezing=freezing)
     gradient, *_ = jax.jit(functools.partial(gradients, step))(params, None, batches.make(), 0)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(gradient["lora"])])
 

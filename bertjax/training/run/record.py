@@ -19,7 +19,8 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
 from bertjax.export import Export, encoder_of, exported
 from bertjax.training.config import Stage
-from bertjax.training.lora import LoraConfig, merge
+from bertjax.training.lora import LoraConfig
+from bertjax.training.quantization import QuantizationConfig, model_params
 from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.foreign_code import ForeignModule
@@ -166,6 +167,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
         lora = typed.build(LoraConfig, settings.get("lora", {}), "lora", {})
+        quantization = typed.build(QuantizationConfig, settings.get("quantization", {}), "quantization", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
     last = sum(stage.steps for stage in stages) - 1
@@ -173,7 +175,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     return Export(
         settings=settings,
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
-        params=jax.tree.map(np.asarray, exported(merge(lora, restored.tree["params"]))),
+        params=jax.tree.map(np.asarray, exported(model_params(lora, quantization, restored.tree["params"]))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
     )

@@ -1,0 +1,79 @@
+"""Training of weights that will be stored in few bits, as a function of the params.
+
+The step rounds kernels and word tables to the values that `bertjax.int8` stores (symmetric, one scale for each channel)
+before the model runs, and the gradient of the rounded weight updates the float one (the straight-through estimator,
+Bengio et al., 2013, arXiv 1308.3432). So evaluations and the export have rounded weights, and an export in int8 loses
+nothing more. No module knows of it.
+
+- Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits. There each matrix has one scale, and activations
+  are rounded as well, to ranges that are averages over steps; here they are not rounded.
+- Q-BERT (Shen et al., 2020, arXiv 1909.05840, section 3): other bits in each layer. There a scale is that of a group
+  of rows; a channel is the smallest group.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bertjax import int8
+from bertjax.errors import UserError
+from bertjax.training.lora import LoraConfig, merge
+
+_FEWEST, _MOST = 2, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizationConfig:
+    """How many bits the weights have that a run trains.
+
+    Attributes:
+      bits: bits of kernels and word tables, 2 to 8; 0 trains floats.
+      layer_bits: bits of the kernels in each layer of the encoder, if they differ from `bits`; empty for `bits`.
+    """
+
+    bits: int = 0
+    layer_bits: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        for field, bits in (("bits", (self.bits,) if self.bits else ()), ("layer_bits", self.layer_bits)):
+            if wrong := [count for count in bits if not _FEWEST <= count <= _MOST]:
+                raise UserError(f"quantization.{field} has {wrong[0]}; give numbers from {_FEWEST} to {_MOST}")
+        if self.layer_bits and not self.bits:
+            raise UserError(
+                "quantization.layer_bits has no effect with quantization.bits=0; set it to 8, which is then that of "
+                "embeddings and heads"
+            )
+
+
+def model_params(lora: LoraConfig, quantization: QuantizationConfig, params: dict) -> dict:
+    """Return the params that a model runs with, from trained ones: factors are merged, then weights are rounded."""
+    return rounded(quantization, merge(lora, params))
+
+
+def rounded(config: QuantizationConfig, params: dict) -> dict:
+    """Return params with rounded kernels and word tables, whose gradient is that of the floats."""
+    if not config.bits:
+        return params
+    flat = flatten_dict(params, sep="/")
+    for path, leaf in flat.items():
+        axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
+        if axis is not None:
+            flat[path] = leaf + jax.lax.stop_gradient(_rounded(leaf, axis, _bits(config, path, leaf)) - leaf)
+    return unflatten_dict(flat, sep="/")
+
+
+def _bits(config: QuantizationConfig, path: str, leaf: jax.Array) -> np.ndarray:
+    """Return the bits of an array, one number or one for each of its layers."""
+    if config.layer_bits and path.startswith("encoder/layers/"):
+        return np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))
+    return np.array(config.bits)
+
+
+def _rounded(leaf: jax.Array, axis: int, bits: np.ndarray) -> jax.Array:
+    """Return the nearest multiples of a channel's scale, of which there are 2^(bits - 1) - 1 to either side of 0."""
+    levels = (2.0 ** (bits - 1) - 1).astype(np.float32)
+    scale = jnp.max(jnp.abs(leaf), axis=axis, keepdims=True) / levels
+    return jnp.round(leaf / jnp.where(scale > 0, scale, 1.0)) * scale
