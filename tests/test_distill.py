@@ -197,4 +197,24 @@ def test_the_command_line_is_that_of_the_recipe():
     from configs.finetune import distill
 
     for method in distill.METHODS:
-        assert distill.get_config(f"{method}-smoke").tasks.classify.objective.teacher_losses
+        objective = distill.get_config(f"{method}-smoke").tasks.classify.objective
+        assert objective.teacher_losses or objective.replacing
+
+
+@pytest.mark.slow
+def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files[2].parent)
+    replacing = [f"{OBJECTIVE}.teacher_losses={{}}", f"{OBJECTIVE}.replacing={{'first': 0.3, 'steps': 10}}"]
+    replacing += ["--config.tasks.good.examples.unlabeled=", f"--workdir={tmp_path / 'run'}"]
+    assert runs.call(*files[1], *replacing) == 0
+    losses = [
+        record["train/classification_loss"]
+        for record in runs.records(tmp_path / "run" / "metrics.jsonl")
+        if "train/classification_loss" in record
+    ]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    shutil.copytree(tmp_path / "run" / "export", tmp_path / "alone")
+    assert export.read(tmp_path / "alone").encoder.layers == 1
+    figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])

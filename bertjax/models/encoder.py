@@ -1,8 +1,7 @@
 """The encoder: embeddings, a stack of identical layers, a pooler.
 
-The layers are one parameter tree with a leading layer axis, run as a scan, unrolled or not. Shared parameters have
-fewer rows (`bertjax.models.stack`). For heads that read only a few positions (`read_BK`), the last layer computes
-only those, which is exact and saves most of one layer.
+The layers are one parameter tree with a leading layer axis, run as a scan. Shared parameters have fewer rows
+(`bertjax.models.stack`). If heads read only a few positions (`read_BK`), the last layer computes only those.
 """
 
 from typing import NamedTuple
@@ -296,11 +295,13 @@ class Encoder(nn.Module):
                 hidden_BTD = streams.content(hidden_BTD)
             elif read_BQ is not None:
                 queries = Queries(jnp.take_along_axis(hidden_BTD, read_BQ[..., None], axis=1), read_BQ)
+            replaced = hidden_BTD if queries is None else queries.hidden_BQD
             variables = {"params": params} | taps.layer_variables(depth.masks)
             inputs = hidden_BTD, visibility, depth.key, queries, tokens.positions
             if not captures:
-                return layer.apply(variables, *inputs), {}
+                return taps.scale_layer(layer.apply(variables, *inputs), replaced, depth.masks), {}
             output, state = layer.apply(variables, *inputs, mutable=[taps.CAPTURED])
+            output = taps.scale_layer(output, replaced, depth.masks)
             values = {"hidden": output} | taps.layer_values(state)
             return output, {name: values[name] for name in captures}
 

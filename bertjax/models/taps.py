@@ -10,6 +10,7 @@ between the caller and the layer passes them on, so every objective has them.
 `taps` holds masks, float arrays that scale activations:
 - `head_mask` [L, H] scales the context of each head; [L, H, B, N] does so for example n of row b.
 - `feedforward_mask` [L, F] scales the intermediate activations; [L, F, B, N] does so for example n of row b.
+- `layer_mask` [L] scales what each layer adds: the output is mask * layer(x) + (1 - mask) * x, so 0 skips a layer.
 - `context_offset` [L, B, T, H, D / H] is added to the context of each head: its gradient at 0 is that of the context.
 
 `captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
@@ -36,7 +37,7 @@ from bertjax.models.config import EncoderConfig
 
 TAPS, CAPTURED = "taps", "captured"
 HEAD_MASK, FEEDFORWARD_MASK = MASKS = ("head_mask", "feedforward_mask")
-CONTEXT_OFFSET = "context_offset"
+LAYER_MASK, CONTEXT_OFFSET = "layer_mask", "context_offset"
 NAMES = ("hidden", "attention", "queries", "keys", "values", "context", "feedforward")
 LAST = "last"
 
@@ -52,8 +53,12 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
     masks = dict(encoder.variables.get(TAPS, {}))
     widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
     for name, mask in masks.items():
-        if name not in (*MASKS, CONTEXT_OFFSET):
-            raise ValueError(f"taps has no {name!r}; choose from {', '.join((*MASKS, CONTEXT_OFFSET))}")
+        if name not in (*MASKS, LAYER_MASK, CONTEXT_OFFSET):
+            raise ValueError(f"taps has no {name!r}; choose from {', '.join((*MASKS, LAYER_MASK, CONTEXT_OFFSET))}")
+        if name == LAYER_MASK:
+            if mask.shape != (config.layers,):
+                raise ValueError(f"{name} has shape {mask.shape}; pass [L], which is {(config.layers,)}")
+            continue
         if name == CONTEXT_OFFSET:
             if mask.ndim != 5 or (mask.shape[0], mask.shape[3]) != (config.layers, config.heads):
                 raise ValueError(f"{name} has shape {mask.shape}; pass [L, B, T, H, D / H]")
@@ -146,6 +151,14 @@ def capture(module: nn.Module, name: str, value: jax.Array) -> None:
     """Store a value of a layer if it is to be captured."""
     if module.is_mutable_collection(CAPTURED) and not module.is_initializing():
         module.put_variable(CAPTURED, name, value)
+
+
+def scale_layer(output: jax.Array, replaced: jax.Array, masks: Mapping[str, jax.Array]) -> jax.Array:
+    """Return mask * output + (1 - mask) * the states that the layer replaces, if there is a `layer_mask`."""
+    if LAYER_MASK not in masks:
+        return output
+    mask = masks[LAYER_MASK].astype(output.dtype)
+    return mask * output + (1 - mask) * replaced
 
 
 def scale_heads(

@@ -20,7 +20,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.mixing import apply
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives import imitation
+from bertjax.objectives import imitation, replacement
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.outputs import Output, Sample
 from bertjax.objectives.student import Student
@@ -140,6 +140,8 @@ class Objective(Student):
         An objective with state that crosses steps may return a third value (`bertjax.objectives.slots`).
         """
         key = key if train else None
+        if train and self.replaces:
+            return replacement.terms(self, model, params, frozen, batch, key)
         if self.imitates:
             return imitation.terms(self, model, params, frozen, batch, key, taps)
         return self.terms_of(self.apply(model, params, batch, key, taps=taps), batch)

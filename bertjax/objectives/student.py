@@ -5,11 +5,14 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 import jax
+import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
-from bertjax.objectives import imitation
+from bertjax.objectives import imitation, replacement
+from bertjax.objectives.replacement import Replacing
 from bertjax.objectives.teacher import Teacher
 from bertjax.objectives.teacher_losses.base import TeacherLoss
 
@@ -24,6 +27,8 @@ class Student:
       teacher: export folder of a model that gives targets.
       teacher_losses: losses against the teacher by name, see `bertjax.objectives.teacher_losses`.
       own_factor: factor of the objective's own terms beside `teacher_losses`; 0 learns from the teacher only.
+      replacing: how often layers of the model replace modules of the teacher (`bertjax.objectives.replacement`); None
+        for never.
       bound_teacher: the teacher, once `bind_teacher` was called. Without it `teacher_losses` have no effect.
       head_settings: names of settings that decide how its heads read hidden states. A teacher keeps its own.
     """
@@ -31,6 +36,7 @@ class Student:
     teacher: str = dataclasses.field(default="", kw_only=True)
     teacher_losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, kw_only=True, hash=False)
     own_factor: float = dataclasses.field(default=1.0, kw_only=True)
+    replacing: Replacing | None = dataclasses.field(default=None, kw_only=True)
     bound_teacher: ClassVar[Teacher | None] = None
     head_settings: ClassVar[tuple[str, ...]] = ()
 
@@ -51,6 +57,11 @@ class Student:
         return self.bound_teacher is not None and bool(self.teacher_losses)
 
     @property
+    def replaces(self) -> bool:
+        """Whether its layers replace modules of a teacher in training."""
+        return self.bound_teacher is not None and self.replacing is not None
+
+    @property
     def captures(self) -> bool:
         """Whether its teacher losses read layers of the encoder."""
         return self.imitates and bool(imitation.captures_of(self.teacher_losses))
@@ -58,7 +69,12 @@ class Student:
     def as_its_teacher(self) -> Self:
         """Return the objective as its teacher computes logits: with the `head_settings` of the teacher's own one."""
         settings = {name: self.bound_teacher.objective.get(name, getattr(self, name)) for name in self.head_settings}
-        return dataclasses.replace(self, teacher="", teacher_losses={}, **settings)
+        return dataclasses.replace(self, teacher="", teacher_losses={}, replacing=None, **settings)
+
+    def all_features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Host: return `features`, and what `replacing` reads."""
+        own = self.features(examples, draw)
+        return own if self.replacing is None else own | replacement.features(self.replacing, draw, examples.shape[0])
 
     def soft_logits(self, logits: Any, batch: Arrays) -> jax.Array:
         """Device: return the logits [..., C] in which a student and its teacher are compared, from those of `logits`.
@@ -100,8 +116,12 @@ class Student:
 
     def frozen_params(self, config: EncoderConfig) -> dict | None:
         """Return parameters that the terms read and nothing trains; their fingerprint is part of the run's identity."""
+        if self.replaces:
+            return replacement.frozen_params(self, config)
         return imitation.frozen_params(self, config) if self.imitates else None
 
     def all_flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """Return `flops_parts`, and those of the teacher that `teacher_losses` need."""
+        """Return `flops_parts`, and those of the teacher that `teacher_losses` or `replacing` need."""
+        if self.replaces:
+            return replacement.flops_parts(self, config)
         return imitation.flops_parts(self, config) if self.imitates else self.flops_parts(config)

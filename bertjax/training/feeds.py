@@ -43,7 +43,7 @@ class FeaturesByStage:
     def __call__(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         is_training = draw.step is not None
         objective = self.by_stage[stage_at(self.stages, draw.step)[0]] if is_training else self.objective
-        return objective.features(examples, draw)
+        return objective.all_features(examples, draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Feeds:
     def _features(self, task: str) -> Features:
         objective, stages = self.objectives[task], self.config.stages
         if not any(stage.masking_rate and task in stage.among(self.config.tasks) for stage in stages):
-            return objective.features
+            return objective.all_features
         in_stages = (self.config.task_at(index, task).objective for index in range(len(stages)))
         return FeaturesByStage(objective, stages, tuple(map(self._bound, in_stages)))
 

@@ -27,7 +27,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
     slots = max(1, spec.max_row_examples // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
-    features = task.objective.bind(None).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
+    features = task.objective.bind(None).all_features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
     for name, array in features.items():
         if array.shape[:1] != (1,):
             raise UserError(

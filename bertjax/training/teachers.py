@@ -28,9 +28,9 @@ def without_teachers(config: Config) -> Config:
 
 
 def _without_teacher(task: Task) -> Task:
-    if not task.objective.teacher_losses:
+    if not task.objective.teacher_losses and task.objective.replacing is None:
         return task
-    objective = dataclasses.replace(task.objective, teacher="", teacher_losses={}, own_factor=1.0)
+    objective = dataclasses.replace(task.objective, teacher="", teacher_losses={}, replacing=None, own_factor=1.0)
     examples = task.examples
     if getattr(examples, "unlabeled", ""):
         examples = dataclasses.replace(examples, unlabeled="")
@@ -70,6 +70,15 @@ def _check(objective: Objective) -> None:
         )
     if losses and not objective.teacher:
         raise UserError(f"{named} need a teacher; set objective.teacher to an export folder")
+    if objective.replacing is not None:
+        for problem, remedy in (
+            (has_own_terms, f"has no effect with objective.kind={kind}, which computes its own losses; remove it"),
+            (losses, f"and {named} do not go together; remove one of them"),
+            (not objective.teacher, "needs a teacher; set objective.teacher to an export folder"),
+        ):
+            if problem:
+                raise UserError(f"objective.replacing {remedy}")
+        return
     if objective.teacher and not losses and not has_own_terms:
         raise UserError(
             f"objective.teacher={objective.teacher} has no effect without losses; set "

@@ -19,12 +19,17 @@ with the listed layers of `init_from`, which may also be a model that was only p
 | `logits` | squared error of the logits, no labels | Tang et al. (2019), arXiv 1903.12136 |
 | `tinybert_layers` | hidden states and attention scores, no labels | Jiao et al. (2020) [2], first step |
 | `tinybert_soft` | soft logits at T=1, no labels | [2], second step |
+| `theseus` | labels; layers of the student replace modules of the teacher | Xu et al. (2020) [3] |
 | `internal` | labels, soft logits, attention and [CLS] cosine | Aguilar et al. (2020), arXiv 1910.03723 |
 
 1. PKD, arXiv 1908.09355, section 3.2. The published code searches T in 5, 10, 20, the share of soft logits in 0.2, 0.5,
    0.7 and the factor of states in 10, 100, 500, 1,000; here one of each. `kl` has a factor T^2.
 2. TinyBERT, arXiv 1909.10351, section 3. The second step starts from the export of the first:
    `--config.init_from=runs/first/export`. The published code trains ten epochs and then three, on augmented data.
+3. BERT-of-Theseus, arXiv 2002.02925, section 3. `replacing` has the rate of the published example from memory: 0.3,
+   and 0.0006 more at each step, which is 1 after 1,167 steps. The successor is then fine-tuned alone:
+   configs/finetune/classify.py:cls with `--config.init_from=runs/first/export`. Embeddings, pooler and head are trained
+   here; in the paper they are frozen.
 
 Deviations: epochs, rates and batches are those of configs/finetune/classify.py for all methods, and factors of
 `internal` are 1. `:METHOD-smoke` has short rows and a high learning rate, for a very small model and a few texts.
@@ -41,6 +46,7 @@ METHODS = {
         0.5,
         {"soft": {"kind": "logits", "temperature": 10.0, "factor": 0.5}, "states": STATES | {"layer_map": "last"}},
     ),
+    "theseus": (1.0, {}),
     "logits": (0.0, {"logits": {"kind": "logits", "compare": "mse"}}),
     "tinybert_layers": (0.0, {"states": {"kind": "hidden", "projection": True}, "maps": {"kind": "attention"}}),
     "tinybert_soft": (0.0, {"soft": {"kind": "logits"}}),
@@ -68,6 +74,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "examples": {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"},
         }
     }
+    if method == "theseus":
+        config.tasks["classify"]["objective"]["replacing"] = {"first": 0.3, "steps": 10 if size else 1167}
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,

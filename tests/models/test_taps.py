@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import taps
+from bertjax.models import cut, taps
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
@@ -102,6 +102,17 @@ def test_a_head_mask_of_zero_removes_only_that_head(function, layer, head):
     masked = logits(function, {"head_mask": ONES["head_mask"].at[layer, head].set(0.0)})
     np.testing.assert_allclose(masked, logits(function, params=params), rtol=1e-5, atol=1e-5)
     assert np.abs(masked - logits(function)).max() > 1e-3
+
+
+@pytest.mark.parametrize("function", [masked_lm, tags, classes])
+def test_a_layer_mask_of_zero_skips_the_layer(function):
+    np.testing.assert_array_equal(logits(function, {"layer_mask": jnp.ones(LAYERS)}), logits(function))
+    shallow = dataclasses.replace(CONFIG, layers=LAYERS - 1)
+    for layer in (0, LAYERS - 1):
+        encoder, _ = cut.layers(params_of()["encoder"], CONFIG, [kept for kept in range(LAYERS) if kept != layer])
+        skipped = logits(function, {"layer_mask": jnp.ones(LAYERS).at[layer].set(0.0)})
+        expected = logits(function, params=params_of() | {"encoder": encoder}, config=shallow)
+        np.testing.assert_allclose(skipped, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_feedforward_mask_of_zero_removes_only_that_channel():
@@ -255,6 +266,7 @@ def test_a_generator_has_taps_of_its_own():
             {"taps": {"feedforward_mask": jnp.ones((3, 2))}},
             r"^feedforward_mask has shape \(3, 2\); pass \[L, F\] or \[L, F, B, N\] with",
         ),
+        ({"taps": {"layer_mask": jnp.ones(2)}}, r"^layer_mask has shape \(2,\); pass \[L\], which is \(3,\)"),
         ({"captured": {"logits": None}}, "^captured has no logits; choose from hidden, attention"),
     ],
 )

@@ -78,6 +78,7 @@ DISTANCES = {
     "mse": lambda s, t: np.mean((s - t) ** 2),
     "normalized": lambda s, t: np.mean((unit(s) - unit(t)) ** 2),
     "cosine": lambda s, t: 1 - unit(s) @ unit(t),
+    "statistics": lambda s, t: (s.mean() - t.mean()) ** 2 + abs(s.var() - t.var()),
 }
 
 
@@ -107,6 +108,7 @@ def test_states_of_another_width_are_projected():
     assert jax.tree.map(jnp.shape, loss.init(jax.random.key(0), STUDENT, wider)) == {"kernel": (8, 12), "bias": (12,)}
     with pytest.raises(UserError, match="has width=12 and the student 8.* set projection=True, or model.width=12"):
         HiddenStates().check(STUDENT, wider)
+    HiddenStates(compare="statistics").check(STUDENT, wider)
 
 
 @pytest.mark.parametrize("compare", ["scores", "probabilities"])

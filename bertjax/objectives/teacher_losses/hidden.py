@@ -1,4 +1,4 @@
-"""Hidden states of pairs of layers: TinyBERT's, PKD's and cosine losses."""
+"""Hidden states of pairs of layers: TinyBERT's, PKD's, cosine, and MobileBERT's statistics."""
 
 import dataclasses
 from typing import ClassVar
@@ -12,7 +12,7 @@ from bertjax.objectives.losses import cosine
 from bertjax.objectives.teacher_losses.base import check_choice, is_token
 from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 
-COMPARISONS = MSE, NORMALIZED, COSINE = ("mse", "normalized", "cosine")
+COMPARISONS = MSE, NORMALIZED, COSINE, STATISTICS = ("mse", "normalized", "cosine", "statistics")
 PLACES = TOKENS, SUMMARIES = ("tokens", "summaries")
 
 
@@ -22,8 +22,9 @@ class HiddenStates(MappedLoss):
 
     Attributes:
       compare: `mse`, the mean of the squared differences over the width (Jiao et al., 2020, equation 8); `normalized`,
-        the same of states that are scaled to length 1 (Sun et al., 2019, section 3.2); or `cosine`, 1 - cosine (Sanh et
-        al., 2019, section 2, arXiv 1910.01108).
+        the same of states that are scaled to length 1 (Sun et al., 2019, section 3.2); `cosine`, 1 - cosine (Sanh et
+        al., 2019, section 2, arXiv 1910.01108); or `statistics`, the squared difference of the means over the width
+        plus the difference of the variances (MobileBERT, Sun et al., 2020, arXiv 2004.02984; from memory).
       on: `tokens`, all tokens, or `summaries`, the [CLS] of each example.
       projection: whether a linear layer, the same for all pairs, maps the student's states to the teacher's width. It
         is trained with the student and is not exported. Other widths need it.
@@ -46,7 +47,7 @@ class HiddenStates(MappedLoss):
         return ("hidden",)
 
     def check(self, student, teacher):
-        if student.width != teacher.width and not self.projection:
+        if student.width != teacher.width and not self.projection and self.compare != STATISTICS:
             raise UserError(
                 f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
                 f"'hidden' cannot compare their states; set projection=True, or model.width={teacher.width}"
@@ -85,6 +86,9 @@ class HiddenStates(MappedLoss):
         """Return [B, T] or [B, N] from states [..., D]."""
         if self.compare == COSINE:
             return 1.0 - cosine(own, target)
+        if self.compare == STATISTICS:
+            means = jnp.mean(own, axis=-1) - jnp.mean(target, axis=-1)
+            return means**2 + jnp.abs(jnp.var(own, axis=-1) - jnp.var(target, axis=-1))
         if self.compare == NORMALIZED:
             own, target = l2_normalize(own), l2_normalize(target)
         return jnp.mean((own - target) ** 2, axis=-1)

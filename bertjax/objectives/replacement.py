@@ -1,0 +1,140 @@
+"""BERT-of-Theseus: modules of a trained predecessor are replaced by those of a smaller successor while it learns.
+
+Xu et al. (2020), arXiv 2002.02925, section 3. A module of the predecessor is L / S consecutive layers, and the
+successor has one layer in its place. At each step every module is replaced with the probability p, which rises
+linearly, and the objective's own loss is computed by what this gives. There is no other loss, and one forward pass.
+
+Deviation: embeddings, pooler and heads are those of the successor, which starts with the predecessor's, and they are
+trained. In the paper they are frozen: `optimizer.frozen` does that.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.data.batch import Draw
+from bertjax.data.random import bits
+from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
+from bertjax.models.model import Model
+from bertjax.models.taps import LAYER_MASK
+from bertjax.objectives.losses import Sums
+
+Arrays = dict[str, jax.Array]
+
+SEED, RATE = "replacing_seed_B", "replacing_rate_B"
+# Settings that change no layer. The vocabulary is known and compared once there is a tokenizer.
+_MAY_DIFFER = dict.fromkeys("layers vocab_size max_positions dropout attention_dropout init_stddev".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacing:
+    """How often a module of the predecessor is replaced: min(1, first + (1 - first) * step / steps).
+
+    Attributes:
+      first: the probability at step 0.
+      steps: the step at which it is 1; 0 replaces all modules from the start, which is fine-tuning of the successor.
+    """
+
+    first: float = 0.3
+    steps: int = 1000
+
+    def __post_init__(self):
+        if not 0.0 <= self.first <= 1.0 or self.steps < 0:
+            raise UserError(
+                f"objective.replacing has first={self.first} and steps={self.steps}; first must be between 0 and 1, "
+                "and steps not negative"
+            )
+
+    def rate(self, step: int) -> float:
+        """Return the probability at a step, counted from 0."""
+        return min(1.0, self.first + (1.0 - self.first) * step / self.steps) if self.steps else 1.0
+
+
+def features(replacing: Replacing, draw: Draw, rows: int) -> dict[str, np.ndarray]:
+    """Host: return the seed and the rate of a step, which are equal in all rows."""
+    step = draw.step or 0
+    seed = bits(draw.seed, "replaced modules", step, 0, 0)
+    return {SEED: np.full(rows, seed, np.uint32), RATE: np.full(rows, replacing.rate(step), np.float32)}
+
+
+def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfig:
+    """Return the architecture in which modules are replaced: the successor's with all layers of the predecessor.
+
+    Raises:
+      UserError: layers of the successor cannot stand in the place of modules of the predecessor.
+    """
+    predecessor, folder = objective.bound_teacher.config, objective.bound_teacher.folder
+    if objective.reads_all_layers:
+        raise UserError("objective.replacing and objective.reads=mix do not go together: the mix is of fewer layers")
+    own, other = (config.architecture() | _MAY_DIFFER for config in (successor, predecessor))
+    if changed := [name for name in own if own[name] != other[name]]:
+        name = changed[0]
+        raise UserError(
+            f"objective.teacher={folder} has model.{name}={other[name]} and the successor {own[name]}; they may differ "
+            "in model.layers only"
+        )
+    if predecessor.layers % successor.layers or predecessor.layers == successor.layers:
+        raise UserError(
+            f"objective.teacher={folder} has {predecessor.layers} layers, which {successor.layers} cannot replace in "
+            "equal modules; set model.layers to half of them, for example"
+        )
+    if successor.sharing != "none":
+        raise UserError(
+            f"objective.replacing has no effect on layers that share parameters (model.sharing={successor.sharing}); "
+            "use objective.teacher_losses"
+        )
+    return dataclasses.replace(successor, layers=predecessor.layers)
+
+
+def mixed(successor: dict, predecessor: dict, is_replaced_S: jax.Array) -> tuple[dict, jax.Array]:
+    """Device: return stacked layers [L, ...], some of them replaced, and the mask [L] of those that are left.
+
+    Args:
+      successor: its layers, [S, ...].
+      predecessor: its layers, [L, ...].
+      is_replaced_S: bool, the modules that are replaced. The successor's layer is the first of its module.
+    """
+    count = len(is_replaced_S)
+    size = len(jax.tree.leaves(predecessor)[0]) // count
+
+    def mix(own: jax.Array, other: jax.Array) -> jax.Array:
+        modules = other.reshape(count, size, *other.shape[1:])
+        is_replaced = is_replaced_S.reshape(count, *[1] * (own.ndim - 1))
+        first = jnp.where(is_replaced, own, modules[:, 0])
+        return jnp.concatenate([first[:, None], modules[:, 1:]], axis=1).reshape(other.shape)
+
+    is_left_SK = jnp.concatenate(
+        [jnp.ones((count, 1)), jnp.broadcast_to(1.0 - is_replaced_S[:, None], (count, size - 1))], axis=1
+    )
+    return jax.tree.map(mix, successor, predecessor), is_left_SK.reshape(-1)
+
+
+def terms(
+    objective: Any, model: Model, params: dict, frozen: dict, batch: Arrays, key: jax.Array | None
+) -> tuple[Arrays, dict[str, Sums]]:
+    """Device: return the terms of an objective, computed by the mix of predecessor and successor of this step."""
+    objective.bound_teacher.check_vocabulary(model.config)
+    predecessor = predecessor_config(objective, model.config)
+    draws_S = jax.random.uniform(jax.random.key(batch[SEED][0]), (model.config.layers,))
+    layers, layer_mask_L = mixed(
+        params["encoder"]["layers"], frozen["teacher"]["encoder"]["layers"], draws_S < batch[RATE][0]
+    )
+    whole = params | {"encoder": params["encoder"] | {"layers": layers}}
+    taps = {"encoder": {LAYER_MASK: layer_mask_L}}
+    return objective.terms_of(objective.apply(objective.model(predecessor), whole, batch, key, taps=taps), batch)
+
+
+def frozen_params(objective: Any, successor: EncoderConfig) -> dict:
+    """Return the layers of the predecessor, which nothing trains."""
+    predecessor_config(objective, successor)
+    return {"teacher": {"encoder": {"layers": objective.bound_teacher.params["encoder"]["layers"]}}}
+
+
+def flops_parts(objective: Any, successor: EncoderConfig) -> tuple[FlopsPart, ...]:
+    """Return the parts of a step's FLOPs: as many layers as the predecessor has are computed, even if skipped."""
+    return objective.flops_parts(predecessor_config(objective, successor))
