@@ -170,14 +170,25 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tup
     Raises:
       UserError: an unknown flag.
     """
-    args, rest = parser.parse_known_args(argv)
-    overrides = []
-    for flag in rest:
-        if not flag.startswith("--config."):
-            hint = f"; did you mean --config.{flag[2:]}?" if re.match(r"--[\w.]+=", flag) and "." in flag else ""
-            raise UserError(f"unknown flag {flag!r}{hint or '; see --help'}")
-        overrides.append(flag.removeprefix("--config."))
+    args, overrides, unknown = parse_known(parser, argv)
+    refuse(unknown)
     return args, overrides
+
+
+def parse_known(
+    parser: argparse.ArgumentParser, argv: list[str] | None = None
+) -> tuple[argparse.Namespace, list[str], list[str]]:
+    """Return what `parse` returns, and the unknown flags."""
+    args, rest = parser.parse_known_args(argv)
+    overrides = [flag.removeprefix("--config.") for flag in rest if flag.startswith("--config.")]
+    return args, overrides, [flag for flag in rest if not flag.startswith("--config.")]
+
+
+def refuse(unknown: list[str]) -> None:
+    """Raise UserError if there are unknown flags."""
+    for flag in unknown:
+        hint = f"; did you mean --config.{flag[2:]}?" if re.match(r"--[\w.]+=", flag) and "." in flag else ""
+        raise UserError(f"unknown flag {flag!r}{hint or '; see --help'}")
 
 
 def short_name(config_path: str, overrides: list[str]) -> str:

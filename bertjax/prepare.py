@@ -10,6 +10,8 @@ examples:
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.on_bad_document=skip
   python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=web --config.data.near_duplicates.drop=True \\
       --config.data.filters.quality.kind=gopher_quality --show-dropped=5
+  python -m bertjax.prepare --config=configs/tiny.py --config.data.corpus=gs://bucket/web --runner=DataflowRunner \\
+      --config.data.store=gs://bucket/stores --temp_location=gs://bucket/temp --project=my-project --region=us-west4
 
 The same command continues a preparation that was killed. --config.data.store may be a URL (gs://bucket/stores).
 """
@@ -21,7 +23,8 @@ from collections.abc import Sequence
 from bertjax import config_file
 from bertjax.cli import ArgumentParser, exit_code_of
 from bertjax.data.inspect import cleaning, show
-from bertjax.data.preparation.prepare import prepare
+from bertjax.data.preparation.building import Runner
+from bertjax.data.preparation.prepare import LOCAL, prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
@@ -42,8 +45,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--show-dropped", type=int, metavar="N", help="also print up to N documents for each reason to drop them"
     )
     parser.add_argument("--verify", action="store_true", help="also compare the hash of every file of the store")
+    parser.add_argument(
+        "--runner",
+        default="local",
+        metavar="NAME",
+        help="local (default), or a runner of Apache Beam, such as FnApiRunner or DataflowRunner, which gets all flags "
+        "that are not listed here",
+    )
     config_file.add_flags(parser)
-    args, overrides = config_file.parse(parser, argv)
+    args, overrides, others = config_file.parse_known(parser, argv)
+    runner = _runner(args.runner, others)
     if args.show is not None and args.show < 1:
         raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
     if args.show_dropped is not None and args.show_dropped < 1:
@@ -51,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--show-dropped={args.show_dropped} must be at least 1, the documents to print for each reason"
         )
     loaded = config_file.load(args.config, overrides)
-    store = prepare(loaded.data)
+    store = prepare(loaded.data, runner)
     if args.verify:
         TokenStore.open(store.path, verify=True)
         print("verified  every file has the hash that was recorded when it was written")
@@ -63,6 +74,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.show is not None:
         _show(feeds, args.show)
     return 0
+
+
+def _runner(name: str, flags: list[str]) -> Runner:
+    """Return a runner.
+
+    Args:
+      flags: the flags that only a runner of Beam knows.
+
+    Raises:
+      UserError: there is no such runner or flag, or Apache Beam is not installed.
+    """
+    if name == "local":
+        config_file.refuse(flags)
+        return LOCAL
+    from bertjax.data.preparation.beam import Beam
+
+    return Beam(name, flags)
 
 
 def _print_shares(feeds: Feeds) -> None:

@@ -162,6 +162,7 @@ def users_of(*libraries: str) -> set[str]:
         ("tokenizers", {"data/tokenizer/tokenizers_library.py"}),
         ("tensorflow_datasets", {"data/sources/tfds.py"}),
         ("datasets", {"data/sources/hub.py"}),
+        ("apache_beam", {"data/preparation/beam.py"}),
         ("conllu", {"data/labeled/conllu.py"}),
     ],
 )

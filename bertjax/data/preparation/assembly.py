@@ -1,31 +1,27 @@
 """The end of a preparation: shards of tokens become the files of a store."""
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from bertjax.data.preparation import shards
 from bertjax.data.preparation.reading import Reading
-from bertjax.data.preparation.steps import LONGEST
+from bertjax.data.preparation.steps import LONGEST, EncodedShard
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter
 
 
-def assemble(folder: Path, reading: Reading, token_dtype: np.dtype, store: Path) -> dict:
+def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> dict:
     """Write the splits into the folder `store` and return their description for its manifest.
 
     Args:
-      folder: the unfinished preparation, with all shards encoded.
-
-    Raises:
-      DamagedShard: a shard differs from what was written.
+      shards: all shards in the order of the corpus; where it is cut has no effect.
     """
     counts_GC = np.zeros((len(reading.groups), len(COUNTS)), np.int64)
     longest, skipped = [], dict.fromkeys((source for _, source in reading.groups), 0) | reading.skipped
     with contextlib.ExitStack() as stack:
         writers = {name: stack.enter_context(contextlib.closing(SplitWriter(store, name))) for name in SPLITS}
-        for index in range(len(reading.shard_bytes)):
-            shard = shards.read_tokens(folder, index, token_dtype)
+        for shard in shards:
             for group, counts in shard.counts.items():
                 counts_GC[group] += counts
             for group, _ in shard.skipped:

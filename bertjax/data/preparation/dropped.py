@@ -8,7 +8,7 @@ document that stays in its place, and `kept_source`.
 import collections
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,21 @@ class Dropped:
         by_reason = self.numbers.setdefault(source, {}).setdefault(rule, {})
         by_reason[reason] = by_reason.get(reason, 0) + 1
         self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])
+
+    def add_all(self, content: bytes, changes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
+        """Add what filters did to later documents, in the order of the corpus.
+
+        Args:
+          content: the `dropped.jsonl.gz` of these documents.
+          changes: their `changes`.
+        """
+        for line in gzip.decompress(content).splitlines():
+            fields = json.loads(line)
+            self.add(fields["source"], fields["id"], fields["rule"], fields["reason"], fields["text"])
+        for source, by_rule in changes.items():
+            for rule, numbers in by_rule.items():
+                counts = self.changes.setdefault(source, {}).setdefault(rule, [0, 0])
+                counts[:] = [count + number for count, number in zip(counts, numbers, strict=True)]
 
     def count_changes(self, source: str, changes: Mapping[str, int]) -> None:
         """Count a document that filters changed."""

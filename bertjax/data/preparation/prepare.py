@@ -16,8 +16,9 @@ from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
-from bertjax.data.preparation import local, reading
-from bertjax.data.preparation.local import BadDocument
+from bertjax.data.preparation import building, reading
+from bertjax.data.preparation.building import Runner
+from bertjax.data.preparation.local import BadDocument, Local
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
@@ -28,20 +29,24 @@ from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 # What a filter is compared with: its kind is always printed, other fields if they are not the default of their class.
 _ANY_FILTER = types.SimpleNamespace(kind="")
 _NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
+LOCAL = Local()
 
 
-def prepare(config: DataConfig) -> TokenStore:
+def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
     """Make the token store of a corpus, or open the one that is there, and print its contents.
 
     Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store, and the same call
     resumes after the shards that it had finished. A second process that prepares the same store waits for the first. A
     store under a URL is built in `data.cache_dir` and copied to the URL.
 
+    Args:
+      runner: applies the steps; the store has the same bytes with any runner.
+
     Raises:
       UserError: a corpus that cannot be read, too few documents, too little text for the vocabulary, or a folder that
         cannot be written.
     """
-    return _prepare(config, spec_of(config))
+    return _prepare(config, spec_of(config), runner)
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
@@ -60,7 +65,7 @@ def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] 
     if not may_prepare:
         remedy = f"make it first, in one process, with the FILE of this run: {_command(config)}"
         raise UserError(f"there is no token store {path}; {remedy}")
-    return _prepare(config, spec)
+    return _prepare(config, spec, LOCAL)
 
 
 def store_path(config: DataConfig) -> epath.Path:
@@ -68,13 +73,13 @@ def store_path(config: DataConfig) -> epath.Path:
     return path_of(config, spec_of(config))
 
 
-def _prepare(config: DataConfig, spec: dict[str, Any]) -> TokenStore:
+def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenStore:
     path = path_of(config, spec)
     if not storage.is_remote(path):
-        _build(config, spec, Path(path))
+        _build(config, spec, Path(path), runner)
     elif not remote.exists(path):
         copy = remote.cached(path, config.cache_dir)
-        _build(config, spec, copy)
+        _build(config, spec, copy, runner)
         TokenStore.open(copy)
         remote.upload(copy, path)
         remote.mark_verified(copy)
@@ -83,14 +88,15 @@ def _prepare(config: DataConfig, spec: dict[str, Any]) -> TokenStore:
     return prepared
 
 
-def _build(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
+def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner) -> None:
     """Build a store that is not there yet beside its place, and rename it once all of it is on disk."""
     notice = f"another process prepares {path}; waiting for it"
     try:
         with storage.storage_errors(path), locks.lock_or_wait(path.with_name(path.name + ".lock"), notice):
             if not path.exists():
                 _take_over(config, spec, path)
-                storage.publish(_built(config, spec, _partial(path)), path)
+                storage.publish(_built(config, spec, _partial(path), runner), path)
+                runner.clean(_partial(path))
             shutil.rmtree(_partial(path), ignore_errors=True)
     except OSError as error:
         remedy = "set data.store to another folder"
@@ -117,18 +123,18 @@ def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
             _partial(stopped).rename(_partial(path))
 
 
-def _built(config: DataConfig, spec: dict[str, Any], partial: Path) -> Path:
+def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
     """Return the folder of a complete store within `partial`.
 
     What was read and encoded is kept unless the same command would fail again.
     """
     try:
         try:
-            folder = local.build(config, spec, partial)
+            folder = building.build(config, spec, partial, runner)
         except DamagedShard as error:
             print(f"{error}; starting from scratch", file=sys.stderr, flush=True)
             shutil.rmtree(partial)
-            folder = local.build(config, spec, partial)
+            folder = building.build(config, spec, partial, runner)
         built = TokenStore.open(folder)
         lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
         return folder

@@ -25,12 +25,14 @@ from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, ShardDocument
-from bertjax.data.sources import Document, OnRead, Part
+from bertjax.data.sources import Document, OnBad, OnRead, Part
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.store import SPLITS
 
 HELDOUT_FILE = "heldout file"
 FORMAT_VERSION = 3
+# What is compared to find duplicates and near-duplicates.
+DOCUMENTS, NEAR = "documents.bin", "near.bin"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Reading:
         return sum(kept for (name, _), kept in zip(self.groups, self.kept, strict=True) if name == split)
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """A source: its name, its parts, the splits that its documents may be in and the index of the first one's group."""
 
     name: str
@@ -98,47 +100,91 @@ def read(config: DataConfig, folder: Path, sample: Sample) -> tuple[Reading, lis
     Raises:
       UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
     """
-    all_sources = _sources(config)
-    groups = tuple((split, source.name) for source in all_sources for split in source.splits)
+    all_sources = sources_of(config)
+    bad = BadRecords(config.on_bad_document, "documents")
+    size = sum(part.size for source in all_sources for part in source.parts)
+    with open_dropped(config, folder / "store") as dropped:
+        with tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar:
+            entries = _read(all_sources, bar.update, bad)
+            processes = workers.number(config.workers)
+            shard_bytes = write(entries, config, all_sources, folder, sample, dropped, processes)
+        return compared(config, folder, all_sources, sample, dropped, bad.skipped, shard_bytes)
+
+
+def is_cleaned(config: DataConfig) -> bool:
+    """Return whether a preparation drops documents other than exact duplicates."""
+    return bool(config.filters) or config.near_duplicates.drop
+
+
+def open_dropped(config: DataConfig, folder: Path) -> contextlib.AbstractContextManager[Dropped | None]:
+    """Open the list of the dropped documents in `folder`; None if only exact duplicates are dropped."""
+    return Dropped(folder) if is_cleaned(config) else contextlib.nullcontext()
+
+
+def write(
+    entries: Iterable[Entry],
+    config: DataConfig,
+    all_sources: list[Source],
+    folder: Path,
+    sample: Sample,
+    dropped: Dropped | None,
+    processes: int,
+) -> tuple[int, ...]:
+    """Clean documents, offer them to the sample, write them to shards of text, and write what is compared.
+
+    Args:
+      entries: documents in the order of the corpus.
+      folder: receives `documents.bin`, `near.bin` and the shards of text.
+      processes: number of processes that clean.
+
+    Returns:
+      Bytes of text in each shard.
+    """
 
     def is_train(group: int) -> bool:
         return groups[group][0] == "train"
 
-    bad = BadRecords(config.on_bad_document, "documents")
-    size = sum(part.size for source in all_sources for part in source.parts)
-    near, is_cleaned = config.near_duplicates, bool(config.filters) or config.near_duplicates.drop
-    with contextlib.ExitStack() as stack:
-        dropped = stack.enter_context(Dropped(folder / "store")) if is_cleaned else None
-        with (
-            open(folder / "documents.bin", "wb") as records,
-            open(folder / "near.bin", "wb") if near.drop else contextlib.nullcontext() as near_records,
-            tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar,
-        ):
-            documents = _read(all_sources, bar.update, bad)
-            if dropped:
-                names = [source.name for source in all_sources]
-                cleaner = Cleaner(config.filters, near)
-                documents = cleaned(documents, cleaner, workers.number(config.workers), dropped, names)
-            documents = _grouped(documents, all_sources, config.heldout_share)
-            documents = _sampled(documents, sample, is_train)
-            documents = _recorded(documents, records, near_records)
-            used = _in_share(documents, config.share, is_train)
-            shard_bytes = shards.write_texts(folder, map(_to_shard, used))
-        kept, copies, cleaning = _find_duplicates(config, folder, groups, all_sources, dropped)
+    groups, near = groups_of(all_sources), config.near_duplicates
+    with (
+        open(folder / DOCUMENTS, "wb") as records,
+        open(folder / NEAR, "wb") if near.drop else contextlib.nullcontext() as near_records,
+    ):
+        if dropped:
+            names = [source.name for source in all_sources]
+            entries = cleaned(entries, Cleaner(config.filters, near), processes, dropped, names)
+        documents = _grouped(entries, all_sources, config.heldout_share)
+        documents = _sampled(documents, sample, is_train)
+        documents = _recorded(documents, records, near_records)
+        used = _in_share(documents, config.share, is_train)
+        return shards.write_texts(folder, map(_to_shard, used))
+
+
+def compared(
+    config: DataConfig,
+    folder: Path,
+    all_sources: list[Source],
+    sample: Sample,
+    dropped: Dropped | None,
+    skipped: dict[str, int],
+    shard_bytes: tuple[int, ...],
+) -> tuple[Reading, list[str]]:
+    """Find the duplicates among all documents that `write` has recorded, and return what `read` returns."""
+    groups = groups_of(all_sources)
+    kept, copies, cleaning = _find_duplicates(config, folder, groups, all_sources, dropped)
     is_duplicate = Duplicates(duplicates.path(folder)).__contains__
     sentences = sample.sentences(config.splitter, is_duplicate)
-    return Reading(groups, kept, copies, bad.skipped, shard_bytes, cleaning), sentences
+    return Reading(groups, kept, copies, skipped, shard_bytes, cleaning), sentences
 
 
 def _find_duplicates(
     config: DataConfig,
     folder: Path,
     groups: tuple[tuple[str, str], ...],
-    all_sources: list[_Source],
+    all_sources: list[Source],
     dropped: Dropped | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
     """Return `Reading.kept`, `duplicates` and `cleaning`; the keys of what is dropped are on disk then."""
-    kept, copies = duplicates.find(folder / "documents.bin", duplicates.path(folder), len(groups))
+    kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
     if not dropped:
         return kept, copies, {}
     _write_exact(dropped, folder, all_sources)
@@ -146,7 +192,7 @@ def _find_duplicates(
     if config.near_duplicates.drop:
         exact = Duplicates(duplicates.path(folder))
         is_heldout = [split == "heldout" for split, _ in groups]
-        clusters = near_duplicates.find(folder / "near.bin", exact, config.near_duplicates.buckets, is_heldout)
+        clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
         duplicates.add(duplicates.path(folder), clusters.dropped)
         dropped_G = np.bincount(clusters.groups, minlength=len(groups))
         kept = tuple((np.array(kept) - dropped_G).tolist())
@@ -154,7 +200,7 @@ def _find_duplicates(
     return kept, copies, cleaning
 
 
-def _write_exact(dropped: Dropped, folder: Path, all_sources: list[_Source]) -> None:
+def _write_exact(dropped: Dropped, folder: Path, all_sources: list[Source]) -> None:
     """List the exact duplicates."""
     for packed in Duplicates(duplicates.path(folder)).packed():
         source, name = _name(packed, all_sources)
@@ -166,7 +212,7 @@ def _write_near(
     clusters: near_duplicates.Clusters,
     dropped_G: np.ndarray,
     groups: tuple[tuple[str, str], ...],
-    all_sources: list[_Source],
+    all_sources: list[Source],
 ) -> dict[str, Any]:
     """List the near-duplicates and return what a manifest has of them."""
     for packed, packed_kept in zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True):
@@ -180,32 +226,47 @@ def _write_near(
     return {"near_duplicates": by_source, "clusters": clusters.number, "largest": largest}
 
 
-def _name(packed: bytes, all_sources: list[_Source]) -> tuple[str, str]:
+def _name(packed: bytes, all_sources: list[Source]) -> tuple[str, str]:
     """Return the source and the id of the document with a packed key."""
     key = Key.unpacked(packed)
     source = all_sources[key.source]
     return source.name, f"{source.parts[key.part].name}:{key.number}"
 
 
-def _sources(config: DataConfig) -> list[_Source]:
+def sources_of(config: DataConfig) -> list[Source]:
     """Return the sources in the order of the corpus."""
     named = [(name, sources.parts(source.corpus, source.text_field)) for name, source in config.named_sources.items()]
     if not config.heldout:
-        return [_Source(name, parts, SPLITS, index * len(SPLITS)) for index, (name, parts) in enumerate(named)]
-    heldout = _Source(HELDOUT_FILE, sources.parts(config.heldout, config.text_field), ("heldout",), 0)
-    return [heldout, *(_Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
+        return [Source(name, parts, SPLITS, index * len(SPLITS)) for index, (name, parts) in enumerate(named)]
+    heldout = Source(HELDOUT_FILE, sources.parts(config.heldout, config.text_field), ("heldout",), 0)
+    return [heldout, *(Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
-def _read(all_sources: list[_Source], on_read: OnRead, bad: BadRecords) -> Iterator[Entry]:
+def groups_of(all_sources: list[Source]) -> tuple[tuple[str, str], ...]:
+    """Return (split, source) of each group of documents."""
+    return tuple((split, source.name) for source in all_sources for split in source.splits)
+
+
+def _read(all_sources: list[Source], on_read: OnRead, bad: BadRecords) -> Iterator[Entry]:
     for index, source in enumerate(all_sources):
         on_bad = functools.partial(bad.add, source.name)
-        for part_index, part in enumerate(source.parts):
-            for document in part.documents(on_read, on_bad):
-                is_filtered = source.name != HELDOUT_FILE
-                yield Entry(Key(index, part_index, document.number), document, is_filtered)
+        for part_index in range(len(source.parts)):
+            yield from read_part(all_sources, index, part_index, on_read, on_bad)
 
 
-def _grouped(documents: Iterable[Entry], all_sources: list[_Source], heldout_share: float) -> Iterator[_Grouped]:
+def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead, on_bad: OnBad) -> Iterator[Entry]:
+    """Yield the documents of a part; see `Part.documents`.
+
+    Args:
+      source: index of its source.
+      part: index of the part among those of the source.
+    """
+    is_filtered = all_sources[source].name != HELDOUT_FILE
+    for document in all_sources[source].parts[part].documents(on_read, on_bad):
+        yield Entry(Key(source, part, document.number), document, is_filtered)
+
+
+def _grouped(documents: Iterable[Entry], all_sources: list[Source], heldout_share: float) -> Iterator[_Grouped]:
     for key, document, _, buckets in documents:
         digest, source = steps.digest(document.text), all_sources[key.source]
         split = source.splits[0] if len(source.splits) == 1 else steps.split_of(digest, heldout_share)

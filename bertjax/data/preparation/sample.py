@@ -2,15 +2,26 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.text.sentences import split
+from bertjax.errors import UserError
 
 # A stretch ends at the first line end after this many characters, or in a line without an end at the last space before.
 STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
+NO_LIMIT = 1 << 64
+
+
+class Stretch(NamedTuple):
+    """A stretch of a document: its priority, the key of the document, its index in the document, its text."""
+
+    priority: int
+    key: Any
+    index: int
+    text: str
 
 
 class Sample:
@@ -21,14 +32,17 @@ class Sample:
 
     Args:
       characters: largest size of the sample; at least one stretch is kept.
+
+    Attributes:
+      limit: a stretch is drawn if its priority is below.
     """
 
     def __init__(self, characters: int):
+        self.limit = NO_LIMIT
         self._characters = characters
         self._size = 0
-        self._limit = 1 << 64
         self._heap: list[tuple[int, Any, int, str]] = []  # -priority, key, index of the stretch, text
-        self._priorities: set[int] = set()
+        self._sizes: dict[int, int] = {}  # characters by priority
 
     def add(self, key: Any, digest: bytes, text: str) -> None:
         """Add the stretches of a document whose priority is low enough.
@@ -39,16 +53,58 @@ class Sample:
         """
         for index, (start, stop) in enumerate(_stretches(text)):
             priority = sample_priority(digest, index)
-            if priority >= self._limit or priority in self._priorities:
-                continue
-            heapq.heappush(self._heap, (-priority, key, index, text[start:stop]))
-            self._priorities.add(priority)
-            self._size += stop - start
-            while self._size > self._characters and len(self._heap) > 1:
-                negative, _, _, evicted = heapq.heappop(self._heap)
-                self._limit = -negative
-                self._priorities.remove(self._limit)
-                self._size -= len(evicted)
+            if priority < self.limit and priority not in self._sizes:
+                self._push(Stretch(priority, key, index, text[start:stop]))
+
+    def stretches(self) -> list[Stretch]:
+        """Return the stretches, lowest priority first."""
+        return [Stretch(-negative, *rest) for negative, *rest in sorted(self._heap, reverse=True)]
+
+    def _push(self, stretch: Stretch) -> None:
+        priority, key, index, text = stretch
+        heapq.heappush(self._heap, (-priority, key, index, text))
+        self._sizes[priority] = len(text)
+        self._size += len(text)
+        while self._size > self._characters and len(self._heap) > 1:
+            self._pop()
+
+    def _pop(self) -> None:
+        negative, _, _, text = heapq.heappop(self._heap)
+        self.limit = -negative
+        del self._sizes[self.limit]
+        self._size -= len(text)
+
+    @classmethod
+    def merged(cls, characters: int, samples: Iterable[tuple[Iterable[Stretch], int]]) -> "Sample":
+        """Return the sample of a corpus from samples of its parts, each with the same `characters`.
+
+        Of each part, only stretches up to the first one that cannot be drawn are read.
+
+        Args:
+          samples: `stretches()` and `limit` of each part, in the order of the corpus.
+
+        Raises:
+          UserError: it cannot be known, because copies of a document have different lengths.
+        """
+        sample, lowest, has_unequal_copies = cls(characters), NO_LIMIT, False
+        for stretches, limit in samples:
+            lowest = min(lowest, limit)
+            for stretch in itertools.takewhile(lambda stretch: stretch.priority < sample.limit, stretches):
+                size = sample._sizes.get(stretch.priority)
+                has_unequal_copies |= size not in (None, len(stretch.text))
+                if size is None:
+                    sample._push(stretch)
+        # What a part leaves out does not fit into the corpus either, if the copies there take the same space.
+        if lowest < NO_LIMIT and lowest <= sample.limit:
+            if has_unequal_copies:
+                raise UserError(
+                    "the tokenizer's sample cannot be drawn by parts: documents are equal in NFC and have different "
+                    "lengths; write the corpus in NFC, or prepare with --runner=local"
+                )
+            while sample._heap and -sample._heap[0][0] >= lowest:
+                sample._pop()
+            sample.limit = lowest
+        return sample
 
     def sentences(self, splitter: str, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
         """Return the sentences of the sample in the order of the corpus, without those of duplicates.

@@ -122,7 +122,7 @@ def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> N
 
 
 def _read(path: Path) -> tuple[dict, memoryview]:
-    content = path.read_bytes()
+    content = storage.read_bytes(path)
     view = memoryview(content)
     if view[:9] != b"%08x\n" % zlib.crc32(view[9:]):
         raise DamagedShard(f"{path} differs from what was written; check the disk")

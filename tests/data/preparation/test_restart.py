@@ -12,7 +12,7 @@ import time
 import pytest
 
 from bertjax import cli, locks
-from bertjax.data.preparation import local, shards
+from bertjax.data.preparation import building, shards
 from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation.prepare import prepare, store_path
 from bertjax.data.preparation.spec import spec_of
@@ -181,7 +181,7 @@ def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(c
     """Removed after the lock is released, they would be those of the next process."""
     locked = []
 
-    def build(config, spec, partial):
+    def build(config, spec, partial, runner):
         partial.mkdir()
         raise UserError("the same again")
 
@@ -190,7 +190,7 @@ def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(c
             pass
         locked.append(path)
 
-    monkeypatch.setattr(local, "build", build)
+    monkeypatch.setattr(building, "build", build)
     monkeypatch.setattr(prepare_module.shutil, "rmtree", remove)
     with pytest.raises(UserError, match="the same again"):
         prepare(config)

@@ -1,0 +1,203 @@
+"""The runner of Apache Beam: the steps of a preparation on machines that a runner of Beam starts.
+
+Beam applies two steps, to parts of the corpus and to shards of text (`parts`). The program that starts it does what
+needs all documents: it compares digests and signatures, trains the tokenizer and assembles the store. Steps exchange
+files in a work folder and not elements of Beam, which may repeat a step as it likes.
+"""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax import storage
+from bertjax.data.config import DataConfig
+from bertjax.data.preparation import duplicates, reading, shards
+from bertjax.data.preparation.dropped import NAME as DROPPED
+from bertjax.data.preparation.duplicates import PACKED_KEY
+from bertjax.data.preparation.local import ShardEncoder
+from bertjax.data.preparation.parts import (
+    FORMAT_VERSION,
+    PartEncoder,
+    PartReader,
+    Reporting,
+    folder_name,
+    parts_of,
+    read_sample,
+    read_seal,
+)
+from bertjax.data.preparation.reading import Reading
+from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.shards import DamagedShard
+from bertjax.data.preparation.steps import EncodedShard, Key
+from bertjax.data.sources.bad import BadRecords
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import RunFailed, UserError, reason
+
+# The one runner whose workers are sure to see the files of this machine.
+HERE = "FnApiRunner"
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam:
+    """Runs a preparation with Apache Beam; see `building.Runner`.
+
+    Attributes:
+      runner: name of a runner of Beam.
+      flags: its other flags, such as `--temp_location=gs://bucket/folder`.
+
+    Raises:
+      UserError: Apache Beam, or what the runner needs, is not installed; there is no such runner, or it has no folder
+        for what its workers write.
+    """
+
+    runner: str
+    flags: Sequence[str] = ()
+
+    def __post_init__(self):
+        try:
+            from apache_beam.runners import runner as runners
+
+            runners.create_runner(self.runner)
+        except ImportError as error:
+            package = "apache-beam[gcp]" if "dataflow" in self.runner.lower() else "bertjax[beam]"
+            raise UserError(
+                f"--runner={self.runner} needs Apache Beam ({reason(error)}); pip install '{package}'"
+            ) from error
+        except Exception as error:  # an unknown name, or whatever a class of the user raises
+            raise UserError(f"--runner={self.runner} cannot be made: {reason(error)}") from error
+        if self.runner != HERE and not self._temp_location():
+            raise UserError(
+                f"--runner={self.runner} needs --temp_location, a folder that all workers can write, such as "
+                "--temp_location=gs://bucket/folder"
+            )
+
+    def identity(self, partial: Path) -> dict[str, Any]:
+        return {"work": str(self._work(partial))}
+
+    def read(self, config: DataConfig, partial: Path) -> tuple[Reading, list[str]]:
+        work, all_sources = self._work(partial), reading.sources_of(config)
+        parts = parts_of(all_sources)
+        self._apply("read", PartReader(config, all_sources, parts, work), len(parts), work)
+        folders = [work / folder_name(*part) for part in parts]
+        seals = [read_seal(folder) for folder in folders]
+        bad = BadRecords(config.on_bad_document, "documents")
+        for (source, _), seal in zip(parts, seals, strict=True):
+            for _, message in itertools.zip_longest(range(seal["skipped"]), seal["messages"]):
+                bad.add(all_sources[source].name, UserError(message))
+        for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):
+            with open(partial / name, "wb") as file:
+                for folder in folders:
+                    file.write(storage.read_bytes(folder / name))
+        sample = Sample.merged(config.tokenizer.sample_characters, map(read_sample, folders))
+        with reading.open_dropped(config, partial / "store") as dropped:
+            if dropped:
+                for folder, seal in zip(folders, seals, strict=True):
+                    dropped.add_all(storage.read_bytes(folder / DROPPED), seal["changes"])
+            sizes = tuple(itertools.chain.from_iterable(seal["shard_bytes"] for seal in seals))
+            read = reading.compared(config, partial, all_sources, sample, dropped, bad.skipped, sizes)
+        keys = np.fromfile(duplicates.path(partial), PACKED_KEY)
+        for part, folder in zip(parts, folders, strict=True):
+            starts = np.array([Key(*part, 0).packed(), Key(part[0], part[1] + 1, 0).packed()], PACKED_KEY)
+            first, last = np.searchsorted(keys, starts)
+            storage.write_bytes(duplicates.path(folder), keys[first:last].tobytes())
+        return read
+
+    def encode(
+        self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
+    ) -> Iterator[EncodedShard]:
+        work, parts = self._work(partial), parts_of(reading.sources_of(config))
+        numbers = [len(read_seal(work / folder_name(*part))["shard_bytes"]) for part in parts]
+        remedy = "or set data.on_bad_document=skip"
+        local = ShardEncoder(partial, trained, config.splitter, config.on_bad_document, read.groups, remedy)
+        step = PartEncoder(parts, list(itertools.accumulate(numbers)), work, local)
+        bad = BadRecords(config.on_bad_document, "documents")
+        try:
+            self._apply("encode", step, sum(numbers), work)
+            for number in range(sum(numbers)):
+                shard = shards.read_tokens(*step.place(number), token_dtype)
+                for group, message in shard.skipped:
+                    bad.add(read.groups[group][1], UserError(message))
+                yield shard
+        except DamagedShard:
+            work.rmtree()
+            raise
+
+    def clean(self, partial: Path) -> None:
+        with contextlib.suppress(OSError), storage.storage_errors(self._work(partial)):
+            self._work(partial).rmtree()
+
+    def _apply(self, name: str, step: Callable[[int], None], steps: int, work: epath.Path) -> None:
+        """Apply a step to the numbers below `steps`.
+
+        Raises:
+          UserError: a step raised it, or the work folder cannot be written.
+          RunFailed: the runner failed.
+        """
+        reporting = Reporting(step, work)
+        try:
+            reporting.clear()
+        except OSError as error:
+            remedy = "name a folder that all workers can write as --temp_location"
+            raise storage.user_error(error, f"cannot write {work}", remedy) from error
+        try:
+            self._run(name, reporting, steps)
+        except RunFailed:
+            reporting.raise_error()
+            raise
+        reporting.raise_error()
+
+    def _run(self, name: str, step: Callable[[int], None], steps: int) -> None:
+        """Run a pipeline of one step.
+
+        Raises:
+          RunFailed: the runner failed.
+        """
+        import apache_beam
+        from apache_beam.runners.runner import PipelineState
+
+        try:
+            pipeline = apache_beam.Pipeline(options=self._options())
+            numbers = pipeline | apache_beam.Create(range(steps))  # spread over the workers
+            numbers | name >> apache_beam.Map(step)
+            state = pipeline.run().wait_until_finish()
+        except Exception as error:  # runners raise errors of their own
+            raise RunFailed(
+                f"--runner={self.runner} failed: {reason(error)}; run the same command again to resume"
+            ) from error
+        if state != PipelineState.DONE:
+            raise RunFailed(f"--runner={self.runner} ended as {state}; run the same command again to resume")
+
+    def _work(self, partial: Path) -> epath.Path:
+        temp = self._temp_location()
+        if not temp:
+            return epath.Path(partial / "beam")
+        folder = epath.Path(temp) if storage.is_remote(temp) else epath.Path(temp).expanduser().absolute()
+        return folder / f"{partial.name}-{FORMAT_VERSION}"
+
+    def _temp_location(self) -> str | None:
+        from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+        return self._options().view_as(GoogleCloudOptions).temp_location
+
+    def _options(self):
+        """Return the options of a pipeline; Beam logs the flags that it does not know.
+
+        Raises:
+          UserError: a flag has a wrong value.
+        """
+        from apache_beam.options.pipeline_options import PipelineOptions
+
+        options = PipelineOptions([f"--runner={self.runner}", *self.flags])
+        try:
+            with contextlib.redirect_stderr(io.StringIO()) as usage:
+                options.get_all_options(retain_unknown_options=True)
+        except SystemExit:
+            raise UserError(f"flags of Apache Beam: {usage.getvalue().strip().partition('error: ')[2]}") from None
+        return options

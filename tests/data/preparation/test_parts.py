@@ -1,0 +1,188 @@
+"""Steps on machines that share a folder: the bytes of the local runner, whatever fails, is repeated or is late."""
+
+import dataclasses
+import errno
+import gzip
+import json
+import random
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from bertjax import storage
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
+from bertjax.data.filters.length import Length
+from bertjax.data.filters.personal import Personal
+from bertjax.data.preparation import parts, sample, shards
+from bertjax.data.preparation.beam import Beam
+from bertjax.data.preparation.prepare import prepare
+from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.steps import digest
+from bertjax.data.sources import documents
+from bertjax.errors import UserError
+from tests.data.preparation.corpora import content, write_corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreliable(Beam):
+    """In place of Apache Beam: steps in any order, some twice, and each may fail before or after it writes."""
+
+    runner: str = "unreliable"
+    temp: str = ""
+    seed: int = 0
+
+    def __post_init__(self):
+        pass
+
+    def _temp_location(self):
+        return self.temp
+
+    def _run(self, name, step, steps):
+        draw = random.Random(f"{self.seed}/{name}")
+        numbers = [number for number in range(steps) for _ in range(draw.randint(1, 2))]
+        draw.shuffle(numbers)
+        with pytest.MonkeyPatch.context() as patch:
+            for function in ("write_bytes", "publish"):
+                patch.setattr(storage, function, _failing(getattr(storage, function), draw))
+            while numbers:
+                number = numbers.pop()
+                try:
+                    step(number)
+                except storage.StorageError:
+                    numbers.insert(draw.randint(0, len(numbers)), number)
+
+
+def _failing(action, draw):
+    def act(*arguments):
+        if draw.random() < 0.2:
+            raise storage.StorageError(errno.EIO, "it failed", str(arguments[0]))
+        action(*arguments)
+        if draw.random() < 0.2:
+            raise storage.StorageError(errno.EIO, "it failed after it was done", str(arguments[0]))
+
+    return act
+
+
+def mixed(tmp_path, **settings):
+    """Two sources of several files, with copies in others, documents that filters drop or change, and bad ones."""
+    write_corpus(tmp_path / "corpus.txt", documents=240)
+    texts = [document.text for document in documents(str(tmp_path / "corpus.txt"), "text")]
+    texts += [texts[5].replace(".", ". Edited", 1), "Too short.", "Write to someone@mail.org, not to nobody. " * 3]
+    for name in ("books", "web"):
+        (tmp_path / name).mkdir()
+    for i in range(3):
+        (tmp_path / "books" / f"{i}.txt").write_text("\n\n".join(texts[40 * i : 40 * i + 40]))
+        lines = [json.dumps({"text": text}) for text in (*texts[120 + 40 * i : 160 + 45 * i], texts[i], texts[-1])]
+        (tmp_path / "web" / f"{i}.jsonl.gz").write_bytes(gzip.compress("\n".join([*lines, "bad"]).encode()))
+    sources = {name: SourceConfig(str(tmp_path / name)) for name in ("web", "books")}
+    settings = {"heldout_share": 0.2, "on_bad_document": "skip", "workers": 0} | settings
+    return dataclasses.replace(DataConfig(), sources=sources, store=str(tmp_path / "stores"), **settings)
+
+
+CLEANING = {
+    "filters": {"personal": Personal(), "length": Length(fewest_words=5)},
+    "near_duplicates": NearDuplicates(drop=True, ngram=2),
+}
+
+
+@pytest.mark.parametrize(
+    "seed, place, settings", [(0, "here", {}), (1, "memory", CLEANING), (2, "here", {"share": 0.5})]
+)
+def test_failed_and_repeated_steps_change_nothing(config, tmp_path, monkeypatch, seed, place, settings):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4000)
+    tokenizer = dataclasses.replace(config.tokenizer, sample_characters=20_000)
+    config = mixed(tmp_path, tokenizer=tokenizer, **settings)
+    expected = prepare(config).path
+    temp = f"memory://temp-{tmp_path.name}" if place == "memory" else str(tmp_path / "temp")
+    made = prepare(dataclasses.replace(config, store=f"{config.store}-beam"), Unreliable(temp=temp, seed=seed)).path
+    assert content(made) == content(expected) and made.name == expected.name
+    assert not storage.names_in(temp), "the work folder is left"
+
+
+def test_what_two_writers_of_a_part_leave_is_that_of_one(tmp_path):
+    target = tmp_path / "part"
+    with parts.whole_folder(target) as first:
+        (first / parts.SEAL).write_text("{}")
+        with parts.whole_folder(target) as second:
+            (second / parts.SEAL).write_text("{}")
+    assert content(tmp_path) == {target.relative_to(tmp_path) / parts.SEAL: b"{}"}
+
+
+def test_a_stopped_preparation_resumes_and_a_damaged_shard_starts_from_scratch(config, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4000)
+    expected = content(prepare(config).path)
+    config, temp = dataclasses.replace(config, store=f"{config.store}-beam"), tmp_path / "temp"
+    runner = Unreliable(temp=str(temp))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(parts.PartEncoder, "__call__", _interrupt)
+        prepare(config, runner)
+    [seal] = temp.rglob(parts.SEAL)
+    before = seal.stat().st_mtime_ns
+    [text, *_] = temp.rglob("text/000000")
+    text.write_bytes(text.read_bytes()[:-1] + b"\xff")
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.PartReader, "__call__", _interrupt)
+        with pytest.raises(KeyboardInterrupt):  # not at the first pass, which is complete, but after the damage
+            prepare(config, runner)
+    assert "differs from what was written" in capsys.readouterr().err and not seal.exists()
+    assert before and content(prepare(config, runner).path) == expected
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_bad_input_in_a_part_is_one_line(config, tmp_path):
+    (tmp_path / "corpus.txt").write_bytes(b"One.\n\n\xff\n")
+    with pytest.raises(UserError, match=r"corpus.txt:3 is not UTF-8"):
+        prepare(config, Unreliable(temp=str(tmp_path / "temp")))
+    (tmp_path / "file").write_text("")
+    write_corpus(tmp_path / "corpus.txt", documents=20)
+    with pytest.raises(UserError, match=r"^cannot write .*file/temp/.*; name a folder that all workers can write"):
+        prepare(config, Unreliable(temp=str(tmp_path / "file" / "temp")))
+
+
+def test_a_document_without_a_token_is_named(config, tmp_path):
+    with open(tmp_path / "corpus.txt", "a") as file:
+        file.write("\u2581\n")
+    with pytest.raises(UserError, match="holds no token.*; remove it, or set data.on_bad_document=skip$"):
+        prepare(config, Unreliable(temp=str(tmp_path / "temp")))
+
+
+TEXTS = st.lists(st.text(st.sampled_from("a가각é \n"), min_size=1, max_size=60), max_size=12)
+
+
+@given(
+    texts=TEXTS, cuts=st.sets(st.integers(0, 11)), forms=st.lists(st.booleans(), min_size=12), size=st.integers(1, 200)
+)
+def test_a_sample_drawn_by_parts_is_that_of_the_corpus(texts, cuts, forms, size):
+    """Also with copies, unless these have different lengths and decide what is drawn."""
+    texts = [unicodedata.normalize("NFD" if form else "NFC", text) for text, form in zip(texts, forms)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "STRETCH", 8)
+        patch.setattr(sample, "LONGEST_STRETCH", 16)
+        whole, drawn = Sample(size), [Sample(size)]
+        for index, text in enumerate(texts):
+            if index in cuts:
+                drawn.append(Sample(size))
+            for each in (whole, drawn[-1]):
+                each.add(index, digest(text), text)
+        try:
+            merged = Sample.merged(size, [(part.stretches(), part.limit) for part in drawn])
+        except UserError:
+            assume(False)
+        assert (merged.stretches(), merged.limit) == (whole.stretches(), whole.limit)
+        assert merged.sentences("line") == whole.sentences("line")
+
+
+def test_a_sample_that_cannot_be_drawn_by_parts_is_refused():
+    composed = [f"{i:03} 가각간갇갈" * 3 for i in range(100)]
+    drawn = []
+    for form in ("NFC", "NFD"):
+        drawn.append(Sample(500))
+        for index, text in enumerate(composed):
+            drawn[-1].add(index, digest(text), unicodedata.normalize(form, text))
+    with pytest.raises(UserError, match="write the corpus in NFC, or prepare with --runner=local"):
+        Sample.merged(500, [(part.stretches(), part.limit) for part in drawn])
