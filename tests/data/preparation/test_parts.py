@@ -7,11 +7,13 @@ import json
 import random
 import unicodedata
 
+import fsspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bertjax import storage
+from bertjax.data import remote
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
@@ -23,6 +25,7 @@ from bertjax.data.preparation.steps import digest
 from bertjax.data.sources import documents
 from bertjax.errors import UserError
 from tests.data.preparation.corpora import content, write_corpus
+from tests.data.test_remote import Bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Unreliable(Beam):
         numbers = [number for number in range(steps) for _ in range(draw.randint(1, 2))]
         draw.shuffle(numbers)
         with pytest.MonkeyPatch.context() as patch:
-            for function in ("write_bytes", "publish"):
-                patch.setattr(storage, function, _failing(getattr(storage, function), draw))
+            for module, name in ((storage, "write_bytes"), (storage, "publish"), (remote, "upload")):
+                patch.setattr(module, name, _failing(getattr(module, name), draw))
             while numbers:
                 number = numbers.pop()
                 try:
@@ -87,15 +90,16 @@ CLEANING = {
 }
 
 
-@pytest.mark.parametrize(
-    "seed, place, settings", [(0, "here", {}), (1, "memory", CLEANING), (2, "here", {"share": 0.5})]
-)
-def test_failed_and_repeated_steps_change_nothing(config, tmp_path, monkeypatch, seed, place, settings):
+@pytest.mark.parametrize("seed, bucket, settings", [(0, "", {}), (1, "s3://bucket", CLEANING), (2, "", {"share": 0.5})])
+def test_failed_and_repeated_steps_change_nothing(config, tmp_path, monkeypatch, seed, bucket, settings):
     monkeypatch.setattr(shards, "SHARD_BYTES", 4000)
     tokenizer = dataclasses.replace(config.tokenizer, sample_characters=20_000)
     config = mixed(tmp_path, tokenizer=tokenizer, **settings)
     expected = prepare(config).path
-    temp = f"memory://temp-{tmp_path.name}" if place == "memory" else str(tmp_path / "temp")
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
+    temp = f"{bucket or tmp_path}/temp"
     made = prepare(dataclasses.replace(config, store=f"{config.store}-beam"), Unreliable(temp=temp, seed=seed)).path
     assert content(made) == content(expected) and made.name == expected.name
     assert not storage.names_in(temp), "the work folder is left"
