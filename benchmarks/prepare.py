@@ -1,7 +1,7 @@
 """Preparing a corpus compared with its tokenizer: speed per core, peak memory at 8 and 80 MB of text, bytes on disk.
 
     python -m benchmarks.prepare
-    python -m benchmarks.prepare --corpus=books.jsonl.gz --sizes=8,80
+    python -m benchmarks.prepare --corpus=books.jsonl.gz --sizes=8,80 --kind=wordpiece
 
 A corpus that is too small is repeated; each copy has an additional line, so that it is another document. Speed is
 characters per second of processor time (user and system) of one process. It is measured for `prepare` with a trained
@@ -40,9 +40,9 @@ def write_corpus(corpus: str, size: int, path: Path) -> None:
                     return
 
 
-def train(path: Path, folder: Path) -> None:
+def train(path: Path, folder: Path, kind: str) -> None:
     """Train the tokenizer of both arms."""
-    config = TokenizerConfig()
+    config = TokenizerConfig(kind=kind)
     sample = Sample(config.sample_characters)
     for index, document in enumerate(sources.documents(str(path), "text")):
         sample.add(index, digest(document.text), document.text)
@@ -68,6 +68,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", default="embedded:en")
     parser.add_argument("--sizes", default="8,80", help="MB of text, separated by commas")
+    parser.add_argument("--kind", default=TokenizerConfig.kind, help="data.tokenizer.kind (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(argv)
     header = ("text", "prepare", "bare", "share (low to high)", "peak", "with training", "disk/text")
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         for size in map(int, args.sizes.split(",")):
             corpus, model = folder / f"{size}.jsonl", folder / f"tokenizer-{size}"
             write_corpus(args.corpus, size * 1_000_000, corpus)
-            train(corpus, model)
+            train(corpus, model, args.kind)
             rates, peaks = {"bare": [], "prepare": []}, []
             for turn in range(args.rounds):
                 alone = measure("bare", corpus, model, "")
