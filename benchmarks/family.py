@@ -14,7 +14,8 @@ right.
 A cell is a training run with its measures: a line of --results. A cell that has a line with the settings of today is
 not run again, a cell that was interrupted resumes at its last checkpoint, and other settings make other lines.
 DATA has ud/en_ewt.train.conllu.gz, ud/en_ewt.dev.conllu.gz, glue/SST-2/train.tsv.gz and glue/SST-2/dev.tsv.gz.
-`--ablations` runs the second table, at the learning rates of the first.
+`--ablations` runs the second table, at the learning rates of the first. `--rows=bert,mlm` runs these rows only, so that
+several commands, one per core, share the work and the file.
 """
 
 import argparse
@@ -222,6 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
     parser.add_argument("--ablations", action="store_true", help="run the second table instead of the first")
+    parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument(
         "--budget-hours",
         type=float,
@@ -231,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
     parser.add_argument("--markdown", action="store_true", help="print the tables of the finished cells")
     args = parser.parse_args(argv)
-    progress, plan = Progress(args.results), cells(args.ablations)
+    progress, plan = Progress(args.results), cells(args.ablations, args.rows)
     if args.markdown:
         print(markdown(progress))
     elif args.dry_run:

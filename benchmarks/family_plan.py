@@ -13,6 +13,7 @@ import jax
 from benchmarks import family_config, family_finetuning, family_probe
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
+from bertjax.errors import UserError
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
 from bertjax.training import flops
@@ -48,13 +49,25 @@ class Cell(NamedTuple):
         return f"{self.row}-{self.kind}-{self.seed}{rate}"
 
 
-def cells(ablations: bool = False) -> list[Cell]:
-    """Return all cells of a table in an order in which each finds its inputs: all rows have seed 0 before seed 1."""
+def cells(ablations: bool = False, names: str = "") -> list[Cell]:
+    """Return the cells of a table in an order in which each finds its inputs: all rows have seed 0 before seed 1.
+
+    Args:
+      names: the rows whose cells are returned, separated by commas; empty for all.
+
+    Raises:
+      UserError: the table has no such row.
+    """
     if ablations:
-        return [Cell(row, ABLATION, SEEDS[0]) for row in ABLATIONS]
-    rows = [TEACHER, *(row for row in NAMES if row != TEACHER)]
-    first = [cell for row in rows for cell in (*(Cell(row, RATE, 0, rate) for rate in RATES), Cell(row, SEED, 0))]
-    return first + [Cell(row, SEED, seed) for seed in SEEDS[1:] for row in rows]
+        plan = [Cell(row, ABLATION, SEEDS[0]) for row in ABLATIONS]
+    else:
+        rows = [TEACHER, *(row for row in NAMES if row != TEACHER)]
+        plan = [cell for row in rows for cell in (*(Cell(row, RATE, 0, rate) for rate in RATES), Cell(row, SEED, 0))]
+        plan += [Cell(row, SEED, seed) for seed in SEEDS[1:] for row in rows]
+    chosen, known = list(filter(None, names.split(","))), dict.fromkeys(cell.row for cell in plan)
+    if unknown := [name for name in chosen if name not in known]:
+        raise UserError(f"the table has no row {unknown[0]!r}; its rows are {', '.join(known)}")
+    return [cell for cell in plan if not chosen or cell.row in chosen]
 
 
 def flops_of(row: str, steps: int) -> float:

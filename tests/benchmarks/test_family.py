@@ -155,6 +155,12 @@ def test_a_cell_that_fails_does_not_stop_the_others(progress, monkeypatch, tmp_p
     assert ran == plan[2:]
 
 
+def test_rows_are_chosen_by_name():
+    assert cells(names="bert,mlm") == [cell for cell in cells() if cell.row in ("bert", "mlm")]
+    with pytest.raises(UserError, match="the table has no row 'brt'; its rows are mlm, bert, "):
+        cells(names="brt")
+
+
 def test_ablations_wait_for_the_rates_of_their_rows(progress, tmp_path):
     with pytest.raises(UserError, match="without --ablations first"):
         family.run_cells(progress, cells(ablations=True), tmp_path, tmp_path, budget_hours=0)
