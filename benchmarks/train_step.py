@@ -2,6 +2,7 @@
 
     python -m benchmarks.train_step --torch-python=OTHER_VENV/bin/python
     python -m benchmarks.train_step --ladder
+    python -m benchmarks.train_step --share
 
 Every arm is a process of its own that trains the same model on the same batch (`benchmarks/arms/setting.py`). The arms
 take turns, `--rounds` times, each with `--steps` timed steps, so that other load on the machine affects all of them.
@@ -24,6 +25,8 @@ from bertjax.errors import RunFailed, UserError
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _OURS = "bertjax"
+# The arms that need no other package.
+_MODULES = ("ours", "products")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +56,11 @@ LADDER = {
     "without unrolled layers (scanned)": Arm("ours", ("--scanned",)),
     "without loss by comparisons (gathers)": Arm("ours", ("--without=comparing-loss",)),
 }
+# The step of configs/tiny.py, two examples a row.
+FRONT_DOOR = Setting(
+    max_positions=32, batch=48, seq_len=32, examples=2, predicted=8, dropout=0.0, attention_dropout=0.0
+)
+SHARE = {_OURS: Arm("ours"), "matrix products alone": Arm("products")}
 PEERS = {
     _OURS: Arm("ours"),
     "pytorch-eager-f32": Arm("pytorch"),
@@ -149,7 +157,7 @@ def start(arms: dict[str, Arm], torch_python: str, setting: Setting) -> tuple[li
     workers, answers = [], {}
     for name, arm in arms.items():
         print(f"starting {name}", file=sys.stderr)
-        worker = Worker(name, arm, sys.executable if arm.module == "ours" else torch_python, setting)
+        worker = Worker(name, arm, sys.executable if arm.module in _MODULES else torch_python, setting)
         answer = worker.answer()
         if "absent" in answer:
             print(f"{name} is absent: {torch_python} lacks {answer['absent']}")
@@ -178,7 +186,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=3, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--arms", help="arms to run, separated by commas; bertjax always runs")
-    parser.add_argument("--ladder", action="store_true", help="bertjax against itself with one trick removed")
+    table = parser.add_mutually_exclusive_group()
+    table.add_argument("--ladder", action="store_true", help="bertjax against itself with one trick removed")
+    table.add_argument("--share", action="store_true", help="the step of tiny.py against its matrix products alone")
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args(argv)
@@ -186,8 +196,8 @@ def main(argv: list[str] | None = None) -> None:
         if getattr(args, flag) < 1:
             raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1")
 
-    setting = Setting()
-    arms = chosen(args.arms, LADDER if args.ladder else PEERS)
+    setting = FRONT_DOOR if args.share else Setting()
+    arms = chosen(args.arms, LADDER if args.ladder else SHARE if args.share else PEERS)
     print(f"machine: {machine()}\nsetting: {setting}")
     workers, answers = start(arms, args.torch_python, setting)
     for versions in dict.fromkeys(json.dumps(answer["versions"]) for answer in answers.values()):
@@ -199,7 +209,9 @@ def main(argv: list[str] | None = None) -> None:
     results = compare(rates)
     print_table(results, {name: answer["loss"] for name, answer in answers.items()})
     print("\nTokens/s depend on the machine and its load; compare the ratios.")
-    if not args.ladder:
+    if args.share:
+        print("The ratio is the share of its time in which the step would be done if it were all fast matrix products.")
+    elif not args.ladder:
         print("transformers computes the vocabulary product at all positions, bertjax only at the predicted ones.")
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(), "arms": answers, "results": results}, indent=1))

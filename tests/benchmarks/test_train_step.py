@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from benchmarks import train_step
-from benchmarks.arms import ours, without
+from benchmarks.arms import ours, products, without
 from benchmarks.arms.setting import Setting
+from bertjax import config_file
 from bertjax.errors import RunFailed, UserError
 from bertjax.models.config import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.training import flops
+from bertjax.training.shapes import batch_shapes
 
 SMALL = Setting(
     layers=1, width=16, heads=2, feedforward=32, max_positions=16, vocab_size=100, batch=4, seq_len=16, predicted=4
@@ -21,6 +24,17 @@ SMALL = Setting(
 def test_setting_is_preset_tiny():
     preset = dataclasses.replace(PRESETS["tiny"], vocab_size=8000)
     assert ours.encoder(Setting(), unroll=preset.execution.unroll) == preset
+
+
+def test_the_share_is_that_of_the_step_of_the_front_door():
+    config, setting = config_file.load("configs/tiny.py"), train_step.FRONT_DOOR
+    shapes = batch_shapes(config.task_at(0, "bert"), setting.vocab_size, setting.seq_len, setting.batch)
+    assert {name: leaf.shape for name, leaf in shapes.items()} == {
+        name: array.shape for name, array in ours.batch(setting).items()
+    }
+    encoder = config.encoder(setting.vocab_size, "cpu")
+    assert ours.encoder(setting, encoder.execution.unroll) == dataclasses.replace(encoder, init_stddev=0.02)
+    assert products.flops_of(setting) == flops.per_step(config, 0, encoder)
 
 
 def test_labels_are_at_the_predicted_positions_only():

@@ -1,0 +1,55 @@
+"""Matrix products alone, as many operations as a step of bertjax has: the least time that a step can take.
+
+The products are [rows, 1024] x [1024, 1024] in float32, a shape at which XLA is as fast as at any other that was tried.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.arms import ours, worker
+from benchmarks.arms.setting import Setting
+from bertjax.hardware import platform
+from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.training.flops import StepFlops
+
+_WIDTH = 1024
+# Of about 4096 rows each, with the tiny model.
+_PRODUCTS = 16
+
+
+def flops_of(setting: Setting) -> float:
+    """Return the operations of a step by the formula that training counts with."""
+    batches = {name: array[None] for name, array in ours.batch(setting).items()}
+    return StepFlops(BERT().all_flops_parts(ours.encoder(setting, unroll=True))).executed(batches)
+
+
+def build(setting: Setting) -> Callable[[], float]:
+    """Return a function that computes the products of one step; its loss is not a number."""
+    rows = round(flops_of(setting) / (2 * _WIDTH * _WIDTH * _PRODUCTS))
+    left, right = jnp.ones((max(rows, 1), _WIDTH)), jnp.ones((_WIDTH, _WIDTH))
+    product = jax.jit(jnp.matmul)
+
+    def step() -> float:
+        for _ in range(_PRODUCTS):
+            product(left, right).block_until_ready()
+        return math.nan
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("setting", type=json.loads)
+    args = parser.parse_args()
+    platform.restart_with_huge_pages("cpu")
+    platform.configure("cpu")
+    worker.serve(lambda: build(Setting(**args.setting)), ("jax", "jaxlib"))
+
+
+if __name__ == "__main__":
+    main()
