@@ -23,13 +23,13 @@ import json
 import re
 import resource
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.commands import REPOSITORY, json_of, train
 from benchmarks.family_config import ABLATIONS, STUDENT, TEACHER
 from benchmarks.family_plan import ABLATION, PAIRS, RATE, SEED, Cell, Progress, cells, flops_of, own_loss, steps_of_cell
 from benchmarks.family_table import markdown
@@ -40,8 +40,7 @@ from bertjax.data.random import uniform
 from bertjax.errors import RunFailed, UserError
 from bertjax.opening import SavedModel
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
-RESULTS = _REPOSITORY / "benchmarks" / "results" / "family.jsonl"
+RESULTS = REPOSITORY / "benchmarks" / "results" / "family.jsonl"
 FILES = tuple(f"ud/en_ewt.{split}.conllu.gz" for split in ("train", "dev")) + tuple(
     f"glue/SST-2/{split}.tsv.gz" for split in ("train", "dev")
 )
@@ -70,10 +69,10 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
     }
     if cell.kind != RATE:
         export = workdir / "export"
-        pairs = _json_of("bertjax.evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu")
+        pairs = json_of("bertjax.evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu")
         line["pairs"] = {name: pairs["minimal_pairs"][name] for name in ("accuracy", "ties", "pairs")}
-        line["probe"] = _json_of("benchmarks.family_probe", str(export), f"--data={data}")
-        tuned = _train(
+        line["probe"] = json_of("benchmarks.family_probe", str(export), f"--data={data}")
+        tuned = train(
             f"benchmarks/family_finetuning.py:{export},{data}", workdir / "sst2", f"--config.seed={cell.seed}"
         )
         line["finetuning"] = {
@@ -93,28 +92,7 @@ def train_cell(cell: Cell, rate: float, out: Path) -> dict[str, Any]:
     """Train the model of a cell, from its last checkpoint if it has one; return the summary of the run."""
     teacher = f",{out / _TEACHER_CELL.name / 'export'}" if cell.row == STUDENT else ""
     config = f"benchmarks/family_config.py:{cell.row},{steps_of_cell(cell)},{rate:g}{teacher}"
-    return _train(config, out / cell.name, f"--config.seed={cell.seed}")
-
-
-def _train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
-    """Train with the command that users run; return the run's summary."""
-    _call(
-        "bertjax.train", f"--config={config}", f"--workdir={workdir}", "--platform=cpu", *flags, stdout=sys.__stderr__
-    )
-    return json.loads((workdir / "summary.json").read_text())
-
-
-def _json_of(module: str, *flags: str) -> dict[str, Any]:
-    return json.loads(_call(module, *flags, stdout=subprocess.PIPE).stdout)
-
-
-def _call(module: str, *flags: str, stdout: Any) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, *flags]
-    done = subprocess.run(command, cwd=_REPOSITORY, stdout=stdout)
-    if done.returncode:
-        what = " ".join(command[1:])
-        raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")
-    return done
+    return train(config, out / cell.name, f"--config.seed={cell.seed}")
 
 
 def _pairs(out: Path) -> Path:

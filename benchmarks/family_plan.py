@@ -119,8 +119,7 @@ def _params(encoder, key: jax.Array) -> dict:
 
 def own_loss(row: str, metrics: dict[str, float]) -> float:
     """Return the held-out loss that a row minimizes: its terms with their coefficients, the mean over its tasks."""
-    tasks = (family_config.ROWS | ABLATIONS).get(row, family_config.Row(family_config.student_tasks(""))).tasks
-    objectives = {name: from_dict({"tasks": {name: task}}).tasks[name].objective for name, task in tasks.items()}
+    objectives = {name: task.objective for name, task in _config(row, family_config.STEPS).tasks.items()}
     losses = []
     for name, objective in objectives.items():
         prefix = f"{name}/" if len(objectives) > 1 else ""

@@ -110,6 +110,11 @@ def test_own_losses_have_the_coefficients_of_the_objective_and_are_means_over_ta
     assert own_loss("ernie", tasks | {"tokens/mlm_loss": 5.0}) == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("row", [*NAMES, *ABLATIONS])
+def test_every_row_has_an_own_loss(row):
+    assert own_loss(row, {}) == 0.0
+
+
 def test_only_missing_cells_run_and_an_incomplete_line_is_dropped(progress, monkeypatch, tmp_path):
     choose(progress, "mlm", best=RATES[0])
     done = line(progress, Cell("mlm", "seed", 0))

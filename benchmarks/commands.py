@@ -1,0 +1,44 @@
+"""The commands of bertjax as benchmarks run them: each in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bertjax.errors import RunFailed
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def call(module: str, *flags: str) -> None:
+    """Run a module; its output goes to the terminal.
+
+    Raises:
+      RunFailed: it ended with another code than 0.
+    """
+    _run(module, flags, sys.__stderr__)
+
+
+def json_of(module: str, *flags: str) -> dict[str, Any]:
+    """Run a module and return the JSON object that it prints.
+
+    Raises:
+      RunFailed: it ended with another code than 0.
+    """
+    return json.loads(_run(module, flags, subprocess.PIPE).stdout)
+
+
+def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
+    """Train on CPU, from the last checkpoint of the workdir if it has one; return the summary of the run."""
+    call("bertjax.train", f"--config={config}", f"--workdir={workdir}", "--platform=cpu", *flags)
+    return json.loads((workdir / "summary.json").read_text())
+
+
+def _run(module: str, flags: tuple[str, ...], stdout: Any) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *flags]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=stdout)
+    if done.returncode:
+        what = " ".join(command[1:])
+        raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")
+    return done
