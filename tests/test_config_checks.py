@@ -235,6 +235,18 @@ def test_bad_execution_settings(runtime):
             {"smoothing": 0.7, "sources": {"a": {"corpus": "a"}, "b": {"corpus": "b", "weight": 2.0}}},
             "data.smoothing=0.7 and data.sources.b.weight=2.0 both set how often a source is drawn",
         ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b"}}},
+            "data.sources.b.token_share=0.0 must be above 0 and at most 1, as others have one",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b", "token_share": 0.4}}},
+            "data.sources have a token_share of 0.9 together; make them sum to 1",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 1.0, "weight": 2.0}}},
+            "data.sources.a.weight=2.0 and data.sources.a.token_share=1.0 both set how often a source is drawn",
+        ),
         ({"share": float("nan")}, "data.share=nan is not a finite number"),
         ({"sources": {"../b": {"corpus": "b"}}}, "data.sources has the name '../b'"),
         ({"sources": {"b": {"corpse": "b"}}}, "unknown configuration key 'data.sources.b.corpse'; did you mean"),

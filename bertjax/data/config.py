@@ -9,6 +9,8 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 
 SPLITTERS = ("punctuation", "line")
+# How far the sum of `SourceConfig.token_share` may be from 1, so that thirds can be written as 0.333.
+SHARES_TOLERANCE = 0.01
 # Of each kind in `NearDuplicates`.
 MOST_HASHES = 256
 
@@ -24,11 +26,14 @@ class SourceConfig:
       corpus: see `bertjax.data.sources.parts`.
       text_field: the field, column or feature that holds a document.
       weight: factor by which rows of this corpus are drawn more often than in proportion to their number.
+      token_share: share of the tokens of training that this corpus has, in place of a weight; 0 if none is stated. The
+        shares of all sources sum to 1.
     """
 
     corpus: str = ""
     text_field: str = "text"
     weight: float = 1.0
+    token_share: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,25 +144,42 @@ class DataConfig:
                 raise UserError(
                     f"data.filters has the name {name!r}, by which other documents are listed; choose another"
                 )
-        self._check_smoothing()
+        self._check_mixture()
 
-    def _check_smoothing(self) -> None:
+    def _check_mixture(self) -> None:
+        """Raise UserError unless at most one of weights, smoothing and shares of tokens is set."""
         if not 0.0 <= self.smoothing <= 1.0:
             raise UserError(
                 f"data.smoothing={self.smoothing} must be between 0 and 1; 1 draws sources by size, 0 draws all equally"
             )
-        if self.smoothing == DataConfig.smoothing:
-            return
-        if len(self.sources) < 2:
+        ways = {"data.smoothing": self.smoothing} if self.smoothing != DataConfig.smoothing else {}
+        for field in ("weight", "token_share"):
+            ways |= {
+                f"data.sources.{name}.{field}": getattr(source, field)
+                for name, source in self.sources.items()
+                if getattr(source, field) != getattr(SourceConfig, field)
+            }
+        by_kind = {name.rpartition(".")[2]: f"{name}={value}" for name, value in ways.items()}
+        if len(by_kind) > 1:
+            first, second, *_ = by_kind.values()
+            raise UserError(f"{first} and {second} both set how often a source is drawn; remove one of them")
+        if "smoothing" in by_kind and len(self.sources) < 2:
             raise UserError(
                 f"data.smoothing={self.smoothing} has no effect on one corpus; name several in data.sources"
             )
+        if "token_share" in by_kind:
+            self._check_token_shares()
+
+    def _check_token_shares(self) -> None:
         for name, source in self.sources.items():
-            if source.weight != SourceConfig.weight:
+            if not 0.0 < source.token_share <= 1.0:
                 raise UserError(
-                    f"data.smoothing={self.smoothing} and data.sources.{name}.weight={source.weight} both set how "
-                    "often a source is drawn; remove one of them"
+                    f"data.sources.{name}.token_share={source.token_share} must be above 0 and at most 1, as others "
+                    "have one"
                 )
+        total = sum(source.token_share for source in self.sources.values())
+        if abs(total - 1.0) > SHARES_TOLERANCE:
+            raise UserError(f"data.sources have a token_share of {total:g} together; make them sum to 1")
 
     @property
     def named_sources(self) -> dict[str, SourceConfig]:

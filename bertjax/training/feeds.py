@@ -13,7 +13,7 @@ from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Features, Feed
-from bertjax.data.plan import Plan, Spec, open_or_make
+from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
@@ -149,18 +149,14 @@ class Feeds:
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
 
-        Held-out rows come from all sources together. So do training rows, unless the sources differ in weight or
-        `data.smoothing` is set. Each source is then planned separately. It gets `weight` times the turns that its
-        number of rows n would give it, or turns in proportion to n^smoothing.
+        Held-out rows come from all sources together. So do training rows, unless `data` states how often sources are
+        drawn. Each source is then planned separately, and `_draws` sets how many turns it gets.
 
         Raises:
           UserError: the split is too small for the example format, or a source has too few rows for its weight.
         """
         task = task or self.config.task_name
-        sources = self.config.data.named_sources if isinstance(self.store, TokenStore) else {}
-        smoothing = self.config.data.smoothing
-        is_weighted = len({source.weight for source in sources.values()}) > 1 or (len(sources) > 1 and smoothing < 1)
-        is_weighted = is_weighted and split == "train"
+        names = self._sources_with_turns if split == "train" else [""]
         epochs = tuple(
             Epochs(
                 plans=tuple(self._plans(task, split, seq_len, name)),
@@ -168,19 +164,38 @@ class Feeds:
                 seed=self._seed_of(split),
                 shuffle=True,  # a plan starts with its fullest rows, and an evaluation may use only some of them
             )
-            for name in (sources if is_weighted else [""])
+            for name in names
         )
-        weights = [source.weight for source in sources.values()] if is_weighted else [1.0]
-        rows = [source_epochs.plans[0].counts.rows for source_epochs in epochs]
-        draws = [weight * count**smoothing for weight, count in zip(weights, rows)]
+        draws = [self._draws(name, each.plans[0].counts) for name, each in zip(names, epochs, strict=True)]
         shares = tuple(draw / sum(draws) for draw in draws)
         if min(shares) < SMALLEST_SHARE:
-            name = list(sources)[shares.index(min(shares))]
+            name = names[shares.index(min(shares))]
             raise UserError(
                 f"data.sources.{name} would have {min(shares):.3%} of the rows, less than {SMALLEST_SHARE:.3%}; "
-                "raise its weight, lower data.smoothing, or give all sources the same weight"
+                "raise its weight or token_share, lower data.smoothing, or give all sources the same weight"
             )
         return self._feed_of(epochs, Turns(shares), seq_len, task)
+
+    @property
+    def _sources_with_turns(self) -> list[str]:
+        """The sources that are planned separately, because `data` states how often they are drawn; [""] for none."""
+        sources = self.config.data.named_sources
+        if not isinstance(self.store, TokenStore) or len(sources) < 2:
+            return [""]
+        is_stated = self.config.data.smoothing < 1 or any(source.token_share for source in sources.values())
+        return list(sources) if is_stated or len({source.weight for source in sources.values()}) > 1 else [""]
+
+    def _draws(self, name: str, counts: Counts) -> float:
+        """Return how often a source is drawn, relative to the others, from the numbers of its plan.
+
+        That is `weight` times its rows n, n^smoothing, or the rows that hold its share of the tokens.
+        """
+        if not name:
+            return 1.0
+        source = self.config.data.named_sources[name]
+        if source.token_share:
+            return source.token_share * counts.rows / counts.tokens
+        return source.weight * counts.rows**self.config.data.smoothing
 
     def _feed_of(self, epochs: tuple[Epochs, ...], turns: Turns, seq_len: int, task: str) -> Feed:
         return Feed(

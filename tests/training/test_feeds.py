@@ -142,6 +142,31 @@ def test_sources_take_turns_by_the_power_of_their_rows(tmp_path, smoothing):
     assert len(held_out.plans) == 1
 
 
+def test_shares_of_tokens_hold_in_tokens(tmp_path):
+    """Rows of a source are as full as its documents allow, so shares of rows differ."""
+    lengths = {"long": 9, "short": 1}
+    for name, length in lengths.items():
+        text = "".join(f"{f'{name} {i} is {name}. ' * length}\n\n" for i in range(300))
+        (tmp_path / f"{name}.txt").write_text(text)
+    shares = {"long": 0.3, "short": 0.7}
+    data = DataConfig(
+        sources={name: SourceConfig(str(tmp_path / f"{name}.txt"), token_share=shares[name]) for name in lengths},
+        tokenizer=TokenizerConfig(vocab_size=300),
+        store=str(tmp_path / "stores"),
+    )
+    store = prepare(data)
+    task = Task(MaskedLM(), FORMATS.class_of("doc_sentences")(), row_examples=1)
+    feed = Feeds(Config(data=data, tasks={"mlm": task}), store).feed("train", T)
+    long, short = (each.plans[0].counts for each in feed.sources)
+    assert long.tokens / long.rows > 1.3 * short.tokens / short.rows
+    tokens = feed.turns.taken(PERIOD) * [counts.tokens / counts.rows for counts in (long, short)]
+    assert tokens / tokens.sum() == pytest.approx(list(shares.values()), abs=2 / PERIOD)
+    batch = feed.batch(np.arange(2000))
+    texts = [store.tokenizer.decode(row.tolist()) for row in batch["tokens_BT"]]
+    in_row = np.sum(batch["examples_BT"] > 0, 1)
+    assert in_row[["long" in text for text in texts]].sum() / in_row.sum() == pytest.approx(0.3, abs=0.01)
+
+
 def test_seeds_train_on_other_rows_and_are_scored_on_the_same(store):
     """That is, on the same rows in the same order, with the same masks."""
 

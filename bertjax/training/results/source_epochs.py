@@ -34,6 +34,6 @@ def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
             result.append(
                 f"warning: the run reads {name} {number:.1f} times, and text that is read more than "
                 f"{MOST_EPOCHS_OF_SOURCE} times teaches less (arXiv 2305.16264); add text, train for fewer steps, or "
-                f"draw it less often by data.sources.{name}.weight or data.smoothing"
+                f"draw it less often by data.sources.{name}.weight, its token_share or data.smoothing"
             )
     return result
