@@ -1,6 +1,7 @@
 """The commands of bertjax as benchmarks run them: each in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,16 +18,16 @@ def call(module: str, *flags: str) -> None:
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    _run(module, flags, sys.__stderr__)
+    _run(module, flags, sys.__stderr__, REPOSITORY)
 
 
-def json_of(module: str, *flags: str) -> dict[str, Any]:
-    """Run a module and return the JSON object that it prints.
+def json_of(module: str, *flags: str, folder: Path = REPOSITORY) -> dict[str, Any]:
+    """Run a module in a folder and return the JSON object that it prints.
 
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    return json.loads(_run(module, flags, subprocess.PIPE).stdout)
+    return json.loads(_run(module, flags, subprocess.PIPE, folder).stdout)
 
 
 def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
@@ -35,9 +36,11 @@ def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
     return json.loads((workdir / "summary.json").read_text())
 
 
-def _run(module: str, flags: tuple[str, ...], stdout: Any) -> subprocess.CompletedProcess:
+def _run(module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", module, *flags]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=stdout)
+    paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, cwd=folder, stdout=stdout, env=environment)
     if done.returncode:
         what = " ".join(command[1:])
         raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from bertjax import config_file
-from bertjax.cli import ArgumentParser, exit_code_of
+from bertjax.cli import ArgumentParser, command, exit_code_of
 from bertjax.data.inspect import cleaning, show
 from bertjax.data.preparation.building import Runner
 from bertjax.data.preparation.prepare import LOCAL, prepare
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_shares(feeds)
     if args.show is not None:
         _show(feeds, args.show)
+    print(f"next      {command('report', store.origin or str(store.path))}")
     return 0
 
 

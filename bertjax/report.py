@@ -1,4 +1,4 @@
-"""python -m bertjax.report: write the page of a training run."""
+"""python -m bertjax.report: write the page of a training run or of a token store."""
 
 import argparse
 import sys
@@ -6,9 +6,10 @@ import sys
 from etils import epath
 
 from bertjax import cli, storage
-from bertjax.analysis import run_report
+from bertjax.analysis import run_report, store_report
 from bertjax.analysis.page.page import page
 from bertjax.cli import command
+from bertjax.data.store import TokenStore, is_token_store
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 
@@ -16,22 +17,32 @@ NAME = "report.html"
 
 
 def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False) -> epath.Path:
-    """Write the page of a run, finished or not, and return its path.
+    """Write the page of a run, finished or not, or of a token store, and return its path.
 
     Args:
-      path: the workdir.
-      out: the HTML file; `report.html` in the workdir by default.
+      path: the workdir, or the folder of the store.
+      out: the HTML file; by default `report.html` in the workdir, or STORE.html beside the store, whose files never
+        change.
       trust_code: whether modules that the run names as `module:Class` are imported, which runs their code.
 
     Raises:
-      UserError: the path is not a run, or is damaged, or has logged nothing; nothing was written.
+      UserError: the path is neither, or is damaged, or is a run that has logged nothing; nothing was written.
       StorageError: the page cannot be written.
     """
-    target = epath.Path(out or epath.Path(path).expanduser() / NAME).expanduser()
+    name = str(path).rstrip("/")
+    source = epath.Path(name).expanduser()
+    is_store = is_token_store(source)
+    beside = source.parent / f"{source.name}.html" if is_store else source / NAME
+    target = epath.Path(out).expanduser() if out else beside
     if target.suffix != ".html":
         raise UserError(f"--out={out} must end in .html")
-    name = str(path).rstrip("/")
-    html = page(f"Training run {name}", run_report.sections_of(name, trust_code))
+    if is_store:
+        store = TokenStore.open(source)
+        html = page(f"Token store {source.name}", store_report.sections_of(store))
+    elif stores := [each for each in storage.names_in(source) if is_token_store(source / each)]:
+        raise UserError(f"{name!r} is a folder of token stores; name one of them, such as {name}/{stores[0]}")
+    else:
+        html = page(f"Training run {name}", run_report.sections_of(name, trust_code))
     storage.retry(lambda: target.parent.mkdir(parents=True, exist_ok=True), target)
     storage.retry(lambda: storage.write_text(target, html), target)
     return target
@@ -43,21 +54,25 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m bertjax.report",
         description="Write the page of a training run: curves over the reference, guesses for the same masked\n"
         "sentences over time, rows of data, throughput and goodput, settings that differ from the defaults,\n"
-        "environment. It is one HTML file that opens without a network. The run may still be going on.",
+        "environment. The run may still be going on. Or write the page of a token store: contents, lengths,\n"
+        "scripts, pieces, what was left out. It is one HTML file that opens without a network.",
         epilog="examples:\n"
         "  a run:                     python -m bertjax.report runs/tiny\n"
-        "  a run in a bucket:         python -m bertjax.report gs://BUCKET/run-1 --out=run-1.html\n\n"
+        "  a run in a bucket:         python -m bertjax.report gs://BUCKET/run-1 --out=run-1.html\n"
+        "  a token store:             python -m bertjax.report ~/.cache/bertjax/stores/en-0123456789ab\n\n"
         "exit codes: 0 written; 2 bad input; 75 storage is unavailable",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="workdir of a run")
-    parser.add_argument("--out", default="", help=f"the page to write (default: {NAME} in the workdir)")
+    parser.add_argument("run", metavar="RUN", help="workdir of a run, or folder of a token store")
+    parser.add_argument("--out", default="", help=f"the page to write (default: {NAME} in the workdir, STORE.html)")
     cli.add_trust_flag(parser)
     args = parser.parse_args(argv)
     platform.configure("cpu")  # an accelerator belongs to the run, which may be going on
     target = run(args.run, args.out, args.trust_code)
-    print(f"page      {target}\nnext      {command('analyze', args.run)}")
+    print(f"page      {target}")
+    if not is_token_store(epath.Path(args.run).expanduser()):
+        print(f"next      {command('analyze', args.run)}")
     return 0
 
 

@@ -21,6 +21,7 @@ def test_prepare_makes_a_store_and_prints_its_contents(tmp_path):
         "--show=2",
     )
     assert done.returncode == 0, done.stderr
+    assert " -m bertjax.report " in done.stdout.splitlines()[-1]
     assert "\nrow 1: " in done.stdout and "real tokens" in done.stdout
     [picture] = (tmp_path / "stores").glob("*/plans/*/packing.png")
     assert str(picture) in done.stdout

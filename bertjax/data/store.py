@@ -17,9 +17,10 @@ from etils import epath
 from bertjax.data import remote, tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.storage import is_remote
+from bertjax.storage import exists, is_remote
 
 FORMAT_VERSION = 2
+MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 PARTS = ("tokens", "sentences", "documents")
 # Numbers that the manifest has for each split and each source in it; bytes are those of the text in UTF-8.
@@ -184,6 +185,11 @@ class SplitWriter:
             file.close()
 
 
+def is_token_store(path: epath.PathLike) -> bool:
+    """Return whether a folder or URL has the manifest of a store."""
+    return exists(epath.Path(path) / MANIFEST)
+
+
 def token_dtype(vocab_size: int) -> np.dtype:
     """Return uint16 if every token id fits, else uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
@@ -212,7 +218,7 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
         "files": {name: _record(folder / name) for name in names},
     }
     manifest["fingerprint"] = _fingerprint(manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 def _sum(by_source: dict[str, dict[str, int]]) -> dict[str, int]:
@@ -251,7 +257,7 @@ def _fingerprint(manifest: dict) -> str:
 
 def _read_manifest(path: Path) -> dict:
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
     except FileNotFoundError:
         raise UserError(f"{path} holds no token store; make one with python -m bertjax.prepare") from None

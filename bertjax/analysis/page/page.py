@@ -15,6 +15,8 @@ import numpy as np
 _HERE = Path(__file__).parent
 # Points per inch of matplotlib's SVG, pixels per inch of CSS.
 _PIXELS_PER_POINT = 96 / 72
+# A cell that does not break at its commas.
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*%?")
 _REFERENCE = re.compile(r"#([^\s()\"';]+)")
 # A rule that matplotlib writes into every figure. Inline it would apply to the whole page, whose style has it once.
 _MATPLOTLIB_STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"
@@ -149,6 +151,7 @@ def _template():
     )
     environment.filters |= {"inline": inline, "data_of": data_of, "prose": prose}
     environment.tests["drawing"] = lambda block: isinstance(block, Drawing)
+    environment.tests["numeric"] = lambda cell: _NUMBER.fullmatch(cell) is not None
     environment.tests["table"] = lambda block: isinstance(block, Table)
     return environment.get_template("template.html.j2")
 

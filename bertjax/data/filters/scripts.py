@@ -51,7 +51,7 @@ class Scripts(Filter):
     def keep(self, document: Document) -> str | None:
         kinds: collections.Counter[str] = collections.Counter()
         for character, number in collections.Counter(unicodedata.normalize("NFKC", document.text)).items():
-            kinds[_kind(character)] += number
+            kinds[kind_of(character)] += number
         symbols, others, _ = (kinds.pop(name, 0) for name in ("SYMBOL", "OTHER", "SPACE"))
         letters = sum(kinds.values())
         characters = max(1, letters + symbols + others)
@@ -69,7 +69,7 @@ class Scripts(Filter):
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _kind(character: str) -> str:
+def kind_of(character: str) -> str:
     """Return the script of a letter, in lower case, else SPACE, SYMBOL or OTHER."""
     category = unicodedata.category(character)
     if category[0] == "L":

@@ -60,13 +60,13 @@ def report(store: TokenStore) -> str:
     lines += cleaning.lines(manifest.get("cleaning", {}))
     lines.append(
         "longest documents: "
-        + ", ".join(f"{_name(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
+        + ", ".join(f"{name_of(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
     )
     lines += _pieces(store)
     text = sum(counts["bytes"] for counts in manifest["splits"].values())
     size = sum(file["bytes"] for file in manifest["files"].values())
     lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
-    return "\n".join(lines + _warnings(manifest))
+    return "\n".join(lines + warnings(manifest))
 
 
 def _line(name: str, counts: dict[str, int]) -> str:
@@ -75,25 +75,35 @@ def _line(name: str, counts: dict[str, int]) -> str:
     return _LINE.format(name, counts["documents"], counts["sentences"], counts["tokens"], *shares)
 
 
-def _name(source: str, document: str, manifest: dict) -> str:
+def name_of(source: str, document: str, manifest: dict) -> str:
+    """Return the name of a document for people, with its source if there are several."""
     return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
 
 
 def _pieces(store: TokenStore) -> list[str]:
     """Return lines about the vocabulary, byte pieces, and characters without a piece."""
     tokenizer, counts_V = store.tokenizer, store.unigram_counts("train")
-    not_learned = tokenizer.special_ids | tokenizer.byte_ids
-    suggested = suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
-    lines = [
-        f"vocabulary {tokenizer.vocab_size:,}; about {suggested:,} would fit this corpus "
-        f"({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} times): "
-        + _advice(tokenizer.vocab_size, suggested)
-    ]
+    lines = [f"vocabulary {tokenizer.vocab_size:,}; {suggestion(store, counts_V)}"]
     if tokenizer.byte_ids:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
     characters = load_characters(Path(store.path))
     return lines + (characters.lines() if characters else [])
+
+
+def suggestion(store: TokenStore, counts_V: np.ndarray) -> str:
+    """Return the vocabulary size that fits the corpus, and what to do about it.
+
+    Args:
+      counts_V: occurrences of each token in the training split.
+    """
+    tokenizer = store.tokenizer
+    not_learned = tokenizer.special_ids | tokenizer.byte_ids
+    suggested = suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
+    return (
+        f"about {suggested:,} would fit this corpus ({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} "
+        f"times): {_advice(tokenizer.vocab_size, suggested)}"
+    )
 
 
 def _advice(size: int, suggested: int) -> str:
@@ -108,9 +118,13 @@ def _advice(size: int, suggested: int) -> str:
     return "keep it"
 
 
-def _warnings(manifest: dict) -> list[str]:
-    """Return warnings about a tokenizer that does not fit its text."""
-    warnings = []
+def warnings(manifest: dict) -> list[str]:
+    """Return warnings about a source without documents, and about a tokenizer that does not fit its text."""
+    warnings = [
+        f"warning: no training document of {source} is left; --show-dropped=5 prints why, for each filter"
+        for source, counts in manifest["counts"]["train"].items()
+        if not counts["documents"]
+    ]
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"

@@ -1,0 +1,213 @@
+"""Small models of one teacher, each made by a published method, beside the same student without the method.
+
+    taskset -c 0 python -m benchmarks.compression --model=HF_FOLDER --data=DATA --corpus=FILE
+    python -m benchmarks.compression --dry-run
+    python -m benchmarks.compression --markdown
+
+The teacher is an encoder of transformers without a masked-LM head, trained as a masked LM on the corpus for some steps
+and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the commands of every row. A cell is a row with a
+task and a seed: its model is made, scored on the development set, and its latency is measured in turns with the
+teacher's. Each cell is a line of --results; a cell with a line of today's commands is not run again, and an interrupted
+training resumes. What cells share, the converted encoder and the teacher, is in --out and is made again where it is
+missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2 and glue/MRPC with train.tsv.gz and
+dev.tsv.gz.
+"""
+
+import argparse
+import hashlib
+import json
+import resource
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.commands import REPOSITORY, call, json_of
+from benchmarks.compression_rows import ROWS, TASKS, Place, Task, adapting
+from benchmarks.compression_table import markdown
+from benchmarks.finetuning import finished
+from benchmarks.train_step import machine
+from bertjax import cli
+from bertjax.data.labeled.subset import limited
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.errors import RunFailed, UserError
+from bertjax.export import WEIGHTS
+from bertjax.models import vocabulary
+from bertjax.opening import SavedModel
+
+RESULTS = REPOSITORY / "benchmarks" / "results" / "compression.jsonl"
+SEEDS = (0, 1, 2)
+_TEACHER = "teacher"
+
+
+class Cell(NamedTuple):
+    """A row with a task and a seed."""
+
+    row: str
+    task: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}-{self.task}-{self.seed}"
+
+    def place(self, out: Path, corpus: str) -> Place:
+        teacher = out / Cell(_TEACHER, self.task, 0).name / ROWS[_TEACHER].model
+        return Place(
+            self.task, self.seed, out / "data" / self.task, corpus, out / "adapted" / "export", teacher, out / self.name
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the commands that make the model and the teacher, and of the records that they use."""
+        place = self.place(Path("OUT"), "CORPUS")
+        teacher = ROWS[_TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
+        made_of = TASKS[self.task], teacher, ROWS[self.row].commands(place)
+        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+
+
+def cells(rows: str = "", tasks: str = "") -> list[Cell]:
+    """Return the cells of rows and tasks, all if empty: seed 0 of all rows first, the teacher before its students."""
+    chosen = _chosen(rows, tuple(ROWS), "--rows"), _chosen(tasks, tuple(TASKS), "--tasks")
+    return [Cell(row, task, seed) for seed in SEEDS for task in chosen[1] for row in chosen[0]]
+
+
+def _chosen(names: str, known: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    wanted = tuple(filter(None, names.split(","))) or known
+    if unknown := [name for name in wanted if name not in known]:
+        raise UserError(f"{flag} has {unknown[0]!r}; choose among {', '.join(known)}")
+    return wanted
+
+
+def missing(plan: list[Cell], lines: list[dict[str, Any]]) -> list[Cell]:
+    """Return the cells that have no line with the commands of today."""
+    done = {(line["row"], line["task"], line["seed"], line["commands"]) for line in lines}
+    return [cell for cell in plan if (*cell, cell.fingerprint) not in done]
+
+
+def measure(cell: Cell, place: Place) -> dict[str, Any]:
+    """Make the model of a cell and return its line."""
+    began = _core_seconds()
+    _make(cell, place)
+    model = place.out / ROWS[cell.row].model
+    export = SavedModel(str(model)).export
+    # A cut export names its training file, which the baseline needs, without a folder.
+    heldout = f"--corpus={place.data}/heldout.jsonl"
+    scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
+    latency = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
+    return cell._asdict() | {
+        "commands": cell.fingerprint,
+        **{name: scores[name] for name in ("eval", "baseline")},
+        "parameters": vocabulary.count_parameters(export.params, export.encoder),
+        "bytes": (model / WEIGHTS).stat().st_size,
+        "teacher_milliseconds": latency[str(place.teacher)],
+        "milliseconds": latency[str(model)],
+        "core_seconds": _core_seconds() - began,
+        "machine": machine(),
+    }
+
+
+def _make(cell: Cell, place: Place) -> None:
+    """Run the commands of a cell, unless its model is there."""
+    if not (place.out / ROWS[cell.row].model / WEIGHTS).exists():
+        place.out.mkdir(parents=True, exist_ok=True)
+        for command in ROWS[cell.row].commands(place):
+            call(*command)
+
+
+def write_records(task: Task, data: Path, folder: Path) -> None:
+    """Write the records that all cells of a task use, the training records up to the limit of the task."""
+    files = {
+        split: str(data / "glue" / task.name / f"{name}.tsv.gz")
+        for split, name in (("train", "train"), ("heldout", "dev"))
+    }
+    labeled = LabeledText(**files, **task.columns, limit=task.limit)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, path in files.items():
+        records = labeled.read(path)
+        if split == "train":
+            records = limited(records, labeled)
+        columns = [*task.columns.values(), labeled.label]
+        lines = [json.dumps({column: record[column] for column in columns}, ensure_ascii=False) for record in records]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def prepare_teacher(cell: Cell, place: Place, model: Path) -> None:
+    """Make the adapted encoder and the teacher of a cell, unless they are there."""
+    folder = place.adapted.parent
+    if not (place.adapted / WEIGHTS).exists():
+        if not (folder.parent / "converted" / WEIGHTS).exists():
+            call("bertjax.convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
+        for command in adapting(folder.parent / "converted", place.corpus, folder):
+            call(*command)
+    teacher = Cell(_TEACHER, cell.task, 0)
+    _make(teacher, place._replace(seed=0, out=folder.parent / teacher.name))
+
+
+def _core_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
+    """Run the cells that have no line.
+
+    Raises:
+      RunFailed: cells have failed; the others have run.
+    """
+    failed, todo = [], missing(plan, finished(args.results))
+    for number, cell in enumerate(todo, 1):
+        print(f"cell {number} of {len(todo)}: {cell.name}", file=sys.stderr)
+        place = cell.place(args.out.resolve(), str(args.corpus.resolve()))
+        write_records(TASKS[cell.task], args.data, place.data)
+        try:
+            prepare_teacher(cell, place, args.model.resolve())
+            line = measure(cell, place)
+        except RunFailed as error:
+            failed.append(cell.name)
+            print(f"{cell.name} failed: {error}", file=sys.stderr)
+            continue
+        with open(args.results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        if (cell.row, cell.seed) != (_TEACHER, 0):
+            shutil.rmtree(place.out)
+    if failed:
+        raise RunFailed(f"{len(failed)} cells failed: {', '.join(failed)}; run the same command again to continue")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = cli.ArgumentParser(
+        prog="python -m benchmarks.compression",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, what in (("model", "folder of transformers"), ("data", "labeled files"), ("corpus", "text, .jsonl")):
+        parser.add_argument(f"--{name}", type=Path, help=what)
+    parser.add_argument("--out", type=Path, default=Path("runs/compression"), help="models (default: %(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
+    parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
+    parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
+    args = parser.parse_args(argv)
+    plan = cells(args.rows, args.tasks)
+    if args.markdown:
+        print(markdown(finished(args.results)))
+    elif args.dry_run:
+        for cell in missing(plan, finished(args.results)):
+            print(cell.name)
+            if cell.seed == SEEDS[0]:
+                place = cell.place(args.out, str(args.corpus or "CORPUS"))
+                print("\n".join(f"    python -m {' '.join(command)}" for command in ROWS[cell.row].commands(place)))
+    else:
+        for name in ("model", "data", "corpus"):
+            if getattr(args, name) is None or not getattr(args, name).exists():
+                raise UserError(f"--{name}={getattr(args, name)} does not exist; see --help")
+        run_cells(plan, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(cli.exit_code_of(main))

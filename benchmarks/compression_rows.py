@@ -1,0 +1,257 @@
+"""The rows of the compression benchmark: the commands that make each small model, and the row to compare it with.
+
+A model is made by commands that users type. `without` names the same student without the method: the same initial
+weights, epochs and rates. Layers of three-layer students are 0, 2 and 4 of the teacher.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+_CLASSIFY, _DISTILL = "configs/finetune/classify.py:cls", "configs/finetune/distill.py"
+_THREE, _TWO = (0, 2, 4), (0, 3)
+# Masked LM that gives the teacher a head, and the steps of each row that pretrains a student.
+ADAPTING_STEPS, PRETRAINING_STEPS = 400, 800
+
+
+class Task(NamedTuple):
+    """A labeled task.
+
+    Attributes:
+      name: its folder in GLUE, which has train.tsv.gz and dev.tsv.gz.
+      columns: name of a column of `examples` -> its name in the files.
+      limit: records of the training file; 0 for all.
+    """
+
+    name: str
+    columns: dict[str, str]
+    limit: int
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("SST-2", {"text": "sentence"}, 8000),
+        Task("MRPC", {"text": "sentence1", "pair": "sentence2"}, 0),
+    )
+}
+
+
+class Place(NamedTuple):
+    """Where a cell finds what others made, and where it writes.
+
+    Attributes:
+      task: name of the task.
+      seed: seed of every training.
+      data: folder with train.jsonl and heldout.jsonl.
+      corpus: text for pretraining.
+      adapted: the pretrained encoder with a masked-LM head.
+      teacher: the fine-tuned teacher.
+      out: folder of the cell.
+    """
+
+    task: str
+    seed: int
+    data: Path
+    corpus: str
+    adapted: Path
+    teacher: Path
+    out: Path
+
+
+Command = list[str]
+
+
+class Row(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+      source: the paper.
+      commands: the commands that make the model, each a module and its flags.
+      without: name of the row without the method; empty for a baseline.
+      model: where the commands leave the model, in the folder of the cell.
+    """
+
+    source: str
+    commands: Callable[[Place], list[Command]]
+    without: str = ""
+    model: str = "tuned/export"
+
+
+def adapting(model: Path, corpus: str, to: Path) -> list[Command]:
+    """Return the commands that train a converted encoder as a masked LM; the result is `to / "export"`."""
+    return [_trained(f"configs/adapt.py:{model}", to, 0, *_on(corpus, ADAPTING_STEPS, model))]
+
+
+def tuned(place: Place, start: Path, *flags: str, config: str = _CLASSIFY, to: str = "tuned") -> Command:
+    """Return the command that fine-tunes a model; the result is `place.out / to / "export"`."""
+    task, prefix = TASKS[place.task], "--config.tasks.classify.examples"
+    files = [f"{prefix}.{split}={place.data / split}.jsonl" for split in ("train", "heldout")]
+    columns = [f"{prefix}.{name}={column}" for name, column in task.columns.items()]
+    shape = [f"--config.init_from={start}", "--config.stages.0.seq_len=64"]
+    return _trained(config, place.out / to, place.seed, *shape, *files, *columns, *flags)
+
+
+def _trained(config: str, workdir: Path, seed: int, *flags: str) -> Command:
+    return [
+        "bertjax.train",
+        f"--config={config}",
+        f"--workdir={workdir}",
+        "--platform=cpu",
+        f"--config.seed={seed}",
+        *flags,
+    ]
+
+
+def _on(corpus: str, steps: int, model: Path) -> list[str]:
+    """Return the flags of pretraining on a corpus with the tokenizer of a model."""
+    return [
+        f"--config.data.corpus={corpus}",
+        f"--config.data.tokenizer.model={model}/tokenizer",
+        f"--config.stages.0.steps={steps}",
+        "--config.stages.0.epochs=0",
+        "--config.stages.0.seq_len=128",
+        "--config.stages.0.batch=16",
+        "--config.optimizer.warmup_steps=0",
+        "--config.optimizer.warmup_share=0.1",
+        "--config.eval.every=0",
+    ]
+
+
+def _cut(layers: tuple[int, ...]) -> list[str]:
+    return [f"--config.model.layers={len(layers)}", f"--config.init_layers={list(layers)}"]
+
+
+def _plain(layers: tuple[int, ...], *flags: str) -> Callable[[Place], list[Command]]:
+    return lambda place: [tuned(place, place.teacher, *_cut(layers), *flags)]
+
+
+def _plain_teacher(*flags: str) -> Callable[[Place], list[Command]]:
+    return lambda place: [tuned(place, place.teacher, *flags)]
+
+
+def _distilled(method: str, layers: tuple[int, ...] = _THREE) -> Callable[[Place], list[Command]]:
+    return lambda place: [_step(place, method, place.teacher, _cut(layers))]
+
+
+def _step(place: Place, method: str, start: Path, flags: list[str], to: str = "tuned") -> Command:
+    teacher = f"--config.tasks.classify.objective.teacher={place.teacher}"
+    return tuned(place, start, *flags, teacher, config=f"{_DISTILL}:{method}", to=to)
+
+
+def _theseus(place: Place) -> list[Command]:
+    replaced = _step(place, "theseus", place.teacher, _cut(_THREE), to="replaced")
+    return [replaced, tuned(place, place.out / "replaced" / "export")]
+
+
+def _twice(place: Place) -> list[Command]:
+    first = tuned(place, place.teacher, *_cut(_THREE), to="first")
+    return [first, tuned(place, place.out / "first" / "export")]
+
+
+def _tinybert(place: Place) -> list[Command]:
+    task, more = TASKS[place.task], place.out / "more.jsonl"
+    columns = [f"--{name}={column}" for name, column in task.columns.items()]
+    augment = [
+        "bertjax.augment",
+        str(place.data / "train.jsonl"),
+        f"--model={place.adapted}",
+        f"--to={more}",
+        "--copies=1",
+    ]
+    unlabeled = f"--config.tasks.classify.examples.unlabeled={more}"
+    layers = _step(place, "tinybert_layers", place.teacher, [*_cut(_THREE), unlabeled], to="layers")
+    return [
+        [*augment, *columns, f"--seed={place.seed}", "--platform=cpu"],
+        layers,
+        _step(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled]),
+    ]
+
+
+def _in_int8(*flags: str) -> Callable[[Place], list[Command]]:
+    def commands(place: Place) -> list[Command]:
+        export = str(place.out / "tuned" / "export")
+        return [
+            tuned(place, place.teacher, *flags),
+            ["bertjax.compress", export, f"--to={place.out / 'int8'}", "--quantize=int8"],
+        ]
+
+    return commands
+
+
+def _four_bits_later(place: Place) -> list[Command]:
+    """Fine-tune, then round to 4 bits: a step at a rate of nearly zero."""
+    one_step = ["--config.quantization.bits=4", "--config.optimizer.learning_rate=1e-12"]
+    one_step += ["--config.stages.0.epochs=0", "--config.stages.0.steps=1", "--config.stages.0.min_steps=0"]
+    first = tuned(place, place.teacher, to="first")
+    return [first, tuned(place, place.out / "first" / "export", *one_step)]
+
+
+def _narrow(by_importance: bool) -> Callable[[Place], list[Command]]:
+    def commands(place: Place) -> list[Command]:
+        report, cut, order = place.out / "report", str(place.out / "cut"), []
+        labeled = place.data / "train.jsonl"
+        analysis = [
+            "bertjax.analyze",
+            str(place.teacher),
+            "--parts=importance",
+            "--examples=200",
+            f"--labeled={labeled}",
+        ]
+        if by_importance:
+            order = [f"--importance={report}/importance.json"]
+        return [
+            *([[*analysis, f"--out={report}", "--platform=cpu"]] if by_importance else []),
+            ["bertjax.compress", str(place.teacher), f"--to={cut}", "--heads=6", "--mlp=768", *order],
+            tuned(place, Path(cut)),
+        ]
+
+    return commands
+
+
+def _pretrained(method: str) -> Callable[[Place], list[Command]]:
+    """A student of three layers that is pretrained first: DistilBERT, relations, or as a masked LM alone."""
+
+    def commands(place: Place) -> list[Command]:
+        flags = _on(place.corpus, PRETRAINING_STEPS, place.adapted)
+        config = f"configs/distilbert.py:{place.adapted}"
+        if method != "distilbert":
+            config, flags = f"configs/adapt.py:{place.adapted}", [*flags, *_cut(_THREE)]
+        if method == "relations":
+            flags += [
+                f"--config.tasks.mlm.objective.teacher={place.adapted}",
+                "--config.tasks.mlm.objective.own_factor=0.0",
+            ]
+            flags += ["--config.tasks.mlm.objective.teacher_losses.relations.kind=relations"]
+            flags += ["--config.tasks.mlm.objective.teacher_losses.relations.heads=12"]
+        pretrained = place.out.parent / f"{method}-pretrained-{place.seed}"  # all tasks share it
+        return [
+            _trained(config, pretrained, place.seed, *flags),
+            tuned(place, pretrained / "export"),
+        ]
+
+    return commands
+
+
+ROWS: dict[str, Row] = {
+    "teacher": Row("six layers, 384 wide", lambda place: [tuned(place, place.adapted)]),
+    "three-layers": Row("", _plain(_THREE)),
+    "two-layers": Row("", _plain(_TWO)),
+    "soft": Row("Hinton et al. (2015)", _distilled("soft"), "three-layers"),
+    "pkd": Row("PKD, skip (Sun et al., 2019)", _distilled("pkd"), "three-layers"),
+    "pkd-last": Row("PKD, last (Sun et al., 2019)", _distilled("pkd_last"), "three-layers"),
+    "pkd-two": Row("PKD, skip, two layers", _distilled("pkd", _TWO), "two-layers"),
+    "internal": Row("internal representations (Aguilar et al., 2020)", _distilled("internal"), "three-layers"),
+    "three-layers-twice": Row("", _twice),
+    "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus, "three-layers-twice"),
+    "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
+    "int8": Row("", _in_int8(), model="int8"),
+    "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8("--config.quantization.bits=8"), "int8", "int8"),
+    "four-bits": Row("", _four_bits_later),
+    "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
+    "narrow": Row("", _narrow(by_importance=False)),
+    "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
+    "pretrained": Row("", _pretrained("mlm")),
+    "distilbert": Row("DistilBERT (Sanh et al., 2019)", _pretrained("distilbert"), "pretrained"),
+    "relations": Row("MiniLM v2 relations (Wang et al., 2021)", _pretrained("relations"), "pretrained"),
+}  # fmt: skip

@@ -1,0 +1,232 @@
+"""The sections of a page about a token store: contents, lengths, scripts, pieces, and what was left out."""
+
+import collections
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bertjax.analysis import drawing
+from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.data.filters.scripts import kind_of
+from bertjax.data.inspect import characters, lengths
+from bertjax.data.inspect.report import FREQUENT, MOST_TOKENS_A_WORD, name_of, suggestion, warnings
+from bertjax.data.preparation import dropped
+from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
+from bertjax.errors import printable
+
+_MOST_SCRIPTS = 8
+_MOST_CHARACTERS = 20
+_EXAMPLES = 3
+_BEGINNING = 160
+_NO_LETTERS = ("SPACE", "SYMBOL", "OTHER")
+
+
+def sections_of(store: TokenStore) -> list[Section]:
+    """Return the sections of a store.
+
+    Raises:
+      UserError: a file of the store is damaged.
+    """
+    return [_contents(store), _lengths(store), _scripts(store), _pieces(store), _left_out(store)]
+
+
+def _contents(store: TokenStore) -> Section:
+    manifest, rows = store.manifest, []
+    for split in SPLITS:
+        by_source = manifest["counts"][split]
+        sources = [(f"{split}: {source}", counts) for source, counts in by_source.items()] if len(by_source) > 1 else []
+        for label, counts in ((split, manifest["splits"][split]), *sources):
+            rows.append(_contents_row(label, counts))
+    spec = manifest["spec"]
+    corpora = ", ".join(f"`{name}`" for name in manifest["duplicates"])
+    paragraphs = [
+        f"Sources: {corpora}. Sentences are split by the rule `{spec['splitter']}`, and the vocabulary has "
+        f"{store.tokenizer.vocab_size:,} pieces.",
+        *(f"{text[0].upper()}{text[1:]}." for text in warnings(manifest)),
+    ]
+    caption = (
+        "What training and evaluation read. Tokens per word say how well the vocabulary fits a source; above "
+        f"{MOST_TOKENS_A_WORD}, its words are cut into too many parts."
+    )
+    headings = ("split", "documents", "sentences", "tokens", "tokens per word", "[UNK]", "MB of text")
+    longest = tuple(
+        (printable(name_of(source, document, manifest)), f"{tokens:,}")
+        for tokens, source, document in manifest["longest"]
+    )
+    tables = (
+        Table(caption, headings, tuple(rows)),
+        Table(
+            "The longest documents. A book or a log file among pages is easily seen here.",
+            ("document", "tokens"),
+            longest,
+        ),
+    )
+    return Section("contents", "Contents", tuple(paragraphs), tables)
+
+
+def _contents_row(label: str, counts: Mapping[str, int]) -> tuple[str, ...]:
+    tokens = max(1, counts["tokens"])
+    numbers = (f"{counts[name]:,}" for name in ("documents", "sentences", "tokens"))
+    fertility, unk = counts["tokens"] / max(1, counts["words"]), counts["unk"] / tokens
+    return (label, *numbers, f"{fertility:.2f}", f"{unk:.3%}", f"{counts['bytes'] / 1e6:,.1f}")
+
+
+def _lengths(store: TokenStore) -> Section:
+    splits = {name: store.split(name) for name in SPLITS}
+    with drawing.style():
+        figure, panels = drawing.panels(2, width=3.6)
+        for axes, what in zip(panels, ("document", "sentence"), strict=True):
+            for color, (name, split) in zip(drawing.COLORS, splits.items()):
+                edges, counts = lengths.histogram(split, what)
+                axes.stairs(counts, edges, label=name, color=color)
+            axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.minorticks_off()
+            axes.legend()
+        svg = drawing.svg_of(figure)
+    middle = {what: _median(splits["train"], what) for what in ("document", "sentence")}
+    caption = (
+        "Lengths in tokens, four bins an octave, both axes logarithmic. Documents shorter than a row are packed "
+        f"together; longer ones are cut. Half of the training documents have at most about {middle['document']:,.0f} "
+        f"tokens, and half of the sentences at most about {middle['sentence']:,.0f}."
+    )
+    alternative = f"Histograms; medians {middle['document']:,.0f} and {middle['sentence']:,.0f} tokens."
+    return Section("lengths", "Lengths", blocks=(Drawing("store-lengths", svg, caption, alternative),))
+
+
+def _median(split: Split, what: str) -> float:
+    """Return the upper edge of the bin that holds the median length."""
+    edges, counts = lengths.histogram(split, what)
+    return float(edges[1:][np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
+
+
+def _scripts(store: TokenStore) -> Section:
+    kinds = [collections.Counter(map(kind_of, piece)) for piece in _texts_of_pieces(store)]
+    shares: dict[str, dict[str, float]] = {}
+    for source in store.manifest["counts"]["train"]:
+        letters: collections.Counter[str] = collections.Counter()
+        for count, kind in zip(_counts(store.split("train", source), len(kinds)).tolist(), kinds):
+            letters.update({name: count * number for name, number in kind.items() if name not in _NO_LETTERS})
+        total = max(1, sum(letters.values()))
+        shares[source] = {name: number / total for name, number in letters.most_common() if number}
+    ranked = collections.Counter()
+    for of_source in shares.values():
+        ranked.update(of_source)
+    names = [name for name, _ in ranked.most_common(_MOST_SCRIPTS)]
+    rows = tuple(
+        (source, *(f"{of_source.get(name, 0.0):.2%}" for name in names)) for source, of_source in shares.items()
+    )
+    caption = (
+        "Shares of the letters of the training documents, counted over all pieces; letters that became bytes or [UNK] "
+        "are not among them. A script that nobody expected is a language that nobody filtered: a filter of the kind "
+        "scripts drops it."
+    )
+    return Section("scripts", "Scripts", blocks=(Table(caption, ("source", *names), rows),))
+
+
+def _texts_of_pieces(store: TokenStore) -> Iterator[str]:
+    tokenizer = store.tokenizer
+    hidden = tokenizer.special_ids | tokenizer.byte_ids
+    return ("" if i in hidden else tokenizer.decode([i]) for i in range(tokenizer.vocab_size))
+
+
+def _counts(split: Split, vocab_size: int) -> np.ndarray:
+    """Return how often each token id occurs in the documents of a split; int64 [V]."""
+    first, last = (int(split.sentences[split.documents[end]]) for end in (0, -1))
+    counts_V = np.zeros(vocab_size, np.int64)
+    for start in range(first, last, COUNTED_AT_ONCE):
+        counts_V += np.bincount(split.tokens[start : min(start + COUNTED_AT_ONCE, last)], minlength=vocab_size)
+    return counts_V
+
+
+def _pieces(store: TokenStore) -> Section:
+    tokenizer, counts_V = store.tokenizer, store.unigram_counts("train")
+    learned = np.delete(counts_V, sorted(tokenizer.special_ids | tokenizer.byte_ids))
+    ranked = np.sort(learned)[::-1]
+    with drawing.style():
+        figure, [axes] = drawing.panels(1, width=3.6)
+        axes.loglog(np.arange(1, 1 + len(ranked)), np.maximum(ranked, 0.5), color=drawing.COLORS[0])
+        axes.set(xlabel="rank of the piece", ylabel="times in the training text")
+        svg = drawing.svg_of(figure)
+    rare = int(np.count_nonzero(ranked < FREQUENT))
+    caption = (
+        "How often each piece of the vocabulary occurs, the most frequent one first; a line that falls evenly is "
+        f"Zipf's law. {rare:,} of {len(ranked):,} pieces occur fewer than {FREQUENT} times, too rarely to be learned "
+        f"well (Gowda & May, 2020, arXiv 2004.02334): {suggestion(store, counts_V)}."
+    )
+    blocks: list[Drawing | Table] = [
+        Drawing("store-pieces", svg, caption, f"{rare:,} pieces occur fewer than {FREQUENT} times.")
+    ]
+    if (found := characters.load(store.path)) and found.missing:
+        listed = tuple(
+            (printable(character), f"U+{ord(character):04X}", f"{number:,}")
+            for character, number in itertools.islice(found.missing.items(), _MOST_CHARACTERS)
+        )
+        share = sum(found.missing.values()) / found.total
+        text = (
+            f"Characters without a piece become {found.becomes}: {len(found.missing):,} of {found.distinct:,} in the "
+            f"sample that the tokenizer was trained on, {share:.3%} of its text. These are the most frequent ones; "
+            "data.tokenizer.keep forces characters into the vocabulary."
+        )
+        blocks.append(Table(text, ("character", "code point", "times in the sample"), listed))
+    return Section("pieces", "Pieces", blocks=tuple(blocks))
+
+
+def _left_out(store: TokenStore) -> Section:
+    manifest, cleaning = store.manifest, store.manifest.get("cleaning", {})
+    columns = {"duplicates": manifest["duplicates"], "skipped": manifest["skipped"]}
+    if "near_duplicates" in cleaning:
+        columns["near-duplicates"] = cleaning["near_duplicates"]
+    for source, by_rule in cleaning.get("dropped", {}).items():
+        for rule, reasons in by_rule.items():
+            columns.setdefault(f"dropped by {rule}", {})[source] = sum(reasons.values())
+    rows = tuple(
+        (source, *(f"{column.get(source, 0):,}" for column in columns.values())) for source in manifest["duplicates"]
+    )
+    caption = (
+        "Documents that were read and are not in the store. A duplicate has the text of an earlier document. A bad "
+        "document is skipped if data.on_bad_document=skip."
+    )
+    blocks = [Table(caption, ("source", *columns), rows)]
+    if cleaning:
+        blocks += [*_reasons(store), *_clusters(cleaning)]
+    return Section("left-out", "What was left out", blocks=tuple(blocks))
+
+
+def _reasons(store: TokenStore) -> Iterator[Table]:
+    """Yield a table of the reasons for which filters dropped documents, with the first documents of each."""
+    numbers: collections.Counter[tuple[str, str]] = collections.Counter()
+    examples: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for line in dropped.read(store.path):
+        if "kept" in line or "text" not in line:
+            continue  # a duplicate
+        reason = line["rule"], line["reason"]
+        numbers[reason] += 1
+        if len(examples[reason]) < _EXAMPLES:
+            examples[reason].append(printable(" ".join(line["text"].split())[:_BEGINNING]))
+    rows = [
+        (rule, printable(reason), f"{number:,}", " ⏎ ".join(examples[rule, reason]))
+        for (rule, reason), number in numbers.most_common()
+    ]
+    if rows:
+        caption = (
+            f"Why filters dropped documents, the most frequent reason first, with the beginnings of up to {_EXAMPLES} "
+            "of them. Read them: a rule made for English web pages drops good text of other kinds. "
+            "The file dropped.jsonl.gz in the store lists every document."
+        )
+        yield Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
+
+
+def _clusters(cleaning: Mapping[str, Sequence]) -> Iterator[Table]:
+    rows = tuple(
+        (printable(document), f"{size:,}", printable(" ".join(beginning.split())[:_BEGINNING]))
+        for size, document, beginning in cleaning.get("largest", ())
+    )
+    if rows:
+        caption = (
+            f"The largest of {cleaning['clusters']:,} clusters of near-duplicates, found by MinHash (Broder, 1997). "
+            "One document of each stays: a held-out one, or else the longest."
+        )
+        yield Table(caption, ("document that stays", "documents", "its beginning"), rows)

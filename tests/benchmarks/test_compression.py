@@ -1,0 +1,101 @@
+"""The compression benchmark: every row compares the same student, and only missing cells run."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import compression
+from benchmarks.compression import Cell, cells, missing
+from benchmarks.compression_rows import ROWS, TASKS, Place
+from benchmarks.compression_table import markdown
+from bertjax.cli import exit_code_of
+from bertjax.errors import RunFailed
+
+PLACE = Place("SST-2", 0, Path("DATA"), "CORPUS", Path("ADAPTED"), Path("TEACHER"), Path("OUT"))
+
+
+def line(row, seed, accuracy, parameters=4e6, milliseconds=2.0):
+    cell = Cell(row, "SST-2", seed)
+    return cell._asdict() | {
+        "commands": cell.fingerprint,
+        "eval": {"accuracy": accuracy},
+        "baseline": {"majority_accuracy": 0.5},
+        "parameters": parameters,
+        "bytes": 4 * parameters,
+        "teacher_milliseconds": {"batch_1": 4.0, "batch_32": 3.0},
+        "milliseconds": {"batch_1": milliseconds, "batch_32": 1.0},
+    }
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if ROWS[row].without])
+def test_a_method_and_its_baseline_start_alike_and_train_as_often(row):
+    ours, theirs = (ROWS[name].commands(PLACE) for name in (row, ROWS[row].without))
+    shape = ("--config.init_from", "--config.init_layers", "--config.model.layers", "--config.stages.0", "--quantize")
+
+    def shapes(commands):
+        runs = [[flag for flag in command if flag.startswith(shape)] for command in commands if "train" in command[0]]
+        return [[flag for flag in run if "OUT" not in flag and "pretrained" not in flag] for run in runs]
+
+    assert len(shapes(ours)) == len(shapes(theirs)) or row == "four-bits-trained"
+    if row not in ("distilbert", "four-bits-trained"):  # configs/distilbert.py cuts the layers itself
+        assert shapes(ours) == shapes(theirs)
+
+
+def test_the_teacher_comes_first_and_finished_cells_are_not_run_again():
+    plan = cells(tasks="SST-2")
+    assert plan[0] == Cell("teacher", "SST-2", 0) and len(plan) == 3 * len(ROWS)
+    done = line("teacher", 0, 0.9)
+    assert missing(plan, [done]) == plan[1:]
+    assert missing(plan, [done | {"commands": "those of yesterday"}]) == plan
+
+
+def test_a_failed_cell_does_not_stop_the_others(tmp_path, monkeypatch):
+    def measure(cell, place):
+        if cell.row == "soft":
+            raise RunFailed("the loss is not finite")
+        place.out.mkdir(parents=True)
+        return line(cell.row, cell.seed, 0.8)
+
+    monkeypatch.setattr(compression, "SEEDS", (0,))
+    for name in ("write_records", "prepare_teacher"):
+        monkeypatch.setattr(compression, name, lambda *_: None)
+    monkeypatch.setattr(compression, "measure", measure)
+    flags = [f"--{name}={tmp_path}" for name in ("model", "data", "corpus")] + [f"--out={tmp_path}/out"]
+    results = tmp_path / "lines.jsonl"
+    command = [*flags, f"--results={results}", "--rows=teacher,soft,pkd", "--tasks=SST-2"]
+    assert exit_code_of(lambda: compression.main(command)) == 1
+    assert [row for row in ("teacher", "soft", "pkd") if f'"row": "{row}"' in results.read_text()] == ["teacher", "pkd"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["teacher-SST-2-0"]
+
+
+def test_all_cells_of_a_task_use_the_same_records(tmp_path):
+    (tmp_path / "glue" / "MRPC").mkdir(parents=True)
+    for name, count in (("train", 10), ("dev", 4)):
+        with gzip.open(tmp_path / "glue" / "MRPC" / f"{name}.tsv.gz", "wt") as file:
+            file.write("sentence1\tsentence2\tlabel\n" + "".join(f"a {i}\tb {i}\t{i % 2}\n" for i in range(count)))
+    compression.write_records(TASKS["MRPC"]._replace(limit=6), tmp_path, tmp_path / "records")
+    train, heldout = ((tmp_path / "records" / f"{name}.jsonl").read_text() for name in ("train", "heldout"))
+    assert train.count("\n") == 6 and train.count('"label": "1"') == 3 and heldout.count("\n") == 4
+    assert json.loads(heldout.splitlines()[0]) == {"sentence1": "a 0", "sentence2": "b 0", "label": "0"}
+
+
+def test_the_table_has_shares_of_the_teacher_and_the_student_without_the_method():
+    lines = [line("teacher", 0, 0.9, 8e6, 4.0), line("three-layers", 0, 0.8), line("three-layers", 1, 0.7)]
+    lines += [line("pkd", 0, 0.81), line("pkd", 0, 0.855)]
+    assert "| SST-2 (majority 50.0) |" in markdown(lines)
+    [pkd] = [row for row in markdown(lines).splitlines() if "`pkd`" in row]
+    assert "4.0 M (2.0 x smaller) | 16.0 MB (2.0 x smaller) | 85.5 (1) | 95.0% | 75.0 [70.0, 80.0] (2) |" in pkd
+    assert pkd.endswith("| 2.00 (2.0 x) | 1.00 (3.0 x) |")
+
+
+@pytest.mark.parametrize("flag, message", [("--rows=pdk", "--rows has 'pdk'"), ("--tasks=RTE", "--tasks has 'RTE'")])
+def test_unknown_names_are_one_line(flag, message, capsys):
+    assert exit_code_of(lambda: compression.main(["--dry-run", flag])) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}; choose among ")
+
+
+def test_a_folder_that_is_not_there_is_one_line(capsys):
+    assert exit_code_of(lambda: compression.main(["--model=nowhere"])) == 2
+    assert capsys.readouterr().err == "error: --model=nowhere does not exist; see --help\n"
