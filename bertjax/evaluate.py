@@ -9,7 +9,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import cli
+from bertjax import cli, storage
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
@@ -122,7 +122,12 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
             raise UserError(
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
-        task = dataclasses.replace(task, examples=dataclasses.replace(task.examples, heldout=path, further_heldout={}))
+        examples = dataclasses.replace(task.examples, heldout=path, further_heldout={})
+        if not storage.exists(examples.train):
+            print(f"{examples.train} is not there: the baselines are those of {path}", file=sys.stderr)
+            further = {"unlabeled": ""} if hasattr(examples, "unlabeled") else {}
+            examples = dataclasses.replace(examples, train=path, **further)
+        task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
     files = Feeds(config, labeled_files(config, tokenizer))
     try:

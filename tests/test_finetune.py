@@ -1,6 +1,7 @@
 """Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
 import json
+import shutil
 
 import pytest
 from etils import epath
@@ -173,12 +174,21 @@ def test_seeds(finetune, finished, tmp_path, capsys):
     assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=-1") == 2
 
 
-def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys):
+def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, monkeypatch):
     figures = json.loads((finished / "summary.json").read_text())
     scores = evaluate.run(str(finished / "export"))
     assert scores["eval"] == pytest.approx(figures["eval"], rel=1e-5) and scores["baseline"] == figures["baseline"]
     other = labeled_files.write(tmp_path, heldout=10)[1]
     assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
+    shutil.copytree(finished / "export", tmp_path / "machine" / "shipped")
+    monkeypatch.chdir(tmp_path / "machine")  # where the training file is not
+    capsys.readouterr()
+    shipped = evaluate.run("shipped", str(other))
+    assert "train.jsonl is not there: the baselines are those of" in capsys.readouterr().err
+    assert shipped["eval"] == evaluate.run(str(finished / "export"), str(other))["eval"]
+    labels = [json.loads(line)["label"] for line in other.read_text().splitlines()]
+    majority = max(map(labels.count, labels)) / len(labels)
+    assert shipped["baseline"]["majority_accuracy"] == pytest.approx(majority)
     glue = tmp_path / "glue"
     (glue / "RTE").mkdir(parents=True)
     (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())

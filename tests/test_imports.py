@@ -65,7 +65,8 @@ ALLOWED = {
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
     "prepare": "errors cli data config config_file training",
-    "evaluate": "errors cli data hardware inference objectives config opening training training.config training.run",
+    "evaluate": "errors storage cli data hardware inference objectives config opening training training.config "
+    "training.run",
     "predict": "errors storage cli data hardware inference opening",
     "compile": "errors cli hardware config config_file forecast training",
     "convert": "errors cli hardware inference interop export opening",

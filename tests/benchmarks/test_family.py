@@ -234,6 +234,11 @@ def test_words_with_a_tag_of_their_own_are_told_apart_in_every_layer(tmp_path):
     assert 0.3 < result["majority"] < 0.7
 
 
+@pytest.mark.parametrize("loss", ["mlm_loss", "plm_loss", "clm_loss", "generator_loss"])
+def test_the_loss_of_tokens_has_many_names(loss):
+    assert below_unigram({"eval": {loss: 5.0, "rtd_loss": 0.1}, "baseline": {"unigram_loss": 6.5}}) == 1.5
+
+
 def test_several_tasks_are_averaged_below_the_unigram_distribution():
     made = {
         "eval": {"a/mlm_loss": 4.0, "b/mlm_loss": 5.0, "b/nsp_loss": 0.1},
