@@ -19,11 +19,13 @@ The same command continues a preparation that was killed. --config.data.store ma
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from bertjax import config_file
+from bertjax import config_file, storage
 from bertjax.cli import ArgumentParser, command, exit_code_of
 from bertjax.data.inspect import cleaning, show
 from bertjax.data.preparation.building import Runner
+from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import LOCAL, prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
@@ -52,9 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="local (default), or a runner of Apache Beam, such as FnApiRunner or DataflowRunner, which gets all flags "
         "that are not listed here",
     )
+    parser.add_argument(
+        "--keep-shards",
+        default="",
+        metavar="FOLDER",
+        help="keep encoded text in this folder, and encode nothing that an earlier preparation kept there",
+    )
     config_file.add_flags(parser)
     args, overrides, others = config_file.parse_known(parser, argv)
-    runner = _runner(args.runner, others)
+    runner = _runner(args.runner, others, args.keep_shards)
     if args.show is not None and args.show < 1:
         raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
     if args.show_dropped is not None and args.show_dropped < 1:
@@ -77,21 +85,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _runner(name: str, flags: list[str]) -> Runner:
+def _runner(name: str, flags: list[str], kept: str) -> Runner:
     """Return a runner.
 
     Args:
       flags: the flags that only a runner of Beam knows.
+      kept: folder of kept shards; empty to keep none.
 
     Raises:
-      UserError: there is no such runner or flag, or Apache Beam is not installed.
+      UserError: there is no such runner or flag, Apache Beam is not installed, or the folder cannot be written.
     """
     if name == "local":
         config_file.refuse(flags)
-        return LOCAL
+        return Local(_writable(kept)) if kept else LOCAL
+    if kept:
+        raise UserError(f"--keep-shards={kept} has no effect with --runner={name}, which has a work folder; remove it")
     from bertjax.data.preparation.beam import Beam
 
     return Beam(name, flags)
+
+
+def _writable(kept: str) -> Path:
+    folder = Path(kept).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        storage.write_bytes(folder / "writable", b"")
+    except OSError as error:
+        raise storage.user_error(error, f"cannot write --keep-shards={kept}", "name another folder") from error
+    return folder
 
 
 def _print_shares(feeds: Feeds) -> None:

@@ -64,7 +64,7 @@ ALLOWED = {
     "importance",
     "train": "errors storage cli data hardware export config config_file interop training training.parallel "
     "training.run",
-    "prepare": "errors cli data config config_file training",
+    "prepare": "errors storage cli data config config_file training",
     "evaluate": "errors storage cli data hardware inference objectives config opening training training.config "
     "training.run",
     "predict": "errors storage cli data hardware inference opening",

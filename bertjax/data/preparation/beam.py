@@ -121,7 +121,7 @@ class Beam:
         try:
             self._apply("encode", step, sum(numbers), work)
             for number in range(sum(numbers)):
-                shard = shards.read_tokens(*step.place(number), token_dtype)
+                shard = shards.read_tokens(shards.tokens_path(*step.place(number)), token_dtype)
                 for group, message in shard.skipped:
                     bad.add(read.groups[group][1], UserError(message))
                 yield shard

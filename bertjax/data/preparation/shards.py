@@ -71,7 +71,7 @@ def read_text(folder: Path, index: int) -> list[ShardDocument]:
     return documents
 
 
-def write_tokens(folder: Path, index: int, shard: EncodedShard) -> None:
+def write_tokens(path: Path, shard: EncodedShard) -> None:
     """Write a shard of tokens: a header with counts and sizes, then the arrays, split by split."""
     header = {
         "counts": shard.counts,
@@ -80,16 +80,16 @@ def write_tokens(folder: Path, index: int, shard: EncodedShard) -> None:
         "sizes": {split: [len(array) for array in arrays] for split, arrays in shard.arrays.items()},
     }
     arrays = [array for arrays in shard.arrays.values() for array in arrays]
-    _write(tokens_path(folder, index), header, [memoryview(array).cast("B") for array in arrays if len(array)])
+    _write(path, header, [memoryview(array).cast("B") for array in arrays if len(array)])
 
 
-def read_tokens(folder: Path, index: int, token_dtype: np.dtype) -> EncodedShard:
+def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
     """Return a shard of tokens.
 
     Raises:
       DamagedShard: the file is cut short or altered.
     """
-    header, payload = _read(tokens_path(folder, index))
+    header, payload = _read(path)
     splits = {}
     for split in SPLITS:
         arrays = []

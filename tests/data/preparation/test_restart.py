@@ -163,10 +163,10 @@ def test_a_disk_that_fails_keeps_what_is_encoded(many_shards, tmp_path, monkeypa
     config, expected = many_shards
     written = shards.write_tokens
 
-    def fail(folder, index, shard):
-        if index == 9:
+    def fail(path, shard):
+        if path.name == "000009":
             raise failure
-        written(folder, index, shard)
+        written(path, shard)
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "write_tokens", fail)
