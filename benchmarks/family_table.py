@@ -9,6 +9,7 @@ from benchmarks.family_plan import ABLATION, SEED, SEEDS, Cell, Progress
 
 # A row whose held-out loss is not this far below that of the unigram distribution, in nats, is on its plateau.
 PLATEAU = 0.3
+_TERMS_IN_A_LINE = 3
 _TOKEN_LOSSES = ("mlm_loss", "plm_loss", "clm_loss", "generator_loss")
 
 Line = dict[str, Any]
@@ -40,13 +41,16 @@ def markdown(progress: Progress) -> str:
         if not group:
             continue
         text += [
-            f"| {title} | rate | steps | TFLOPs | core s | below unigram | pairs (ties) | probe by layer | SST-2 |",
-            "|---|---|---|---|---|---|---|---|---|",
-            *(_row(row, lines) for row, lines in group.items()),
-            "",
+            f"| {title} | rate | steps | core s | below unigram | pairs (ties) | SST-2 |",
+            "|---|---|---|---|---|---|---|",
         ]
+        text += [*(_row(row, lines) for row, lines in group.items()), ""]
+        depth = max(len(lines[0]["probe"]["layers"]) for lines in group.values())
+        text += [f"| {title}: probe | embeddings | {' | '.join(f'layer {i}' for i in range(1, depth))} |"]
+        text += ["|---" * (1 + depth) + "|", *(_probe(row, lines, depth) for row, lines in group.items()), ""]
     if rows:
-        text += ["| row | own loss, held out |", "|---|---|", *(_losses(row, lines) for row, lines in rows.items()), ""]
+        text += ["| row | own loss, held out | its terms |", "|---|---|---|"]
+        text += [line for row, lines in rows.items() for line in _losses(row, lines)] + [""]
         text += ["| row | beside `bert`, where the seeds do not overlap |", "|---|---|"]
         text += [f"| `{row}` | {_beside(lines, bert)} |" for row, lines in rows.items() if row != "bert"] + [""]
     return "\n".join(text)
@@ -58,29 +62,37 @@ def _found(progress: Progress, cells: list[Cell]) -> list[Line]:
 
 def _row(row: str, lines: list[Line]) -> str:
     is_flat = statistics.fmean(map(below_unigram, lines)) < PLATEAU
-    seeds = f" ({len(lines)} of {len(SEEDS)} seeds)" if row in NAMES and len(lines) < len(SEEDS) else ""
-    layers = zip(*(line["probe"]["layers"] for line in lines))
+    seeds = f" ({len(lines)} of {len(SEEDS)})" if row in NAMES and len(lines) < len(SEEDS) else ""
     ties = sum(line["pairs"]["ties"] for line in lines) / sum(line["pairs"]["pairs"] for line in lines)
     cells = [
-        f"`{row}`{seeds}" + (", on the plateau" if is_flat else ""),
+        f"`{row}`{seeds}" + (", plateau" if is_flat else ""),
         f"{lines[0]['rate']:g}",
         f"{lines[0]['steps']:,}",
-        f"{statistics.fmean(line['executed_flops'] for line in lines) / 1e12:.1f}",
         f"{statistics.fmean(line['training_seconds'] for line in lines):,.0f}",
         _spread([below_unigram(line) for line in lines], 2),
         f"{_spread([100 * MEASURES['pairs'](line) for line in lines], 1)} ({ties:.0%})",
-        "; ".join(_spread([100 * value for value in layer], 1) for layer in layers),
         _spread([100 * MEASURES["SST-2"](line) for line in lines], 1),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _losses(row: str, lines: list[Line]) -> str:
+def _probe(row: str, lines: list[Line], depth: int) -> str:
+    layers = [
+        _spread([100 * value for value in layer], 1) for layer in zip(*(line["probe"]["layers"] for line in lines))
+    ]
+    return f"| `{row}` | {' | '.join([*layers, *[''] * (depth - len(layers))])} |"
+
+
+def _losses(row: str, lines: list[Line]) -> list[str]:
+    """Return a line of the table, or several for the terms of many tasks."""
     names = [name for name in lines[0]["eval"] if name.endswith("_loss")]
     terms = [
         f"{name.removesuffix('_loss')} {statistics.fmean(line['eval'][name] for line in lines):.2f}" for name in names
     ]
-    return f"| `{row}` | {_spread([line['own_loss'] for line in lines], 2)}: {', '.join(terms)} |"
+    starts = range(0, len(terms), _TERMS_IN_A_LINE)
+    first, *more = (", ".join(terms[start : start + _TERMS_IN_A_LINE]) for start in starts)
+    own = _spread([line["own_loss"] for line in lines], 2)
+    return [f"| `{row}` | {own} | {first} |", *(f"|  |  | {each} |" for each in more)]
 
 
 def _spread(values: list[float], digits: int) -> str:

@@ -192,8 +192,9 @@ def test_the_tables_mark_the_plateau_and_state_nothing_within_the_spread(progres
     text = markdown(progress)
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert "1.30 [1.20, 1.40] | 72.0 [70.0, 74.0] (5%)" in rows[0] and "plateau" not in rows[0]
-    assert rows[2].startswith("| `roberta` (1 of 3 seeds) |")
-    assert rows[3].startswith("| `electra`, on the plateau | 0.002 |")
+    assert rows[2].startswith("| `roberta` (1 of 3) |")
+    assert rows[3].startswith("| `electra`, plateau | 0.002 |")
+    assert "| `bert` | 50.0 [50.0, 50.0] | 60.0 [60.0, 60.0] | 70.0 [70.0, 70.0] |" in text
     assert "ablation, one seed" in text and "| `segment-pairs` | 0.002 |" in text
     assert "| `mlm` | within the spread |" in text
     assert "| `electra` | pairs -20.0 |" in text
