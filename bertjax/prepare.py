@@ -106,6 +106,13 @@ def _runner(name: str, flags: list[str], kept: str) -> Runner:
 
 
 def _writable(kept: str) -> Path:
+    """Make the folder of kept shards, and return it.
+
+    Raises:
+      UserError: it is a URL, or it cannot be written.
+    """
+    if storage.is_remote(kept):
+        raise UserError(f"--keep-shards={kept} is a URL, and shards are kept on this machine only; name a local folder")
     folder = Path(kept).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)

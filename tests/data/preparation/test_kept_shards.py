@@ -88,6 +88,7 @@ def test_a_kept_document_without_a_token_still_stops(config, tmp_path, encoded):
     "flags, message",
     [
         (["--keep-shards=file/kept"], "cannot write --keep-shards=file/kept: Not a directory; name another folder"),
+        (["--keep-shards=s3://bucket/kept"], "--keep-shards=s3://bucket/kept is a URL"),
         (["--keep-shards=kept", "--runner=FnApiRunner"], "--keep-shards=kept has no effect with --runner=FnApiRunner"),
     ],
 )
@@ -97,3 +98,4 @@ def test_bad_input_is_one_line(flags, message, tmp_path, monkeypatch, capsys):
     assert exit_code_of(lambda: command.main(["--config=tiny", *flags])) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}") and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
