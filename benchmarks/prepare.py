@@ -5,7 +5,8 @@
 
 A corpus that is too small is repeated; each copy has an additional line, so that it is another document. Speed is
 characters per second of processor time (user and system) of one process. It is measured for `prepare` with a trained
-tokenizer, and for only `Tokenizer.encode` on the same sentences. The arms take turns.
+tokenizer, and for only `Tokenizer.encode` on the same sentences. The last column is the time of `prepare` without kept
+shards, relative to that with the shards of the first nine tenths of the text. The arms take turns.
 """
 
 import argparse
@@ -40,6 +41,17 @@ def write_corpus(corpus: str, size: int, path: Path) -> None:
                     return
 
 
+def write_beginning(path: Path, share: float, beginning: Path) -> None:
+    """Write the first documents of a corpus, a share of its bytes."""
+    left = share * path.stat().st_size
+    with open(path, encoding="utf-8") as lines, open(beginning, "w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line)
+            left -= len(line.encode())
+            if left <= 0:
+                return
+
+
 def train(path: Path, folder: Path, kind: str) -> None:
     """Train the tokenizer of both arms."""
     config = TokenizerConfig(kind=kind)
@@ -71,21 +83,38 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--kind", default=TokenizerConfig.kind, help="data.tokenizer.kind (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args(argv)
-    header = ("text", "prepare", "bare", "share (low to high)", "peak", "with training", "disk/text")
+    header = (
+        "text",
+        "prepare",
+        "bare",
+        "share (low to high)",
+        "peak",
+        "with training",
+        "disk/text",
+        "grown by a tenth",
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         for size in map(int, args.sizes.split(",")):
             corpus, model = folder / f"{size}.jsonl", folder / f"tokenizer-{size}"
             write_corpus(args.corpus, size * 1_000_000, corpus)
+            beginning = folder / f"{size}-beginning" / corpus.name  # documents are named by their file
+            beginning.parent.mkdir()
+            write_beginning(corpus, 0.9, beginning)
             train(corpus, model, args.kind)
-            rates, peaks = {"bare": [], "prepare": []}, []
+            rates, peaks, gains = {"bare": [], "prepare": []}, [], []
             for turn in range(args.rounds):
                 alone = measure("bare", corpus, model, "")
                 whole = measure("prepare", corpus, model, folder / f"{size}-{turn}")
                 rates["bare"].append(alone["characters"] / alone["seconds"])
                 rates["prepare"].append(alone["characters"] / whole["seconds"])
                 peaks.append(whole["peak"])
+                kept = folder / f"{size}-{turn}-kept"
+                kept.mkdir()
+                measure("prepare", beginning, model, folder / f"{size}-{turn}-first", kept)
+                grown = measure("prepare", corpus, model, folder / f"{size}-{turn}-grown", kept)
+                gains.append(whole["seconds"] / grown["seconds"])
             trained = measure("prepare", corpus, "", folder / f"{size}-trained")
             shares = [ours / bare for ours, bare in zip(rates["prepare"], rates["bare"], strict=True)]
             rows.append(
@@ -96,10 +125,11 @@ def main(argv: list[str] | None = None) -> None:
                     f"{max(peaks) / 1e6:.0f} MB",
                     f"{trained['peak'] / 1e6:.0f} MB",
                     f"{whole['disk']:.2f}",
+                    f"{statistics.median(gains):.2f} ({min(gains):.2f} to {max(gains):.2f})",
                 )
             )
     for row in (header, *rows):
-        print("{:>8}{:>12}{:>12}{:>24}{:>10}{:>15}{:>11}".format(*row))
+        print("{:>8}{:>12}{:>12}{:>24}{:>10}{:>15}{:>11}{:>23}".format(*row))
 
 
 if __name__ == "__main__":

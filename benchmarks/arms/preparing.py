@@ -1,8 +1,8 @@
 """One measurement of `benchmarks.prepare`, in a process of its own: prints seconds, characters and peak memory as JSON.
 
-    python -m benchmarks.arms.preparing bare|prepare CORPUS MODEL STORE
+    python -m benchmarks.arms.preparing bare|prepare CORPUS MODEL STORE [KEPT]
 
-MODEL is a tokenizer folder, or nothing to train one.
+MODEL is a tokenizer folder, or nothing to train one. KEPT is the folder of `prepare --keep-shards`.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.preparation.encoding import BATCH_CHARACTERS
+from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.text.sentences import split
 
@@ -42,21 +43,21 @@ def bare(corpus: str, model: str) -> dict:
     return {"seconds": seconds, "characters": characters}
 
 
-def prepared(corpus: str, model: str, store: str) -> dict:
+def prepared(corpus: str, model: str, store: str, kept: str) -> dict:
     """Time all of `prepare` in one process."""
     config = DataConfig(corpus=corpus, store=store, workers=1, tokenizer=TokenizerConfig(model=model))
     start = time.process_time()
     with contextlib.redirect_stdout(sys.stderr):
-        made = prepare(config)
+        made = prepare(config, Local(Path(kept) if kept else None))
     seconds = time.process_time() - start
     size = sum(path.stat().st_size for path in made.path.rglob("*") if path.is_file())
     text = sum(counts["bytes"] for counts in made.manifest["splits"].values())
     return {"seconds": seconds, "disk": size / text}
 
 
-def main(arm: str, corpus: str, model: str, store: str) -> None:
+def main(arm: str, corpus: str, model: str, store: str, kept: str = "") -> None:
     """The command line."""
-    measured = bare(corpus, model) if arm == "bare" else prepared(corpus, model, store)
+    measured = bare(corpus, model) if arm == "bare" else prepared(corpus, model, store, kept)
     status = Path("/proc/self/status")
     # On Linux `ru_maxrss` would start from the peak of the process that started this one.
     kibibytes = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")] or [

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -219,17 +219,25 @@ class Feeds:
             else:
                 yield open_or_make(store, spec)
 
-    def source_shares(self, feed: Feed) -> dict[str, float]:
-        """Return the share of each source of the corpus in the rows of a training feed; empty with one source.
+    def source_shares(self, feed: Feed) -> dict[str, dict[str, float]]:
+        """Return the shares of the sources of the corpus in a training feed; empty with one source.
 
-        Sources of one weight are packed together, and their tokens are counted in place of rows.
+        Returns:
+          `tokens` -> source -> share, and `rows` too unless the sources are packed together.
         """
-        if not isinstance(self.store, TokenStore) or len(self.config.data.named_sources) < 2:
+        names = list(self.config.data.named_sources)
+        if not isinstance(self.store, TokenStore) or len(names) < 2:
             return {}
-        if len(feed.sources) > 1:
-            return dict(zip(self.config.data.named_sources, feed.turns.shares, strict=True))
-        tokens = {name: counts["tokens"] for name, counts in self.store.manifest["counts"]["train"].items()}
-        return {name: count / sum(tokens.values()) for name, count in tokens.items()}
+        if len(feed.sources) == 1:
+            counts = self.store.manifest["counts"]["train"]
+            return {"tokens": _shares(names, [counts[name]["tokens"] for name in names])}
+        first = [source.plans[0].counts for source in feed.sources]
+        tokens = [share * counts.tokens / counts.rows for share, counts in zip(feed.turns.shares, first, strict=True)]
+        return {"rows": _shares(names, feed.turns.shares), "tokens": _shares(names, tokens)}
+
+
+def _shares(names: Sequence[str], amounts: Sequence[float]) -> dict[str, float]:
+    return {name: amount / sum(amounts) for name, amount in zip(names, amounts, strict=True)}
 
 
 def _scored_alone(store: TokenStore) -> list[str]:

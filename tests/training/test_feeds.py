@@ -105,7 +105,12 @@ def test_sources_take_turns_by_their_weights(tmp_path):
     together = feed_of(store, "doc_sentences", Config(data=dataclasses.replace(data, sources=equal)))
     assert len(together.plans) == 1  # sources of equal weight are one stream
     feeds = Feeds(Config(data=data, tasks={"mlm": Task(MaskedLM(), FORMATS.class_of("doc_sentences")())}), store)
-    assert feeds.source_shares(feed) == pytest.approx({"a": 0.25, "b": 0.75}, abs=0.03)
+    shares = feeds.source_shares(feed)
+    assert shares["rows"] == pytest.approx({"a": 0.25, "b": 0.75}, abs=0.03)
+    in_batch = [(batch["examples_BT"][mine] > 0).sum() for mine in (of_a, ~of_a)]
+    assert shares["tokens"]["a"] == pytest.approx(in_batch[0] / sum(in_batch), abs=0.02)
+    tokens = [store.manifest["counts"]["train"][name]["tokens"] for name in ("a", "b")]
+    assert feeds.source_shares(together) == {"tokens": {"a": tokens[0] / sum(tokens), "b": tokens[1] / sum(tokens)}}
     rows = {name: heldout.plans[0].counts.rows for (_, name), heldout in feeds.further_heldout.items()}
     assert set(rows) == {"a", "b"} and min(rows.values()) > 0
     assert {

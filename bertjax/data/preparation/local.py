@@ -9,13 +9,16 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from bertjax import storage
 from bertjax.data import store
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading, shards, workers
@@ -23,13 +26,15 @@ from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
-from bertjax.data.preparation.steps import EncodedShard, encode_shard
+from bertjax.data.preparation.steps import EncodedShard, ShardDocument, encode_shard
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import RunFailed, Unavailable, UserError
 
 # Part of the names of kept shards; a new one if the same text is encoded in another way.
-KEPT_VERSION = 1
+KEPT_VERSION = 2
+# What splits and encodes text beside bertjax; a kept shard is for one version of each.
+_LIBRARIES = "sentencepiece", "tokenizers"
 
 
 class BadDocument(UserError):
@@ -69,13 +74,15 @@ class ShardEncoder:
         """
         documents = shards.read_text(self.folder, index)
         is_duplicate = Duplicates(duplicates.path(self.folder)).contain([document.key for document in documents])
-        place = self.kept / self._name(index, is_duplicate) if self.kept else None
-        found = _read_kept(place, store.token_dtype(self.tokenizer.vocab_size)) if place else None
+        left = [document for document, drop in zip(documents, is_duplicate, strict=True) if not drop]
+        with self._kept_errors():
+            place = self.kept / self._name(left) if self.kept else None
+            found = _read_kept(place, store.token_dtype(self.tokenizer.vocab_size)) if place else None
         if found is None:
-            left = [document for document, drop in zip(documents, is_duplicate, strict=True) if not drop]
-            shard = encode_shard(left, [split for split, _ in self.groups], self.tokenizer, self.splitter)
+            shard = encode_shard(left, self._splits, self.tokenizer, self.splitter)
             if place:
-                shards.write_tokens(place, shard)
+                with self._kept_errors():
+                    shards.write_tokens(place, shard)
         else:
             shard = found
         if shard.skipped and self.on_bad_document == "stop":
@@ -83,12 +90,36 @@ class ShardEncoder:
         shards.write_tokens(shards.tokens_path(self.folder, index), shard)
         return shard.skipped, found is not None
 
-    def _name(self, index: int, is_duplicate: np.ndarray) -> str:
+    @property
+    def _splits(self) -> list[str]:
+        """The split of each group."""
+        return [split for split, _ in self.groups]
+
+    def _name(self, documents: Sequence[ShardDocument]) -> str:
         """Return a hash of all that decides a shard of tokens."""
-        decides = KEPT_VERSION, self.tokenizer.fingerprint, self.splitter, self.groups, is_duplicate.tolist()
+        groups = sorted({document.group for document in documents})
+        decides = {
+            "version": KEPT_VERSION,
+            "libraries": [metadata.version(name) for name in _LIBRARIES],
+            "unicode": unicodedata.unidata_version,
+            "tokenizer": self.tokenizer.fingerprint,
+            "splitter": self.splitter,
+            "splits": {group: self._splits[group] for group in groups},
+            "documents": [[document.id, document.group, len(document.text)] for document in documents],
+        }
         digest = hashlib.sha256(json.dumps(decides).encode())
-        digest.update(shards.text_path(self.folder, index).read_bytes())
+        for document in documents:
+            digest.update(document.text)
         return digest.hexdigest()
+
+    @contextlib.contextmanager
+    def _kept_errors(self) -> Iterator[None]:
+        """Name the folder of kept shards in an error of its disk. The preparation itself is not lost."""
+        try:
+            yield
+        except OSError as error:
+            failed = storage.user_error(error, f"cannot use --keep-shards={self.kept}", "name another folder")
+            raise failed if isinstance(failed, RunFailed | Unavailable) else RunFailed(str(failed)) from error
 
 
 def _read_kept(path: Path, token_dtype: np.dtype) -> EncodedShard | None:

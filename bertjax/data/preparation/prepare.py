@@ -75,6 +75,8 @@ def store_path(config: DataConfig) -> epath.Path:
 
 def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenStore:
     path = path_of(config, spec)
+    if runner != LOCAL and remote.exists(path):
+        print(f"{path} is there already, so no text is encoded or kept", flush=True)
     if not storage.is_remote(path):
         _build(config, spec, Path(path), runner)
     elif not remote.exists(path):

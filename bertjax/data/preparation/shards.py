@@ -1,7 +1,8 @@
 """Shards: the files between the two passes, each complete or absent.
 
-A shard of text holds consecutive documents, and a shard of tokens the same documents encoded. A shard ends at
-`SHARD_BYTES` of text or at the end of a longer document, whichever process encodes it.
+A shard of text holds consecutive documents of one source, and a shard of tokens the same documents encoded. Whichever
+process encodes it, a shard ends at `SHARD_BYTES` of text, at the end of a longer document or at the end of the source.
+A source that has grown thus leaves the shards of the others as they were.
 """
 
 import json
@@ -48,11 +49,11 @@ def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
     """Yield the documents of each shard."""
     run, size = [], 0
     for document in documents:
-        run.append(document)
-        size += len(document.text)
-        if size >= SHARD_BYTES:
+        if run and (size >= SHARD_BYTES or document.key.source != run[-1].key.source):
             yield run
             run, size = [], 0
+        run.append(document)
+        size += len(document.text)
     if run:
         yield run
 

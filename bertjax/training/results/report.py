@@ -166,9 +166,13 @@ def plan_line(feed: Feed, task: str, label: str = "") -> str:
     )
 
 
-def sources_line(shares: Mapping[str, float], task: str = "") -> str:
-    """Return the share of each source in the training rows as one line."""
-    return f"{_of(task)}sources of the rows: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+def sources_line(shares: Mapping[str, Mapping[str, float]], task: str = "") -> str:
+    """Return the shares of the sources in the training rows and tokens as one line; see `Feeds.source_shares`."""
+    units = (
+        f"of the {unit}: " + ", ".join(f"{name} {share:.1%}" for name, share in by_name.items())
+        for unit, by_name in shares.items()
+    )
+    return f"{_of(task)}sources {'; '.join(units)}"
 
 
 def heldout_line(feed: Feed, task: str = "") -> str:

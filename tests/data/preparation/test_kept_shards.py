@@ -1,17 +1,26 @@
 """A corpus that grows: the store is that of a preparation from nothing, and only new text is encoded."""
 
 import dataclasses
+import hashlib
+import json
 import shutil
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from bertjax import prepare as command
 from bertjax.cli import exit_code_of
-from bertjax.data.preparation import local, shards
+from bertjax.data import tokenizer
+from bertjax.data.config import SPLITTERS, DataConfig, SourceConfig
+from bertjax.data.preparation import local, shards, steps
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
-from bertjax.errors import UserError
-from tests.data.preparation.corpora import content
+from bertjax.data.preparation.steps import Key, ShardDocument
+from bertjax.data.sources import documents
+from bertjax.errors import RunFailed, UserError
+from tests.data.preparation.corpora import content, write_corpus
 from tests.data.preparation.test_parts import CLEANING, mixed
 
 
@@ -39,7 +48,7 @@ def grown(config, store):
 @pytest.mark.parametrize("settings", [{}, CLEANING, {"share": 0.5}], ids=["all", "cleaned", "share"])
 def test_only_new_text_is_encoded(config, tmp_path, encoded, settings, capsys):
     config = mixed(tmp_path, tokenizer=config.tokenizer, **settings)
-    last = tmp_path / "web" / "2.jsonl.gz"  # of the last source
+    last = tmp_path / "web" / "2.jsonl.gz"
     later = last.rename(tmp_path / "later.gz")
     kept = Local(tmp_path / "kept")
     kept.kept.mkdir()
@@ -56,6 +65,69 @@ def test_only_new_text_is_encoded(config, tmp_path, encoded, settings, capsys):
     assert 0 < again < 0.6 * whole
     message = f"kept shards: {whole - again} of {whole} were in {kept.kept}, and {again} were encoded\n"
     assert message in capsys.readouterr().out
+
+
+def test_a_source_that_grows_leaves_the_shards_of_the_others(config, tmp_path, encoded):
+    names = "first", "last"
+    for seed, name in enumerate(names):
+        write_corpus(tmp_path / f"{name}.txt", documents=60, seed=seed)
+    sources = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in names}
+    config = DataConfig(sources=sources, store=config.store, tokenizer=config.tokenizer, workers=0)
+    kept = Local(tmp_path / "kept")
+    kept.kept.mkdir()
+    config = grown(config, prepare(config, kept))
+    count = len(encoded)
+    with open(tmp_path / "first.txt", "a") as file:
+        file.write("A short document.\n")
+    prepare(config, kept)
+    assert len(encoded) - count == 1 < count / 4
+
+
+def test_the_version_names_the_way_text_is_encoded():
+    """Another digest means that kept shards of before are no longer what encoding gives: raise KEPT_VERSION with it."""
+    folders = Path(__file__).parents[1] / "tokenizer" / "version_1"
+    texts = [document.text.encode() for document in islice(documents("embedded:ko", "text"), 20)]
+    texts += [document.text.encode() for document in islice(documents("embedded:en", "text"), 20)]
+    shard = [ShardDocument(Key(0, 0, number), str(number), number % 2, text) for number, text in enumerate(texts)]
+    digest = hashlib.sha256()
+    for folder in sorted(folders.iterdir()):
+        for splitter in SPLITTERS:
+            encoded = steps.encode_shard(shard, ("train", "heldout"), tokenizer.load(folder), splitter)
+            digest.update(json.dumps([encoded.counts, encoded.longest, encoded.skipped]).encode())
+            for arrays in encoded.arrays.values():
+                digest.update(b"".join(array.tobytes() for array in arrays))
+    assert (local.KEPT_VERSION, digest.hexdigest()[:16]) == (2, "963d623bc085f896")
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "tokenizers"])
+def test_a_library_of_another_version_takes_nothing(config, tmp_path, encoded, monkeypatch, name):
+    config = dataclasses.replace(config, workers=0)
+    kept = Local(tmp_path / "kept")
+    kept.kept.mkdir()
+    first = prepare(config, kept)
+    config, count = grown(config, first), len(encoded)
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda package: "0" if package == name else version(package))
+    prepare(config, kept)
+    assert len(encoded) == 2 * count
+
+
+def test_a_folder_that_cannot_be_used_is_named_and_costs_nothing(config, tmp_path, encoded):
+    config = dataclasses.replace(config, workers=0)
+    kept = Local(tmp_path / "kept")
+    kept.kept.write_text("")
+    with pytest.raises(RunFailed, match=f"cannot use --keep-shards={kept.kept}: Not a directory; name another folder"):
+        prepare(config, kept)
+    [partial] = (tmp_path / "stores").glob("*.partial")
+    assert (partial / "reading.json").exists()
+
+
+def test_a_store_that_is_there_keeps_nothing_and_says_so(config, tmp_path, capsys):
+    store = prepare(config)
+    kept = Local(tmp_path / "kept")
+    assert capsys.readouterr().out.count("is there already") == 0
+    prepare(config, kept)
+    assert f"{store.path} is there already, so no text is encoded or kept\n" in capsys.readouterr().out
 
 
 def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, tmp_path, encoded):
