@@ -27,6 +27,7 @@ from bertjax.objectives.teacher_losses import TEACHER_LOSSES
 from bertjax.task import Task
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
+from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
@@ -55,6 +56,7 @@ class Config:
       init_layers: the layers of `init_from` that the run starts with, counted from 0; empty for all of them. DistilBERT
         takes (0, 2, 4, 7, 9, 11) of 12.
       lora: low-rank adaptation of kernels, which are then frozen.
+      pruning: weights that are set to 0, ever more of them.
       quantization: weights of few bits, which are rounded in each step.
     """
 
@@ -66,6 +68,7 @@ class Config:
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
     optimizer: OptimizerConfig = OptimizerConfig()
     lora: LoraConfig = LoraConfig()
+    pruning: PruningConfig = PruningConfig()
     quantization: QuantizationConfig = QuantizationConfig()
     stages: tuple[Stage, ...] = (Stage(),)
     eval: EvalConfig = EvalConfig()

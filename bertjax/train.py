@@ -30,6 +30,7 @@ from bertjax.training.resolve import open_feeds
 from bertjax.training.results import classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.run import foreign_code, record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
@@ -144,7 +145,7 @@ def run(
             notify("stopped", trained.step)
             return Summary(trained.step, False, {}, files.path)
         with watchdog.state("exporting"):
-            params = export.exported(program.merged(trained.state["params"]))
+            params = export.exported(program.merged(trained.state))
             params = multihost_utils.process_allgather(params, tiled=True)
             settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
@@ -211,6 +212,8 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
     print("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
+    if config.pruning.kind:
+        print(f"pruned    {describe_zeros(model.params)}")
     curves.draw(files.metrics, files.curves, name)
 
 

@@ -38,22 +38,25 @@ ALLOWED = {
     "training.schedules": "errors registry",
     "training.config": "errors models training.schedules",
     "training.lora": "errors training.config",
-    "training.quantization": "errors int8 training.lora",
+    "training.pruning": "errors training.config",
+    "training.quantization": "errors int8",
+    "training.model_params": "training.lora training.pruning training.quantization",
     "training.stages": "data training.config training.schedules",
     "row_lengths": "errors renames typed data models training.config",
     "task": "errors data objectives",
     "config": "errors registry renames row_lengths task typed data models objectives "
-    "training.config training.lora training.quantization training.schedules training.stages",
+    "training.config training.lora training.pruning training.quantization training.schedules training.stages",
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "errors storage locks untrusted renames registry typed data hardware export config "
-    "training.config training.lora training.parallel training.param_paths training.quantization training.stages "
-    "training.state",
+    "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
+    "training.quantization training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
     "config_file": "errors row_lengths typed models config opening",
     "training": "errors user_code storage mesh typed data models hardware export objectives config opening "
-    "training.config training.lora training.parallel training.param_paths training.quantization training.run "
+    "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
+    "training.quantization training.run "
     "training.schedules training.stages training.state",
     "forecast": "errors hardware models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",

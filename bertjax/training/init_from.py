@@ -20,6 +20,7 @@ from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
+from bertjax.training.pruning import is_score
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import read_record
@@ -97,7 +98,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     if model.encoder.pooler_activation != program.encoder.pooler_activation:
         source["encoder"].pop("pooler", None)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
-    ours = {path: shape for path, shape in ours.items() if not is_factor(path)}
+    ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}
     differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]
     missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
     if in_encoder := [path for path in differing if path.startswith(_ENCODER) and path not in missing]:

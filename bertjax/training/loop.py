@@ -344,7 +344,7 @@ class Loop:
         program = self._program_at(step - 1)
         if program.encoder.layers not in self._evaluators:
             self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds, self._watchdog.beat)
-        return self._evaluators[program.encoder.layers](program.merged(self._state["params"]))
+        return self._evaluators[program.encoder.layers](program.merged(self._state))
 
     def _program_at(self, step: int) -> Program:
         """Return the program of the step that follows `step` steps."""

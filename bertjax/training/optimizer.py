@@ -8,13 +8,14 @@ from bertjax.training.adam import scale_by_adam
 from bertjax.training.config import OptimizerConfig
 from bertjax.training.param_paths import map_with_path, matches
 from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
+from bertjax.training.pruning import is_score
 
 _IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
 
 
 def decay_mask(params: dict) -> dict:
-    """Return True for params that weight decay applies to: all except biases and layer norms."""
-    return map_with_path(lambda path, _: not _IS_VECTOR(path), params)
+    """Return True for params that weight decay applies to: all except biases, layer norms and scores of pruning."""
+    return map_with_path(lambda path, _: not _IS_VECTOR(path) and not is_score(path), params)
 
 
 def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:

@@ -20,7 +20,7 @@ from bertjax.training.config import Multiplier, matches_any
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")
-IS_ENCODER_LAYER = matches(r"^(lora/)?encoder/layers/")
+IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
 # What comes before the path of a param in the state of an optimizer.
 _IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
 IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")

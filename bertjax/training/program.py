@@ -27,6 +27,7 @@ from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors
+from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
@@ -42,7 +43,7 @@ from bertjax.training.parallel.sharding import (
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
 from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
-from bertjax.training.quantization import model_params
+from bertjax.training.pruning import add_scores
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
@@ -176,7 +177,7 @@ class Program:
 
     def init_slots(self, params: dict) -> dict[str, SlotValues]:
         """Return {task: its slots at step 0} of the tasks that have any."""
-        params, has_own_heads = self.to_model_params(params), self.config.has_own_heads
+        params, has_own_heads = self.to_model_params(params, 0), self.config.has_own_heads
         slots = {
             name: slots_of(task.objective, with_heads_of(params, name if has_own_heads else ""))
             for name, task in self.config.tasks.items()
@@ -195,25 +196,31 @@ class Program:
         return init
 
     def params_of(self, task: str, model: Model, key: jax.Array) -> dict:
-        """Return the initial params of a task's model, with the factors of LoRA."""
+        """Return the initial params of a task's model, with the factors of LoRA and the scores of pruning."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
         params = self.config.tasks[task].objective.init(model, key, batch)
         if self.config.has_own_heads:
             params = params | {"heads": {task: params.get("heads", {})}}
-        return add_factors(self.config.lora, params, key, self.config.frozen)
+        config = self.config
+        scored = add_scores(config.pruning, params, config.frozen, config.lora.adapts)
+        return add_factors(config.lora, scored, key, config.frozen)
 
-    def merged(self, params: dict) -> dict:
-        """Return trained params as those of an ordinary model, see `bertjax.training.quantization`."""
-        return self._merge(params) if self.config.lora.rank or self.config.quantization.bits else params
+    def merged(self, state: State) -> dict:
+        """Return the trained params of a state as those of an ordinary model."""
+        params = state["params"]
+        return params if self.to_model_params.is_identity else self._merge(params, state["step"])
 
     @property
-    def to_model_params(self) -> Callable[[dict], dict]:
-        """Gives the params that the models run with, from trained ones."""
-        return functools.partial(model_params, self.config.lora, self.config.quantization)
+    def to_model_params(self) -> ModelParams:
+        """Gives the params that the models run with, from trained ones and the step."""
+        config = self.config
+        steps = sum(stage.steps or 0 for stage in config.stages)
+        return ModelParams(config.lora, config.pruning, config.quantization, steps)
 
     @functools.cached_property
-    def _merge(self) -> Callable[[dict], dict]:
-        shapes = jax.eval_shape(self.to_model_params, self.abstract_state["params"])
+    def _merge(self) -> Callable[[dict, jax.Array], dict]:
+        state = self.abstract_state
+        shapes = jax.eval_shape(self.to_model_params, state["params"], state["step"])
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:

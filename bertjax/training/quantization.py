@@ -20,7 +20,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import int8
 from bertjax.errors import UserError
-from bertjax.training.lora import LoraConfig, merge
 
 _FEWEST, _MOST = 2, 8
 
@@ -46,11 +45,6 @@ class QuantizationConfig:
                 "quantization.layer_bits has no effect with quantization.bits=0; set it to 8, which is then that of "
                 "embeddings and heads"
             )
-
-
-def model_params(lora: LoraConfig, quantization: QuantizationConfig, params: dict) -> dict:
-    """Return the params that a model runs with, from trained ones: factors are merged, then weights are rounded."""
-    return rounded(quantization, merge(lora, params))
 
 
 def rounded(config: QuantizationConfig, params: dict) -> dict:

@@ -18,6 +18,7 @@ from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.lora import LoraConfig
 from bertjax.training.micro_batches import count_micro_batches, sum_over_micro_batches
+from bertjax.training.model_params import ModelParams
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import path_of, with_heads_of
@@ -38,7 +39,7 @@ class StepContext:
       layout: the mesh, and how weights are sharded on it.
       freezing: the parameters that the run or the stage freezes.
       lora: which kernels are adapted; their factors are among the params.
-      model_params: gives the params that the model runs with, from trained ones (`bertjax.training.quantization`).
+      model_params: gives the params that the model runs with, from trained ones and the step.
       task: name of the task, under which the state has its slots.
       own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
@@ -57,7 +58,7 @@ class StepContext:
     layout: Layout
     freezing: Freezing = Freezing()
     lora: LoraConfig = LoraConfig()
-    model_params: Callable[[dict], dict] = dict
+    model_params: Callable[[dict, jax.Array], dict] = ModelParams()
     task: str = ""
     own_heads: str = ""
     idle_paths: frozenset[str] = frozenset()
@@ -103,7 +104,7 @@ def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     """
     layout = context.layout
     # Before they are gathered: sums are exact in float32, whatever the compute dtype, and channels are whole.
-    params, pull_back = jax.vjp(context.model_params, params)
+    params, pull_back = jax.vjp(lambda params: context.model_params(params, step), params)
     specs = layout.specs(params)
     gradients_of_shards = layout.shard_map(
         functools.partial(_gradients_of_shard, context),
@@ -177,7 +178,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
         "skipped": jnp.where(has_failed, state["skipped"], skipped),
     }
     if own_slots:
-        own_params = with_heads_of(context.model_params(params), context.own_heads)
+        own_params = with_heads_of(context.model_params(params, new_state["step"]), context.own_heads)
         updated = context.objective.update_slots(own_slots, own_params, kept)
         slots = slots | {context.task: _select(updated, own_slots, is_applied, frozenset())}
     new_state |= {"slots": slots} if slots else {}

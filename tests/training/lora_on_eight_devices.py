@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.training.config import MeshConfig
-from bertjax.training.lora import merge
+from bertjax.training.model_params import ModelParams
 from bertjax.training.parameter_rules import Freezing
 from bertjax.training.step import gradients
 from tests import batches
@@ -29,9 +29,8 @@ def factors_of(**choices) -> np.ndarray:
     """
     params = with_factors()
     params = params | {"lora": jax.tree.map(lambda leaf: 0.1 * leaf, params["lora"])}
-    merged = functools.partial(merge, CONFIG)
-    freezing = Freezing(FROZEN)
-    step = dataclasses.replace(context(dropout=0.1, **choices), lora=CONFIG, model_params=merged, freezing=freezing)
+    trained = {"lora": CONFIG, "model_params": ModelParams(CONFIG), "freezing": Freezing(FROZEN)}
+    step = dataclasses.replace(context(dropout=0.1, **choices), **trained)
     gradient, *_ = jax.jit(functools.partial(gradients, step))(params, None, batches.make(), 0)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(gradient["lora"])])
 

@@ -17,6 +17,7 @@ from bertjax import config_file, evaluate, train
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
 from bertjax.training.lora import LoraConfig, add_factors, merge
+from bertjax.training.model_params import ModelParams
 from bertjax.training.parameter_rules import Freezing
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
@@ -71,8 +72,7 @@ def test_a_merged_kernel_computes_what_kernel_and_factors_compute():
 def test_gradients_of_factors_follow_from_those_of_the_kernel():
     """dA = alpha / rank * dW B^T and dB = alpha / rank * A^T dW; frozen params have a gradient of 0."""
     params, batch = with_factors(), batches.make()
-    merged = functools.partial(merge, CONFIG)
-    adapted = dataclasses.replace(context(), lora=CONFIG, model_params=merged, freezing=Freezing(FROZEN))
+    adapted = dataclasses.replace(context(), lora=CONFIG, model_params=ModelParams(CONFIG), freezing=Freezing(FROZEN))
     gradient, *_ = jax.jit(functools.partial(gradients, adapted))(params, None, batch, 0)
     full, *_ = jax.jit(functools.partial(gradients, context()))(merge(CONFIG, params), None, batch, 0)
     factors, kernel = gradient["lora"]["encoder"]["layers"], full["encoder"]["layers"]["intermediate"]["kernel"]

@@ -11,6 +11,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax import compress, evaluate, export, int8
+from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients
 from tests import batches, runs
@@ -61,7 +62,7 @@ def test_layers_have_bits_of_their_own():
 
 def test_the_gradient_is_that_of_the_rounded_weights():
     config, batch = QuantizationConfig(3), batches.make()
-    trained = dataclasses.replace(context(), model_params=functools.partial(rounded, config))
+    trained = dataclasses.replace(context(), model_params=ModelParams(quantization=config))
     gradient, *_ = jax.jit(functools.partial(gradients, trained))(params_of(), None, batch, 0)
     expected, *_ = jax.jit(functools.partial(gradients, context()))(rounded(config, params_of()), None, batch, 0)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradient, expected)

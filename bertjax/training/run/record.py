@@ -20,7 +20,9 @@ from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
 from bertjax.export import Export, encoder_of, exported
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig
-from bertjax.training.quantization import QuantizationConfig, model_params
+from bertjax.training.model_params import ModelParams
+from bertjax.training.pruning import PruningConfig
+from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.foreign_code import ForeignModule
@@ -167,15 +169,18 @@ def read_checkpoint(path: Path, step: str) -> Export:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
         lora = typed.build(LoraConfig, settings.get("lora", {}), "lora", {})
+        pruning = typed.build(PruningConfig, settings.get("pruning", {}), "pruning", {})
         quantization = typed.build(QuantizationConfig, settings.get("quantization", {}), "quantization", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
-    last = sum(stage.steps for stage in stages) - 1
-    stage, _ = stage_at(stages, min(number, last))  # a state that was saved at the end of a stage has grown already
+    steps = sum(stage.steps for stage in stages)
+    to_model_params = ModelParams(lora, pruning, quantization, steps)
+    # A state that was saved at the end of a stage has grown already.
+    stage, _ = stage_at(stages, min(number, steps - 1))
     return Export(
         settings=settings,
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
-        params=jax.tree.map(np.asarray, exported(model_params(lora, quantization, restored.tree["params"]))),
+        params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
     )

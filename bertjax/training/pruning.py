@@ -1,0 +1,147 @@
+"""Pruning of single weights while a model is trained, as a function of the params.
+
+The step sets the kernels' weights of lowest score to 0 before the model runs. The share of weights that remain falls
+from 1 to its last value by a cubic schedule (Zhu & Gupta, 2017, arXiv 1710.01878, section 3). A score is
+
+- `magnitude`: the absolute value of the weight (Han et al., 2015, arXiv 1506.02626). There is nothing else to train.
+- `movement`: learned with the weight (Sanh et al., 2020, arXiv 2005.07683, section 4). The scores S are leaves of their
+  own, `scores/<path of the kernel>`, with the shape of the kernel W. The mask passes its gradient to S unchanged (the
+  straight-through estimator, Bengio et al., 2013, arXiv 1308.3432), so dS = dL/dW' * W for the pruned kernel W'. The
+  score of a weight rises as training moves it away from 0. Scores start at 0, and only their order counts: a multiplier
+  of their learning rate has no effect.
+
+The weights are compared within a kernel of one layer, as in the authors' published code. A pruned weight has no
+gradient, and its score has one, so that it can return.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bertjax.errors import UserError
+from bertjax.training.config import matches_any
+
+ROOT = "scores"
+KINDS = MOVEMENT, MAGNITUDE = ("movement", "magnitude")
+
+
+@dataclasses.dataclass(frozen=True)
+class PruningConfig:
+    """Which weights in the kernels of the encoder's layers a run sets to 0, and when.
+
+    The default shares of steps are those of the published command for SQuAD, rounded: a warm-up before, and two after.
+
+    Attributes:
+      kind: score of a weight, `movement` or `magnitude`; empty prunes nothing.
+      remaining: share of the weights that are not 0 at the end.
+      start_share: share of the run's steps before the first weight is pruned.
+      end_share: share of the run's steps after which the share of weights stays at `remaining`.
+    """
+
+    kind: str = ""
+    remaining: float = 0.15
+    start_share: float = 0.1
+    end_share: float = 0.8
+
+    def __post_init__(self):
+        if self.kind and self.kind not in KINDS:
+            raise UserError(f"pruning.kind={self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        if not 0.0 < self.remaining < 1.0:
+            raise UserError(f"pruning.remaining={self.remaining} must be above 0 and below 1")
+        if not 0.0 <= self.start_share < self.end_share <= 1.0:
+            raise UserError(
+                f"pruning.start_share={self.start_share} and pruning.end_share={self.end_share} must be shares of the "
+                "steps from 0 to 1, the first below the second"
+            )
+        for field in ("remaining", "start_share", "end_share"):
+            value = getattr(self, field)
+            if not self.kind and value != getattr(type(self), field):
+                raise UserError(
+                    f"pruning.{field}={value} has no effect without pruning.kind; set it to {' or '.join(KINDS)}"
+                )
+
+    def remaining_at(self, step: jax.Array | int, steps: int) -> jax.Array:
+        """Return the share of weights that remain at a step of `steps`, counted from 0; float32 []."""
+        start, end = self.start_share * steps, self.end_share * steps
+        progress = jnp.clip((jnp.asarray(step, jnp.float32) - start) / (end - start), 0.0, 1.0)
+        return self.remaining + (1.0 - self.remaining) * (1.0 - progress) ** 3
+
+
+def is_pruned(path: str) -> bool:
+    """Return whether the parameter of a path is one whose weights are pruned: a kernel of the encoder's layers."""
+    return path.startswith("encoder/layers/") and path.endswith("/kernel")
+
+
+def is_score(path: str) -> bool:
+    """Return whether a param is an array of scores."""
+    return path.startswith(f"{ROOT}/")
+
+
+def add_scores(config: PruningConfig, params: dict, frozen: tuple[str, ...], is_adapted: Callable[[str], bool]) -> dict:
+    """Return params with scores of 0 if they are learned.
+
+    Args:
+      config: how weights are pruned.
+      params: the params of a model.
+      frozen: patterns of frozen params.
+      is_adapted: whether the kernel of a path has factors (`bertjax.training.lora`), and so a gradient.
+
+    Raises:
+      UserError: a kernel is frozen, so that its scores would have no gradient, or the scores are frozen.
+    """
+    if config.kind != MOVEMENT:
+        return params
+    flat = flatten_dict(params, sep="/")
+    for path in filter(is_pruned, list(flat)):
+        without_gradient = path if matches_any(frozen, path) and not is_adapted(path) else ""
+        if without_gradient or matches_any(frozen, score := f"{ROOT}/{path}"):
+            raise UserError(
+                f"optimizer.frozen={list(frozen)} would freeze {without_gradient or score}, and "
+                f"pruning.kind={MOVEMENT} learns from its gradient; freeze other parameters, or set "
+                f"pruning.kind={MAGNITUDE}"
+            )
+        flat[score] = jnp.zeros_like(flat[path])
+    return unflatten_dict(flat, sep="/")
+
+
+def pruned(config: PruningConfig, params: dict, step: jax.Array | int, steps: int) -> dict:
+    """Return params without scores, in whose kernels the weights of lowest score are 0, at a step of `steps`.
+
+    The number of weights that remain in a kernel of one layer is the nearest one to the share; weights of the same
+    score as the last of them also remain.
+    """
+    if not config.kind:
+        return params
+    flat = flatten_dict(params, sep="/")
+    kept = {path: leaf for path, leaf in flat.items() if not is_score(path)}
+    remaining = config.remaining_at(step, steps)
+    for path in filter(is_pruned, kept):
+        kernel, is_learned = kept[path], config.kind == MOVEMENT
+        scores = flat[f"{ROOT}/{path}"] if is_learned else jnp.abs(kernel)
+        kept[path] = kernel * _mask(jax.lax.stop_gradient(scores), remaining)
+        if is_learned:  # adds 0, and has the gradient of the scores
+            kept[path] += jax.lax.stop_gradient(kernel) * (scores - jax.lax.stop_gradient(scores))
+    return unflatten_dict(kept, sep="/")
+
+
+def _mask(scores: jax.Array, share: jax.Array) -> jax.Array:
+    """Return 1.0 for the highest scores of each layer and 0.0 for the others, float32 of the shape [L, ...] of scores.
+
+    The lowest of the highest is found one bit after the other, in 32 counts. For a stack of 6 x 384 x 1536 scores that
+    takes a tenth of the time of a sort on two cores (0.13 s and 1.3 s).
+    """
+    axes = tuple(range(1, scores.ndim))
+    count = jnp.round(share * (scores.size // len(scores))).astype(jnp.int32)
+    bits = jax.lax.bitcast_convert_type(jnp.where(scores == 0.0, 0.0, scores), jnp.uint32)  # -0.0 is 0.0
+    ordered = jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))  # as the floats, as unsigned integers
+
+    def narrow(place: jax.Array, lowest: jax.Array) -> jax.Array:
+        higher = lowest | (jnp.uint32(1 << 31) >> place.astype(jnp.uint32))
+        is_low_enough = jnp.sum(ordered >= higher, axis=axes, keepdims=True) >= count
+        return jnp.where(is_low_enough, higher, lowest)
+
+    lowest = jax.lax.fori_loop(0, 32, narrow, jnp.zeros((len(scores), *[1] * len(axes)), jnp.uint32))
+    return (ordered >= lowest).astype(jnp.float32)
