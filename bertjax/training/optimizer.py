@@ -8,14 +8,13 @@ from bertjax.training.adam import scale_by_adam
 from bertjax.training.config import OptimizerConfig
 from bertjax.training.param_paths import map_with_path, matches
 from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
-from bertjax.training.pruning import is_score
 
-_IS_VECTOR = matches(r"(^|/)(\w*bias|scale)$")
+_IS_UNSCALED = matches(r"^scores/|(^|/)(\w*bias|scale)$")
 
 
 def decay_mask(params: dict) -> dict:
     """Return True for params that weight decay applies to: all except biases, layer norms and scores of pruning."""
-    return map_with_path(lambda path, _: not _IS_VECTOR(path) and not is_score(path), params)
+    return map_with_path(lambda path, _: not _IS_UNSCALED(path), params)
 
 
 def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:
@@ -50,12 +49,12 @@ def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tupl
 def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
     """Return ||param|| / ||update|| (You et al., 2020, algorithm 2), separately for each layer of a stack.
 
-    It is 1 for biases and layer norms, and if one of the norms is 0.
+    It is 1 for biases, layer norms and scores of pruning, and if one of the norms is 0.
 
     Returns:
       A scalar, or [L, 1, ...] for stacked layers.
     """
-    if _IS_VECTOR(path):
+    if _IS_UNSCALED(path):
         return jnp.ones(())
     axes = tuple(range(1, param.ndim)) if IS_STACKED(path) else None
     param_norm, update_norm = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, update))
