@@ -1,12 +1,19 @@
-"""Preparing a corpus compared with its tokenizer: speed per core, peak memory at 8 and 80 MB of text, bytes on disk.
+"""Preparing a corpus compared with its tokenizer: speed per core, peak memory, bytes on disk, and what options cost.
 
-    python -m benchmarks.prepare
-    python -m benchmarks.prepare --corpus=books.jsonl.gz --sizes=8,80 --kind=wordpiece
+    python -m benchmarks.prepare --out=prepare.jsonl
+    python -m benchmarks.prepare --corpus=books.jsonl.gz --sizes=8,80 --kind=wordpiece --out=prepare.jsonl
+    python -m benchmarks.prepare --out=prepare.jsonl --markdown
 
 A corpus that is too small is repeated; each copy has an additional line, so that it is another document. Speed is
-characters per second of processor time (user and system) of one process. It is measured for `prepare` with a trained
-tokenizer, and for only `Tokenizer.encode` on the same sentences. The last column is the time of `prepare` without kept
-shards, relative to that with the shards of the first nine tenths of the text. The arms take turns.
+characters per second of processor time (user and system) of one process. The arms of a round take turns:
+
+- `bare`: only `Tokenizer.encode` on the sentences of the corpus.
+- `prepare`: all of `prepare`, with a trained tokenizer.
+- `near`: the same, with near-duplicates dropped.
+- `kept`: the same as `prepare`, with the kept shards of the first nine tenths of the text.
+
+`trained` is `prepare` once more, with the training of its tokenizer. Every measurement is a line of --out, and the
+table is that of all lines with the same text and tokenizer.
 """
 
 import argparse
@@ -16,8 +23,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from benchmarks.train_step import machine
 from bertjax.cli import exit_code_of
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import TokenizerConfig
@@ -26,6 +36,18 @@ from bertjax.data.preparation.steps import digest
 from bertjax.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
+_HEADER = (
+    "tokenizer",
+    "text",
+    "`prepare`",
+    "bare tokenizer",
+    "share (low to high)",
+    "near-duplicates",
+    "kept shards",
+    "peak memory",
+    "with training",
+    "disk/text",
+)
 
 
 def write_corpus(corpus: str, size: int, path: Path) -> None:
@@ -75,61 +97,80 @@ def measure(arm: str, *arguments: Path | str) -> dict:
     return json.loads(done.stdout)
 
 
+def measurements(corpus: str, size: int, kind: str, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield a line of each arm of each round, on `size` MB of text."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        text, model = folder / "text.jsonl", folder / "tokenizer"
+        write_corpus(corpus, size * 1_000_000, text)
+        beginning = folder / "beginning" / text.name  # documents are named by their file
+        beginning.parent.mkdir()
+        write_beginning(text, 0.9, beginning)
+        train(text, model, kind)
+        common = {"corpus": Path(corpus).name, "mb": size, "kind": kind, "machine": machine()}
+        for turn in range(rounds):
+            stores, kept = folder / f"stores-{turn}", folder / f"kept-{turn}"
+            kept.mkdir()
+            measure("prepare", beginning, model, stores / "beginning", kept)
+            for arm, arguments in (
+                ("bare", (text, model, "")),
+                ("prepare", (text, model, stores / "prepare")),
+                ("near", (text, model, stores / "near")),
+                ("kept", (text, model, stores / "kept", kept)),
+            ):
+                name = "prepare" if arm == "kept" else arm
+                yield common | {"round": turn, "arm": arm} | measure(name, *arguments)
+        yield common | {"round": 0, "arm": "trained"} | measure("prepare", text, "", folder / "trained")
+
+
+def markdown(lines: Iterable[dict[str, Any]]) -> str:
+    """Return the table of measurements: medians over the rounds, and ratios within a round."""
+    groups: dict[tuple, dict[str, list[dict]]] = {}
+    for line in lines:
+        key = line["kind"], line["mb"]
+        groups.setdefault(key, {}).setdefault(line["arm"], []).append(line)
+    rows = [_HEADER, ("---",) * len(_HEADER)]
+    for (kind, size), arms in groups.items():
+        seconds = {arm: [line["seconds"] for line in of_arm] for arm, of_arm in arms.items()}
+        characters = arms["bare"][0]["characters"]
+        rows.append(
+            (
+                f"`{kind}`",
+                f"{size} MB",
+                *(f"{characters / statistics.median(seconds[arm]) / 1e6:.1f} M/s" for arm in ("prepare", "bare")),
+                _ratios(seconds["bare"], seconds["prepare"], "{:.0%}"),
+                _ratios(seconds["near"], seconds["prepare"], "{:.2f}"),
+                _ratios(seconds["prepare"], seconds["kept"], "{:.2f}"),
+                f"{max(line['peak'] for line in arms['prepare']) / 1e6:.0f} MB",
+                f"{arms['trained'][0]['peak'] / 1e6:.0f} MB",
+                f"{arms['prepare'][0]['disk']:.2f}",
+            )
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _ratios(above: list[float], below: list[float], form: str) -> str:
+    """Return the median, the lowest and the highest of the ratios of the rounds."""
+    ratios = [x / y for x, y in zip(above, below, strict=True)]
+    return "{} ({} to {})".format(*(form.format(of(ratios)) for of in (statistics.median, min, max)))
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", default="embedded:en")
-    parser.add_argument("--sizes", default="8,80", help="MB of text, separated by commas")
+    parser.add_argument("--sizes", default="8,80", help="MB of text, separated by commas (default: %(default)s)")
     parser.add_argument("--kind", default=TokenizerConfig.kind, help="data.tokenizer.kind (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines; new ones are appended")
+    parser.add_argument("--markdown", action="store_true", help="only print the table of --out")
     args = parser.parse_args(argv)
-    header = (
-        "text",
-        "prepare",
-        "bare",
-        "share (low to high)",
-        "peak",
-        "with training",
-        "disk/text",
-        "grown by a tenth",
-    )
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder)
-        for size in map(int, args.sizes.split(",")):
-            corpus, model = folder / f"{size}.jsonl", folder / f"tokenizer-{size}"
-            write_corpus(args.corpus, size * 1_000_000, corpus)
-            beginning = folder / f"{size}-beginning" / corpus.name  # documents are named by their file
-            beginning.parent.mkdir()
-            write_beginning(corpus, 0.9, beginning)
-            train(corpus, model, args.kind)
-            rates, peaks, gains = {"bare": [], "prepare": []}, [], []
-            for turn in range(args.rounds):
-                alone = measure("bare", corpus, model, "")
-                whole = measure("prepare", corpus, model, folder / f"{size}-{turn}")
-                rates["bare"].append(alone["characters"] / alone["seconds"])
-                rates["prepare"].append(alone["characters"] / whole["seconds"])
-                peaks.append(whole["peak"])
-                kept = folder / f"{size}-{turn}-kept"
-                kept.mkdir()
-                measure("prepare", beginning, model, folder / f"{size}-{turn}-first", kept)
-                grown = measure("prepare", corpus, model, folder / f"{size}-{turn}-grown", kept)
-                gains.append(whole["seconds"] / grown["seconds"])
-            trained = measure("prepare", corpus, "", folder / f"{size}-trained")
-            shares = [ours / bare for ours, bare in zip(rates["prepare"], rates["bare"], strict=True)]
-            rows.append(
-                (
-                    f"{size} MB",
-                    *(f"{statistics.median(rates[arm]) / 1e6:.1f} M/s" for arm in ("prepare", "bare")),
-                    f"{statistics.median(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})",
-                    f"{max(peaks) / 1e6:.0f} MB",
-                    f"{trained['peak'] / 1e6:.0f} MB",
-                    f"{whole['disk']:.2f}",
-                    f"{statistics.median(gains):.2f} ({min(gains):.2f} to {max(gains):.2f})",
-                )
-            )
-    for row in (header, *rows):
-        print("{:>8}{:>12}{:>12}{:>24}{:>10}{:>15}{:>11}{:>23}".format(*row))
+    if not args.markdown:
+        with open(args.out, "a", encoding="utf-8") as file:
+            for size in map(int, args.sizes.split(",")):
+                for line in measurements(args.corpus, size, args.kind, args.rounds):
+                    print(json.dumps(line), file=file, flush=True)
+    print(markdown(map(json.loads, args.out.read_text(encoding="utf-8").splitlines())))
 
 
 if __name__ == "__main__":

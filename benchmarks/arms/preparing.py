@@ -1,8 +1,9 @@
 """One measurement of `benchmarks.prepare`, in a process of its own: prints seconds, characters and peak memory as JSON.
 
-    python -m benchmarks.arms.preparing bare|prepare CORPUS MODEL STORE [KEPT]
+    python -m benchmarks.arms.preparing bare|prepare|near CORPUS MODEL STORE [KEPT]
 
-MODEL is a tokenizer folder, or nothing to train one. KEPT is the folder of `prepare --keep-shards`.
+`near` is `prepare` that drops near-duplicates. MODEL is a tokenizer folder, or nothing to train one. KEPT is the folder
+of `prepare --keep-shards`.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from bertjax.data import sources, tokenizer
-from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, TokenizerConfig
 from bertjax.data.preparation.encoding import BATCH_CHARACTERS
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
@@ -43,9 +44,10 @@ def bare(corpus: str, model: str) -> dict:
     return {"seconds": seconds, "characters": characters}
 
 
-def prepared(corpus: str, model: str, store: str, kept: str) -> dict:
+def prepared(corpus: str, model: str, store: str, kept: str, near: NearDuplicates) -> dict:
     """Time all of `prepare` in one process."""
-    config = DataConfig(corpus=corpus, store=store, workers=1, tokenizer=TokenizerConfig(model=model))
+    tokens = TokenizerConfig(model=model)
+    config = DataConfig(corpus=corpus, store=store, workers=0, tokenizer=tokens, near_duplicates=near)
     start = time.process_time()
     with contextlib.redirect_stdout(sys.stderr):
         made = prepare(config, Local(Path(kept) if kept else None))
@@ -57,7 +59,8 @@ def prepared(corpus: str, model: str, store: str, kept: str) -> dict:
 
 def main(arm: str, corpus: str, model: str, store: str, kept: str = "") -> None:
     """The command line."""
-    measured = bare(corpus, model) if arm == "bare" else prepared(corpus, model, store, kept)
+    near = NearDuplicates(drop=arm == "near")
+    measured = bare(corpus, model) if arm == "bare" else prepared(corpus, model, store, kept, near)
     status = Path("/proc/self/status")
     # On Linux `ru_maxrss` would start from the peak of the process that started this one.
     kibibytes = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")] or [
