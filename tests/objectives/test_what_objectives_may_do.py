@@ -37,13 +37,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "guides" / "what_objectives_may_do.m
 MODEL = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 32, "dropout": 0.0}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def mylab(tmp_path_factory):
-    """The package `mylab` with the modules of the page."""
-    folder = tmp_path_factory.mktemp("lab")
+def write_mylab(folder: Path) -> None:
+    """Write the package `mylab` with the modules of the page."""
     for name, code in re.findall(r"```python\n# (mylab/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(code)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mylab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    write_mylab(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         yield
@@ -221,22 +225,22 @@ def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
 
 
 @functools.cache
-def momentum(micro_tokens: int = 0) -> tuple[Program, StepContext]:
+def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") -> tuple[Program, StepContext]:
     """The run of the momentum objective on hand-made batches of 16 tokens."""
     config = config_of(
         {"kind": "mylab.momentum:Momentum", "decay": 0.75, "queue": 12},
         "full_sentences",
         stages=[{"steps": 8, "seq_len": 16, "batch": 8}],
-        runtime={"micro_tokens": micro_tokens, "max_skipped": 2},
+        runtime={"micro_tokens": micro_tokens, "max_skipped": 2, "strategy": strategy},
     )
-    program = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    program = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:devices]))
     program.check()
     return program, program.task.context
 
 
-def after(micro_tokens: int, *steps: dict) -> list[dict]:
+def after(micro_tokens: int, *steps: dict, devices: int = 1, strategy: str = "auto") -> list[dict]:
     """The states at step 0 and after each batch."""
-    program, context = momentum(micro_tokens)
+    program, context = momentum(micro_tokens, devices, strategy)
     train = jax.jit(functools.partial(train_step, context))
     states = [program.init_state()]
     for batch in steps:
@@ -262,6 +266,15 @@ def test_slots_follow_the_params_and_the_batches():
     np.testing.assert_allclose(two["slots"]["mine"]["queue"], expected, atol=1e-5)
     [_, other] = after(32, first)
     np.testing.assert_allclose(other["slots"]["mine"]["queue"], one["slots"]["mine"]["queue"], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_several_devices_have_the_slots_of_one():
+    """The queue holds the rows of the global batch in their order, whichever device computes them."""
+    results = runs.on_devices(8, "tests.objectives.slots_on_devices")
+    assert len(results) == 3
+    for differences in results.values():
+        assert differences["teacher"] < 1e-5 > differences["queue"]
 
 
 def test_a_step_that_is_skipped_leaves_slots_as_they_are():
