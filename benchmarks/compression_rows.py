@@ -179,6 +179,10 @@ def _in_int8(*flags: str) -> Callable[[Place], list[Command]]:
     return commands
 
 
+def _pruning(kind: str) -> list[str]:
+    return [f"--config.pruning.kind={kind}", "--config.pruning.remaining=0.15"]
+
+
 def _four_bits_later(place: Place) -> list[Command]:
     """Fine-tune, then round to 4 bits: a step at a rate of nearly zero."""
     one_step = ["--config.quantization.bits=4", "--config.optimizer.learning_rate=1e-12"]
@@ -249,6 +253,8 @@ ROWS: dict[str, Row] = {
     "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8("--config.quantization.bits=8"), "int8", "int8"),
     "four-bits": Row("", _four_bits_later),
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
+    "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),
+    "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
     "narrow": Row("", _narrow(by_importance=False)),
     "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
     "pretrained": Row("", _pretrained("mlm")),
