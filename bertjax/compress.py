@@ -156,11 +156,11 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
     if cuts.heads:
         kept = cut.most_important(order.heads, before, "attention", cuts.heads)
         params, encoder = cut.heads(params, encoder, kept)
-        if encoder.context_width != encoder.width:
+        if encoder.context_width != encoder.layer_width:
             notes.append(
-                f"{encoder.heads} heads of width {encoder.head_channels} do not fill the width {encoder.width}: a "
-                "conversion to transformers or ONNX puts zeros in place of the heads that were cut, and gains nothing "
-                "from them"
+                f"{encoder.heads} heads of width {encoder.head_channels} do not fill the width {encoder.layer_width}: "
+                "a conversion to transformers or ONNX puts zeros in place of the heads that were cut, and gains "
+                "nothing from them"
             )
     if cuts.mlp:
         kept = cut.most_important(order.neurons, before, "intermediate", cuts.mlp)
@@ -208,6 +208,11 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
     ):
         if count and not 1 <= count < most:
             raise UserError(f"{flag}={count} is not a cut of {most} {unit}; give a number from 1 to {most - 1}")
+        if flag == "--mlp" and count and encoder.feedforwards > 1:
+            raise UserError(
+                f"--mlp={count} cuts one feed-forward network of a layer, and the model has "
+                f"model.feedforwards={encoder.feedforwards}; cut --heads or --layers"
+            )
         if count and not cuts.importance:
             raise UserError(
                 f"{flag}={count} needs --importance=FILE to order {unit}; make one with "

@@ -141,12 +141,12 @@ def _compiled(predict: Predict) -> tuple[Callable, Callable]:
 
 
 def embedded(config: EncoderConfig, params: dict, batch: Arrays) -> jax.Array:
-    """Return the output of the embedding layer, float32 [B, T, E].
+    """Return the output of the embedding layer, float32 [B, T, E], or [B, T, D] with trigrams.
 
     Args:
       config: the architecture.
       params: parameters with the root `encoder`.
       batch: the core batch.
     """
-    inputs = (batch[name] for name in ("tokens_BT", "positions_BT", "segments_BT"))
+    inputs = (batch[name] for name in ("tokens_BT", "positions_BT", "segments_BT", "examples_BT"))
     return Embeddings(config).apply({"params": params["encoder"]["embeddings"]}, *inputs, None)

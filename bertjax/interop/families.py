@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.interop import albert, bert, distilbert, electra, roberta, xlnet
+from bertjax.interop import albert, bert, distilbert, electra, mobilebert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 
@@ -16,6 +16,7 @@ FAMILIES: tuple[Family, ...] = (
     distilbert.FAMILY,
     roberta.FAMILY,
     xlnet.FAMILY,
+    mobilebert.FAMILY,
 )
 # These compute the same as one of the above, under names of their own.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -76,8 +76,7 @@ class Family:
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
         """Return the table of names for an encoder with these parts."""
-        projects = encoder.embedded_width != encoder.width
-        table = (name for name in self.table if projects or part_of(name.ours) != "projection")
+        table = (name for name in self.table if encoder.has_projection or part_of(name.ours) != "projection")
         if term := next((term for term in self.task_heads if term in parts), None):
             return (*table, *self.task_heads[term].names(term))
         return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
@@ -229,6 +228,10 @@ class Family:
           UserError: the tokenizer belongs to another model.
         """
         return encoder, flat
+
+    def notes(self, flat: Flat, pad_id: int) -> list[str]:
+        """Return a line for each value of a model that the family's classes read in another way."""
+        return []
 
     def without_unread(self, tensors: Mapping[str, np.ndarray], term: str) -> dict[str, np.ndarray]:
         """Return the tensors of a fine-tuned checkpoint without a pooler that its head does not read.

@@ -64,7 +64,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
     parts, notes = family.leave_out(parts_in(flat))
-    notes = [*left_out_notes, *notes]
+    notes = [*left_out_notes, *notes, *family.notes(flat, tokenizer.pad_id)]
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in parts_in(flat) - parts}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
     tensors = names.to_tensors(flat, family.names(encoder, parts))
@@ -91,7 +91,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
 def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
     """Return the same function with heads that fill the width, which transformers requires, and notes about them."""
     encoder = export.encoder
-    if encoder.context_width == encoder.width:
+    if encoder.context_width == encoder.layer_width:
         return export._replace(encoder=dataclasses.replace(encoder, head_width=0)), []
     try:
         params, whole = cut.with_zero_heads(export.params["encoder"], encoder)
@@ -101,8 +101,8 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
             "use bertjax.load, or train a model without head_width"
         ) from None
     note = (
-        f"{encoder.heads} heads of width {encoder.head_width} do not fill the width {encoder.width}, as transformers "
-        f"requires: {whole.heads - encoder.heads} heads of zeros were added"
+        f"{encoder.heads} heads of width {encoder.head_width} do not fill the width {encoder.layer_width}, as "
+        f"transformers requires: {whole.heads - encoder.heads} heads of zeros were added"
     )
     return export._replace(params=export.params | {"encoder": params}, encoder=whole), [note]
 
@@ -176,7 +176,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
     known = (*family.parts, *({POOLER} - family.parts.keys()), *family.task_heads)
     notes = [f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"]
-    notes += sentence_transformers.notes(folder)
+    notes += [*sentence_transformers.notes(folder), *family.notes(flat, tokenizer.pad_id)]
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes

@@ -24,7 +24,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
 # Larger weights are in a separate file, MODEL.onnx.data, because protocol buffers end at 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
-_WITH_POOLER = ("bert", "albert", "roberta")
+_WITH_POOLER = ("bert", "albert", "roberta", "mobilebert")
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 _CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
 

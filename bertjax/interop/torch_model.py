@@ -41,6 +41,8 @@ class TorchModel(torch.nn.Module):
         self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
+        if export.encoder.words == "trigrams":  # the encoder's table lacks the embedding of the padding token
+            word_VE = torch.nn.Embedding.from_pretrained(_tensor(params["encoder"]["embeddings"]["word"]))
         self.heads = torch.nn.ModuleDict(
             {head.head: _head(params["heads"][head.head], export.encoder, word_VE) for head in reading.heads.values()}
         )
@@ -72,14 +74,18 @@ class _MaskedLM(torch.nn.Module):
         self.transform = _dense(params["transform"]) if "transform" in params else None
         self.activation = _ACTIVATIONS[config.activation]
         if self.transform is not None:
-            self.norm = torch.nn.LayerNorm(config.embedded_width, eps=config.norm_epsilon)
+            self.norm = torch.nn.LayerNorm(config.decoded_width, eps=config.norm_epsilon)
             self.norm.weight.data, self.norm.bias.data = (_tensor(params["norm"][name]) for name in ("scale", "bias"))
         self.word_VE, self.bias_V = word_VE, torch.nn.Parameter(_tensor(params["word_bias"]))
+        self.rest_VE = torch.nn.Parameter(_tensor(params["word_rest"])) if "word_rest" in params else None
 
     def forward(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
         if self.transform is not None:
             hidden_BTD = self.norm(self.activation(self.transform(hidden_BTD)))
-        return functional.linear(hidden_BTD, self.word_VE.weight, self.bias_V)
+        weight_VE = self.word_VE.weight
+        if self.rest_VE is not None:
+            weight_VE = torch.cat([weight_VE, self.rest_VE], dim=1)
+        return functional.linear(hidden_BTD, weight_VE, self.bias_V)
 
 
 class _Detection(torch.nn.Module):

@@ -50,16 +50,18 @@ class SelfAttention(nn.Module):
     def __call__(
         self,
         queries: Queries | None,
-        hidden_BTD: jax.Array,
+        keys_BTD: jax.Array,
+        values_BTD: jax.Array,
         visibility: Visibility,
         key: jax.Array | None,
         positions: Rotary | RelativePositions | None = None,
     ) -> jax.Array:
-        """Return the projected context [B, Q, D] of the queries, or of all tokens.
+        """Return the projected context of the queries, or of all tokens: [B, Q, D], or as wide as the inner width.
 
         Args:
-          queries: states that attend; None for all tokens.
-          hidden_BTD: states that they attend to.
+          queries: states that attend; None for those of the keys.
+          keys_BTD: states that they attend to.
+          values_BTD: states of the same tokens that are averaged.
           key: for dropout; None for no dropout.
           positions: rotary or relative positions of all tokens, if `config.positions` is either.
 
@@ -67,14 +69,14 @@ class SelfAttention(nn.Module):
           ValueError: the implementation cannot express the visibility or the positions, or has no dropout.
         """
         config = self.config
-        queries_BQD, columns_BQ, rank_BQ, tokens = queries or (hidden_BTD, None, None, hidden_BTD.shape[1])
+        queries_BQD, columns_BQ, rank_BQ, tokens = queries or (keys_BTD, None, None, keys_BTD.shape[1])
 
         def heads(name, x, count=config.learned_heads):
             projected = Dense(config, count * config.head_channels, config.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], count, -1)
 
-        query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", hidden_BTD)
-        value_BTHD, bias_BHQT = heads("value", hidden_BTD, config.heads), None
+        query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", keys_BTD)
+        value_BTHD, bias_BHQT = heads("value", values_BTD, config.heads), None
         if config.positions == "rotary":
             query_BQHD, key_BTHD = apply_rotary(query_BQHD, positions.at(columns_BQ)), apply_rotary(key_BTHD, positions)
         elif config.positions == "relative":
@@ -82,7 +84,7 @@ class SelfAttention(nn.Module):
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None else config.attention_dropout
-        implementation = implementation_at(config.execution.attention, hidden_BTD.shape[1])
+        implementation = implementation_at(config.execution.attention, keys_BTD.shape[1])
         if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
             inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT
@@ -94,5 +96,5 @@ class SelfAttention(nn.Module):
             context_BQHD = attend_by_kernel(implementation, config, *inputs)
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
-        output = Dense(config, config.width, config.has_attention_biases, name="output")
+        output = Dense(config, config.layer_width, config.has_attention_biases, name="output")
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))

@@ -16,6 +16,9 @@ POSITIONS = ("learned", "rotary", "relative")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
+BOTTLENECKED = ("none", "queries_keys", "all")
+NORMALIZATIONS = ("layer_norm", "no_norm")
+WORDS = ("single", "trigrams")
 FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
 
 # Name for checkpoint policies of the weights that `Execution.gather_layer` gathered.
@@ -69,6 +72,14 @@ class EncoderConfig:
       fixed_heads: patterns of `bertjax.models.fixed` for the first heads of every layer, which then have no queries and
         keys (Raganato et al., 2020, arXiv 2002.10260); the other heads are learned.
       feedforward: F, width of the hidden layer of the feed-forward part.
+      feedforwards: number of feed-forward networks in a layer, each with its sum and norm (Sun et al., 2020,
+        MobileBERT, arXiv 2004.02984, section 3.2).
+      inner_width: width of attention and feed-forward between a dense layer from D and one back to D, with a sum over D
+        around both (Sun et al., 2020, MobileBERT, section 3.1). A bottleneck is narrower than D, as in MobileBERT; an
+        inverted bottleneck is wider, as in its teacher. 0 for D, without these dense layers.
+      bottlenecked: what attention reads at the inner width: `none` (queries, keys and values read the D channels, as in
+        MobileBERT's teacher), `queries_keys` (from a dense layer of their own, MobileBERT) or `all` (from the dense
+        layer of the sum, MobileBERT_TINY; table 1).
       activation: nonlinearity of that layer and of the MLM head: `gelu`, or `gelu_tanh`, its approximation by tanh
         (Hendrycks & Gimpel, 2016, section 2), or `relu`, or `geglu`, GELU times a second dense layer (Shazeer, 2020,
         arXiv 2002.05202); with `geglu` the MLM head has `gelu`.
@@ -76,6 +87,8 @@ class EncoderConfig:
         `gelu` or `relu`, as in the classifiers of transformers' ELECTRA and DistilBERT.
       norm: position of the layer norms of attention and feed-forward: `post`, after the sum of input and output, or
         `pre`, before the input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
+      normalization: what the norms of the encoder compute: `layer_norm`, or `no_norm`, a factor and a bias for each
+        channel (Sun et al., 2020, MobileBERT, section 3.3). Those of heads are layer norms.
       biases: which dense layers and layer norms have biases: `all`, or only those of the `heads` (pooler, classifiers,
         vocabulary).
       positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864); or
@@ -97,6 +110,9 @@ class EncoderConfig:
       sharing_groups: G, number of sets of shared parameters; L / G consecutive layers use one set.
       embedding_width: E, width of the embeddings; a dense layer maps them to D if E differs (Lan et al., 2020, section
         3.1; arXiv 1909.11942); 0 for D.
+      words: rows of the word table that a token reads: its own (`single`), or with `trigrams` also those of the tokens
+        before and after it, which a dense layer maps to D (Sun et al., 2020, MobileBERT, section 3.4). The other tables
+        are then D wide and are added after that layer, and the MLM head multiplies D channels.
       max_positions: number of tokens of the longest example: the length of the position table. Encoders without a
         table read examples of any length; a run raises the number to that of its longest examples.
       position_offset: rows of the position table before the first position, which no token reads; RoBERTa has 2, for
@@ -120,9 +136,13 @@ class EncoderConfig:
     head_width: int = 0
     fixed_heads: tuple[str, ...] = ()
     feedforward: int = 3072
+    feedforwards: int = 1
+    inner_width: int = 0
+    bottlenecked: str = "none"
     activation: str = "gelu"
     pooler_activation: str = "tanh"
     norm: str = "post"
+    normalization: str = "layer_norm"
     biases: str = "all"
     positions: str = "learned"
     direction: str = BIDIRECTIONAL
@@ -132,6 +152,7 @@ class EncoderConfig:
     sharing: str = "none"
     sharing_groups: int = 1
     embedding_width: int = 0
+    words: str = "single"
     max_positions: int = 512
     position_offset: int = 0
     segments: int = 2
@@ -147,6 +168,9 @@ class EncoderConfig:
             ("activation", ACTIVATIONS),
             ("pooler_activation", POOLER_ACTIVATIONS),
             ("norm", NORMS),
+            ("normalization", NORMALIZATIONS),
+            ("bottlenecked", BOTTLENECKED),
+            ("words", WORDS),
             ("biases", BIASES),
             ("positions", POSITIONS),
             ("sharing", SHARING),
@@ -154,7 +178,8 @@ class EncoderConfig:
             if (value := getattr(self, field)) not in known:
                 raise UserError(f"model.{field}={value!r} is unknown; choose one of {', '.join(known)}")
         directions.check(self.direction)
-        for field in ("layers", "width", "heads", "feedforward", "max_positions", "sharing_groups", "global_every"):
+        at_least_one = ("layers", "width", "heads", "feedforward", "feedforwards", "max_positions")
+        for field in (*at_least_one, "sharing_groups", "global_every"):
             if getattr(self, field) < 1:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
         if not 0 <= self.vocab_size <= LARGEST_VOCABULARY:
@@ -164,6 +189,7 @@ class EncoderConfig:
             )
         for field, of_zero in (
             ("embedding_width", "stands for model.width"),
+            ("inner_width", "stands for model.width"),
             ("head_width", "stands for model.width over model.heads"),
             ("position_offset", "reads the position table from its first row"),
             ("segments", "has no segment table"),
@@ -172,9 +198,10 @@ class EncoderConfig:
         ):
             if getattr(self, field) < 0:
                 raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
-        if self.width % self.heads and not self.head_width:
-            raise UserError(f"model.width={self.width} is not divisible by model.heads={self.heads}")
+        if self.layer_width % self.heads and not self.head_width:
+            raise UserError(f"{self._layer_width_setting} is not divisible by model.heads={self.heads}")
         self._check_positions()
+        self._check_mobile()
         if self.fixed_heads:
             self._check_fixed_heads()
         if self.layers % self.sharing_groups:
@@ -209,7 +236,7 @@ class EncoderConfig:
             raise UserError(f"model.positions=relative needs an even model.width, not {self.width}")
         if self.positions == "rotary":
             if self.head_channels % 2:
-                default = f"model.width={self.width} over model.heads={self.heads}"
+                default = f"{self._layer_width_setting} over model.heads={self.heads}"
                 width = f"model.head_width={self.head_width}" if self.head_width else default
                 raise UserError(
                     f"model.positions=rotary needs heads of even width, and {width} is odd; choose another number of "
@@ -227,6 +254,33 @@ class EncoderConfig:
                 f"model.window={self.window} and model.global_every={self.global_every} contradict each other; local "
                 "layers need a window above 0 and a global_every above 1"
             )
+
+    def _check_mobile(self) -> None:
+        """Check the parts of MobileBERT, which are defined for layers with a norm after each sum."""
+        if self.bottlenecked != "none" and not self.inner_width:
+            raise UserError(
+                f"model.bottlenecked={self.bottlenecked} needs model.inner_width, the width that it maps to; set "
+                "it, or choose none"
+            )
+        if self.words == "trigrams" and self.embedded_width > self.width:
+            raise UserError(
+                f"model.words=trigrams needs embeddings of at most model.width={self.width}; lower "
+                f"model.embedding_width={self.embedding_width}"
+            )
+        if self.words == "trigrams" and self.positions == "relative":
+            raise UserError("model.words=trigrams needs an embedding norm; choose model.positions=learned or rotary")
+        name = "inner_width" if self.inner_width else "feedforwards"
+        part = f"model.{name}={getattr(self, name)}"
+        has_part = self.inner_width or self.feedforwards > 1
+        for field, excluded, remedy in (
+            ("norm", "pre", "post"),
+            ("activation", "geglu", "relu"),
+            ("positions", "relative", "learned"),
+        ):
+            if has_part and getattr(self, field) == excluded:
+                raise UserError(f"{part} is not defined for model.{field}={excluded}; choose {remedy}")
+        if has_part and self.sharing != "none":
+            raise UserError(f"{part} is not defined for layers that share parameters; set model.sharing=none")
 
     def _check_fixed_heads(self) -> None:
         if unknown := [pattern for pattern in self.fixed_heads if pattern not in FIXED_PATTERNS]:
@@ -251,12 +305,21 @@ class EncoderConfig:
 
     @property
     def head_channels(self) -> int:
-        """Width of a head, with the default of D / H."""
-        return self.head_width or self.width // self.heads
+        """Width of a head; by default the width of attention over H."""
+        return self.head_width or self.layer_width // self.heads
+
+    @property
+    def layer_width(self) -> int:
+        """Width of the sums of attention and feed-forward: the inner width, with the default of D."""
+        return self.inner_width or self.width
+
+    @property
+    def _layer_width_setting(self) -> str:
+        return f"model.inner_width={self.inner_width}" if self.inner_width else f"model.width={self.width}"
 
     @property
     def context_width(self) -> int:
-        """Width of the context of all heads, which the output of attention maps to D."""
+        """Width of the context of all heads, which the output of attention maps to its width."""
         return self.heads * self.head_channels
 
     @property
@@ -295,6 +358,16 @@ class EncoderConfig:
         return self.embedding_width or self.width
 
     @property
+    def has_projection(self) -> bool:
+        """Whether a dense layer maps the normed sum of all embeddings from E to D."""
+        return self.words == "single" and self.embedded_width != self.width
+
+    @property
+    def decoded_width(self) -> int:
+        """Width of the states that the MLM head multiplies with the vocabulary."""
+        return self.width if self.words == "trigrams" else self.embedded_width
+
+    @property
     def padded_vocab_size(self) -> int:
         """V rounded up to the multiple that the word table is stored with."""
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
@@ -324,11 +397,20 @@ def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderCon
     )  # fmt: skip
 
 
+def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
+    return EncoderConfig(
+        layers=24, width=512, heads=4, feedforward=512, feedforwards=feedforwards, inner_width=128,
+        bottlenecked=bottlenecked, activation="relu", normalization="no_norm", embedding_width=128, words="trigrams",
+        dropout=0.0,
+    )  # fmt: skip
+
+
 # fixed_tiny: seven fixed heads and a learned one, as Raganato et al. (2020); ours has the size of tiny.
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
 # electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
 # xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
+# mobilebert*, ib_bert_large (its teacher): Sun et al. (2020), arXiv 2004.02984, table 1; dropout from their code.
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
@@ -348,6 +430,11 @@ PRESETS: dict[str, EncoderConfig] = {
     "electra_small": _bert(12, 256, 4, embedding_width=128, pooler_activation="gelu"),
     "xlnet_base": _xlnet(12, 768, 12),
     "xlnet_large": _xlnet(24, 1024, 16),
+    "mobilebert": _mobilebert(4, "queries_keys"),
+    "mobilebert_tiny": _mobilebert(2, "all"),
+    "ib_bert_large": EncoderConfig(
+        layers=24, width=512, heads=4, feedforward=4096, inner_width=1024, embedding_width=128, words="trigrams"
+    ),
     "modern_base": _modern(22, 768, 12, 1152),
     "modern_large": _modern(28, 1024, 16, 2624),
 }

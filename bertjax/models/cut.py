@@ -97,14 +97,15 @@ def neurons(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict
 
 
 def with_zero_heads(params: dict, config: EncoderConfig) -> tuple[dict, EncoderConfig]:
-    """Return the same function with as many heads as fill the width D; the new heads are zeros and add nothing.
+    """Return the same function with as many heads as fill D or the inner width; the new heads are zeros.
 
     Raises:
       ValueError: heads of this width cannot fill D, or there are more than fill it.
     """
-    missing = config.width - config.context_width
+    width = config.layer_width
+    missing = width - config.context_width
     if missing < 0 or missing % config.head_channels:
-        raise ValueError(f"{config.heads} heads of width {config.head_channels} cannot fill the width {config.width}")
+        raise ValueError(f"{config.heads} heads of width {config.head_channels} cannot fill the width {width}")
     count = missing // config.head_channels
     params = _changed(params, _HEAD_COLUMNS, lambda leaf, axis: _with_zeros(leaf, missing, axis))
     params = _changed(params, _HEAD_ROWS, lambda leaf, axis: _with_zeros(leaf, count, axis))
@@ -112,8 +113,8 @@ def with_zero_heads(params: dict, config: EncoderConfig) -> tuple[dict, EncoderC
 
 
 def _with_heads(config: EncoderConfig, count: int) -> EncoderConfig:
-    channels = config.head_channels
-    return dataclasses.replace(config, heads=count, head_width=0 if count * channels == config.width else channels)
+    width = config.head_channels
+    return dataclasses.replace(config, heads=count, head_width=0 if count * width == config.layer_width else width)
 
 
 def _changed(params: dict, axes: Mapping[str, int], change: Callable[[np.ndarray, int], np.ndarray]) -> dict:

@@ -12,10 +12,11 @@ from flax import linen as nn
 
 from bertjax.models import stack, taps
 from bertjax.models.attention import SelfAttention
+from bertjax.models.bottleneck import Bottleneck, FeedForward
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
-from bertjax.models.layers import Dense, Embeddings, activation, dropout, layer_norm, pooler_activation
+from bertjax.models.layers import Dense, Embeddings, activation, dropout, normalization, pooler_activation
 from bertjax.models.pooling import last_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
@@ -85,21 +86,27 @@ class Layer(nn.Module):
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`."""
         config, is_pre = self.config, self.config.norm == "pre"
-        attention_norm, output_norm = layer_norm(config, "attention_norm"), layer_norm(config, "output_norm")
+        attention_norm, output_norm = normalization(config, "attention_norm"), normalization(config, "output_norm")
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
 
         def dense(features: int, name: str, x: jax.Array) -> jax.Array:
             return Dense(config, features, config.has_biases, name=name)(x)
 
-        inputs_BTD, own = hidden_BTD, hidden_BTD if queries is None else queries.hidden_BQD
+        own = hidden_BTD if queries is None else queries.hidden_BQD
+        sums, keys_BTD, values_BTD, rate = own, hidden_BTD, hidden_BTD, config.dropout
         if is_pre:
-            inputs_BTD = attention_norm(hidden_BTD)
+            keys_BTD = values_BTD = attention_norm(hidden_BTD)
             queries = queries and queries._replace(hidden_BQD=attention_norm(queries.hidden_BQD))
+        if config.inner_width:
+            bottleneck, rate = Bottleneck(config, name="bottleneck"), 0.0
+            sums, queries, keys_BTD, values_BTD = bottleneck.enter(hidden_BTD, queries)
         attention = SelfAttention(config, name="attention")
-        attended = attention(queries, inputs_BTD, visibility, attention_key, positions)
-        attended = own + dropout(attended, config.dropout, output_key)
+        attended = attention(queries, keys_BTD, values_BTD, visibility, attention_key, positions)
+        attended = sums + dropout(attended, rate, output_key)
         if not is_pre:
             attended = attention_norm(attended)
+        for number in range(1, config.feedforwards):
+            attended = FeedForward(config, name=f"feedforward_{number}")(attended)
         inputs = output_norm(attended) if is_pre else attended
 
         expanded = activation(config)(dense(config.feedforward, "intermediate", inputs))
@@ -108,8 +115,9 @@ class Layer(nn.Module):
         columns_BQ = None if queries is None else queries.columns_BQ
         expanded = taps.scale_feedforward(self, expanded, visibility.examples_BT, columns_BQ)
         taps.capture(self, "feedforward", expanded)
-        output = attended + dropout(dense(config.width, "output", expanded), config.dropout, feedforward_key)
-        return output if is_pre else output_norm(output)
+        output = attended + dropout(dense(config.layer_width, "output", expanded), rate, feedforward_key)
+        output = output if is_pre else output_norm(output)
+        return bottleneck.leave(output, own, feedforward_key) if config.inner_width else output
 
 
 class Encoder(nn.Module):
@@ -128,10 +136,10 @@ class Encoder(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        if self.config.embedded_width != self.config.width:
+        if self.config.has_projection:
             self.projection = Dense(self.config, self.config.width, self.config.has_biases)
         if self.config.norm == "pre":
-            self.final_norm = layer_norm(self.config)
+            self.final_norm = normalization(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's shard of the stack, whose shape no initializer gives
@@ -195,8 +203,8 @@ class Encoder(nn.Module):
         summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
-        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key)
-        if self.config.embedded_width != self.config.width:
+        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, examples_BT, embedding_key)
+        if self.config.has_projection:
             hidden_BTD = self.projection(hidden_BTD)
         tokens = _Tokens(Visibility(examples_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:

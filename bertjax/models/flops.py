@@ -49,7 +49,7 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     """Return the multiply-adds of a head for one position or example; 0 for a class that is not in `models.heads`."""
     width, embedded = config.width, config.embedded_width
     if head.kind is MaskedLMHead:
-        return (width + config.vocab_size) * embedded
+        return (width + config.vocab_size) * config.decoded_width
     if head.kind is VocabularyHead:
         return config.vocab_size * width
     if head.kind is SpanBoundaryHead:
@@ -69,8 +69,9 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
     the feed-forward part (3 D F with a gate). For each pair of tokens it has 2 C, or 4 C with relative positions:
     Transformer-XL's products with distances have one for each of 2 T distances. Fixed heads have no queries and keys,
     and of the products of pairs only those with values. A local layer attends to as many tokens as its window has, also
-    at the ends of an example. Embeddings of another width E add E D for each token. Lookups and elementwise operations
-    do not count.
+    at the ends of an example. Embeddings of another width E add E D for each token, and trigrams 3 E D. Between
+    bottlenecks D is the inner width W, but for what attention reads of the D channels, and each dense layer of a
+    bottleneck has D W. Lookups and elementwise operations do not count.
 
     Args:
       counts: what it computes on.
@@ -79,19 +80,27 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
       queries: whether every layer computes a second state for each prediction (XLNet's query stream). The last layer
         then computes only these, and no summaries.
     """
-    width = config.width
-    products = 3 if config.activation == "geglu" else 2
+    width, inner, reads = config.width, config.layer_width, config.bottlenecked
+    products = 3 if config.activation == "geglu" else 2 * config.feedforwards
     context = config.context_width
     learned = config.learned_heads * config.head_channels  # width of queries and keys
-    outside_keys = width * (learned + context) + products * width * config.feedforward  # query, output, feed-forward
+    query_input, value_input = (inner if reads in known else width for known in (("queries_keys", "all"), ("all",)))
+    outside_keys = query_input * learned + inner * context + products * inner * config.feedforward
+    keys = query_input * learned + value_input * context
+    shared = 0  # dense layer of a bottleneck before both queries and keys, which all tokens compute once
+    if config.inner_width:
+        shared = 0 if reads == "none" else width * inner
+        outside_keys += width * inner * (1 if reads == "all" else 2)
     each_pair = learned + (3 if config.positions == "relative" else 1) * context
     seen = counts.token_pairs / max(counts.tokens, 1.0)
     added = counts.predictions if queries else 0.0
-    total = config.embedded_width * width * counts.tokens if config.embedded_width != width else 0.0
+    embedded = 3 if config.words == "trigrams" else config.has_projection
+    total = embedded * config.embedded_width * width * counts.tokens
     for layer in range(config.layers):
-        states = counts.tokens + added
+        states, again = counts.tokens + added, 0.0
         if layer == config.layers - 1 and read is not None:
+            again = shared
             states = read * counts.predictions + (0.0 if queries else counts.examples)
         visible = min(seen, 2 * config.window + 1) if layer % config.global_every else seen
-        total += width * (learned + context) * counts.tokens + states * (outside_keys + each_pair * visible)
+        total += (keys + shared) * counts.tokens + states * (outside_keys + again + each_pair * visible)
     return total

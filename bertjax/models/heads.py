@@ -30,7 +30,11 @@ class Heads(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Transform to E, then a product with the word embeddings (Devlin et al., 2019, section 3.1, task 1)."""
+    """Transform to E, then a product with the word embeddings (Devlin et al., 2019, section 3.1, task 1).
+
+    With trigrams of words the transform is to D, and `word_rest` has the D - E channels that word embeddings lack
+    (google-research/mobilebert, run_pretraining.py).
+    """
 
     config: EncoderConfig
 
@@ -39,8 +43,12 @@ class MaskedLMHead(nn.Module):
         """Return float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
         config = self.config
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        transform = Dense(config, config.embedded_width, config.has_biases, name="transform")
+        transform = Dense(config, config.decoded_width, config.has_biases, name="transform")
         transformed_BKE = activation(config)(transform(hidden_BKD))
+        if missing := config.decoded_width - config.embedded_width:
+            init = nn.initializers.truncated_normal(config.init_stddev)
+            rest = self.param("word_rest", init, (config.padded_vocab_size, missing))
+            word_VE = jnp.concatenate([word_VE, rest], axis=1)
         return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
 
 

@@ -13,6 +13,7 @@ from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
+from bertjax.models.trigrams import trigrams
 
 
 class Dense(nn.Module):
@@ -54,6 +55,26 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
     )
 
 
+class NoNorm(nn.Module):
+    """A factor and a bias for each channel, in place of a layer norm (Sun et al., 2020, MobileBERT, section 3.3)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return [..., channels]."""
+        dtype = jnp.dtype(self.config.execution.dtype)
+        scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
+        if self.config.has_biases:
+            scaled += self.param("bias", nn.initializers.zeros, x.shape[-1:]).astype(dtype)
+        return scaled
+
+
+def normalization(config: EncoderConfig, name: str | None = None) -> nn.Module:
+    """Return a norm of the encoder, of the kind `config.normalization`."""
+    return NoNorm(config, name=name) if config.normalization == "no_norm" else layer_norm(config, name)
+
+
 def gelu(x: jax.Array) -> jax.Array:
     """Return GELU in its exact, erf form (Hendrycks & Gimpel, 2016), as published in BERT."""
     return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
@@ -92,6 +113,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalized (Devlin et al., 2019, figure 2), all of width E.
 
+    Trigrams of words are mapped to D, and the other embeddings and the sum are D wide.
     Rotary positions have no table here. Relative positions also make segments relative: words are then embedded without
     a norm, and `query` is the embedding of a token that is not seen (Yang et al., 2019, section 2.3).
     """
@@ -102,6 +124,9 @@ class Embeddings(nn.Module):
         config, width = self.config, self.config.embedded_width
         init = nn.initializers.truncated_normal(config.init_stddev)
         self.word = self.param("word", init, (config.padded_vocab_size, width))
+        if config.words == "trigrams":
+            width = config.width
+            self.projection = Dense(config, width, config.has_biases)
         if config.has_position_table:
             self.position = self.param("position", init, (config.max_positions + config.position_offset, width))
         if config.positions == "relative":
@@ -111,12 +136,17 @@ class Embeddings(nn.Module):
             self.segment = self.param("segment", init, (config.segments, width))
         if config.task_types:
             self.task = self.param("task", init, (config.task_types, width))
-        self.norm = layer_norm(config)
+        self.norm = normalization(config)
 
     def __call__(
-        self, tokens_BT: jax.Array, positions_BT: jax.Array, segments_BT: jax.Array, key: jax.Array | None
+        self,
+        tokens_BT: jax.Array,
+        positions_BT: jax.Array,
+        segments_BT: jax.Array,
+        examples_BT: jax.Array,
+        key: jax.Array | None,
     ) -> jax.Array:
-        """Return [B, T, E]; `key` None means no dropout."""
+        """Return [B, T, E], or [B, T, D] with trigrams; `key` None means no dropout."""
 
         def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
             # float32 sums the gradients of a frequent token without rounding each; traced indices need a jax.Array.
@@ -125,6 +155,8 @@ class Embeddings(nn.Module):
         summed_BTE = rows(self.word, tokens_BT)
         if self.config.positions == "relative":
             return dropout(summed_BTE.astype(self.config.execution.dtype), self.config.dropout, key)
+        if self.config.words == "trigrams":
+            summed_BTE = self.projection(trigrams(summed_BTE, examples_BT)).astype(jnp.float32)
         if self.config.has_position_table:
             summed_BTE += rows(self.position, positions_BT + self.config.position_offset)
         if self.config.segments:

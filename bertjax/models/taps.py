@@ -20,7 +20,8 @@ between the caller and the layer passes them on, so every objective has them.
 - `attention` [L, B, H, T, T]: probabilities before dropout; they need `attention="plain"`.
 - `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as they are multiplied, after rotary
   positions; context after `head_mask`, as the output projection reads it. Fixed heads have no queries and keys.
-- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`.
+- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; of the last network in a layer that
+  has several (`feedforwards`), to which the mask also applies.
 
 An encoder that reads only some positions computes no others in its last layer: L is one less then, and `last` holds the
 values of the last layer at the Q positions that it computes, which are those of the summaries followed by `read_BK`

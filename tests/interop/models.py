@@ -30,6 +30,15 @@ OWN = {
     "distilbert": {"segments": 0, "norm_epsilon": 1e-12, "pooler_activation": "relu"},
     "roberta": {"segments": 0, "position_offset": 1},
     "xlnet": {"positions": "relative", "segments": 2, "max_positions": 512, "attention_dropout": 0.2},
+    "mobilebert": {
+        "embedding_width": 8,
+        "words": "trigrams",
+        "inner_width": 8,
+        "bottlenecked": "queries_keys",
+        "feedforwards": 2,
+        "normalization": "no_norm",
+        "activation": "relu",
+    },
 }
 CLASSES = {
     "bert": {
@@ -47,6 +56,11 @@ CLASSES = {
     "distilbert": {"DistilBertForMaskedLM": frozenset({"mlm"}), "DistilBertModel": frozenset()},
     "roberta": {"RobertaForMaskedLM": frozenset({"mlm"}), "RobertaModel": frozenset({"pooler"})},
     "xlnet": {"XLNetLMHeadModel": frozenset({"plm"}), "XLNetModel": frozenset()},
+    "mobilebert": {
+        "MobileBertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
+        "MobileBertForMaskedLM": frozenset({"mlm"}),
+        "MobileBertModel": frozenset({"pooler"}),
+    },
 }
 STEMS = {
     "bert": "Bert",
@@ -55,6 +69,7 @@ STEMS = {
     "distilbert": "DistilBert",
     "roberta": "Roberta",
     "xlnet": "XLNet",
+    "mobilebert": "MobileBert",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
@@ -103,6 +118,8 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     paths = (name.ours for name in family.names(encoder, parts) if name.ours in shapes)
     structs = {path: jax.ShapeDtypeStruct(shapes[path], np.float32) for path in paths}
     params = vocabulary.pad(batches.filled(unflatten_dict(structs, sep="/")), encoder)
+    if kind == "mobilebert":  # transformers reads this row beside the last token of a padded row
+        params["encoder"]["embeddings"]["word"][tokens.pad_id] = 0.0
     return Export(to_dict(config), encoder, params, tokens, {})
 
 

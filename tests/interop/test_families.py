@@ -60,7 +60,7 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
     assert f"model = {auto}.from_pretrained" in card
-    assert (f"model = Flax{auto}.from_pretrained" in card) == (kind != "xlnet")
+    assert (f"model = Flax{auto}.from_pretrained" in card) == (kind not in ("xlnet", "mobilebert"))
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
@@ -118,6 +118,11 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
         ("electra", {"position_offset": 3}, "model.position_offset=3, and transformers' ELECTRA computes 0 only"),
         ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
+        ("mobilebert", {"segments": 0}, "model.segments=0, and transformers' MobileBERT has a segment table"),
+        ("mobilebert", {"bottlenecked": "none"}, "model.bottlenecked='none', and attention of transformers' Mobile"),
+        ("mobilebert", {"normalization": "layer_norm"}, "model.norm_epsilon=1e-06, and transformers' MobileBERT comp"),
+        ("mobilebert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' MobileBERT has narro"),
+        ("mobilebert", {"words": "single"}, "model.words='single', and transformers' MobileBERT computes 'trigrams'"),
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
     ],
 )
@@ -140,6 +145,33 @@ def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, 
     ]
     assert "Generator and its head not exported: only pretraining needs them." in (tmp_path / "README.md").read_text()
     assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"use_bottleneck": False}, "use_bottleneck=False; bertjax's MobileBERT computes True only"),
+        ({"trigram_input": False}, "trigram_input=False; bertjax's MobileBERT computes True only"),
+        ({"use_bottleneck_attention": True}, "use_bottleneck_attention=True and key_query_shared_bottleneck=True; "),
+        ({"normalization_type": "rms"}, None),
+    ],
+)
+def test_settings_of_mobilebert_that_are_not_computed_are_refused(settings, complaint):
+    complaint = f"^config.json has {complaint}" if complaint else "^model.normalization='rms' is unknown"
+    with pytest.raises(UserError, match=complaint):
+        families.of_config({"model_type": "mobilebert"}).encoder_config(settings)
+
+
+def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(tokens, tmp_path):
+    export = models.make(frozenset({"mlm"}), tokens, "mobilebert")
+    word = export.params["encoder"]["embeddings"]["word"]
+    word[tokens.pad_id] = 1.0
+    [_, note] = huggingface.write(tmp_path, export)
+    assert note.startswith("the embedding of the padding token is not zero")
+    written = weights.read(tmp_path)["mobilebert.embeddings.word_embeddings.weight"]
+    assert not written[tokens.pad_id].any() and word[tokens.pad_id].all()
+    others = np.arange(tokens.vocab_size) != tokens.pad_id
+    np.testing.assert_array_equal(written[others], word[: tokens.vocab_size][others])
 
 
 def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):

@@ -32,6 +32,13 @@ DISTILBERT = {
     "ffn.lin2": "output",
 }
 XLNET = {"ff.layer_1": "intermediate", "ff.layer_2": "output"}
+MOBILEBERT = BERT | {
+    "bottleneck.input.dense": "bottleneck/input",
+    "bottleneck.attention.dense": "bottleneck/attention",
+    "output.bottleneck.dense": "bottleneck/output",
+    "ffn.0.intermediate.dense": "feedforward_1/intermediate",
+    "ffn.0.output.dense": "feedforward_1/output",
+}
 FAMILIES = {
     "bert": ("bert.encoder.layer.1", BERT),
     "roberta": ("roberta.encoder.layer.1", BERT),
@@ -39,6 +46,7 @@ FAMILIES = {
     "albert": ("albert.encoder.albert_layer_groups.1.albert_layers.0", ALBERT),
     "distilbert": ("distilbert.transformer.layer.1", DISTILBERT),
     "xlnet": ("transformer.layer.1", XLNET),
+    "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
 }
 # XLNet's kernels are [D, H, C]; that of the output maps heads back to D.
 XLNET_SPLIT = {"q": "query", "k": "key", "v": "value", "r": "relative/distance", "o": "output"}

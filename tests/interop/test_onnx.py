@@ -144,6 +144,7 @@ OTHERS = [
     ("distilbert", "classification", ["logits"]),
     ("roberta", "tagging", ["logits"]),
     ("xlnet", "classification", ["logits"]),
+    ("mobilebert", frozenset({"mlm"}), ["last_hidden_state", "mlm_logits"]),
     ("bert", "span", ["start_logits", "end_logits"]),
     ("albert", "multiple_choice", ["logits"]),
 ]

@@ -35,7 +35,7 @@ def test_the_vocabulary_is_padded_to_a_multiple_of_128(vocab_size, padded):
 def test_presets_are_the_published_sizes():
     """(layers, width, heads, feed-forward): Devlin et al. (2019), section 3; Turc et al. (2019), table 1; Liu et al.
     (2019), table 9; Lan et al. (2020), section 3.1 and table 1; Clark et al. (2020), table 6;
-    Warner et al. (2024); ours."""
+    Sun et al. (2020), MobileBERT, table 1; Warner et al. (2024); ours."""
     assert {name: (p.layers, p.width, p.heads, p.feedforward) for name, p in PRESETS.items()} == {
         "tiny": (3, 256, 4, 1024),
         "fixed_tiny": (3, 256, 8, 1024),
@@ -54,6 +54,9 @@ def test_presets_are_the_published_sizes():
         "electra_small": (12, 256, 4, 1024),
         "xlnet_base": (12, 768, 12, 3072),
         "xlnet_large": (24, 1024, 16, 4096),
+        "mobilebert": (24, 512, 4, 512),
+        "mobilebert_tiny": (24, 512, 4, 512),
+        "ib_bert_large": (24, 512, 4, 4096),
         "modern_base": (22, 768, 12, 1152),
         "modern_large": (28, 1024, 16, 2624),
     }

@@ -94,8 +94,17 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
         {"activation": "geglu", "norm": "pre", "positions": "rotary", "biases": "heads"},
         {"embedding_width": 32, "sharing": "all"},
         {"heads": 8, "fixed_heads": FIXED_PATTERNS},
+        {
+            "inner_width": 32,
+            "bottlenecked": "queries_keys",
+            "feedforwards": 3,
+            "embedding_width": 32,
+            "words": "trigrams",
+        },
+        {"inner_width": 32, "bottlenecked": "all"},
+        {"inner_width": 256},
     ],
-    ids=["modern", "albert", "fixed"],
+    ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted"],
 )
 def test_the_formula_counts_the_products_of_other_architectures(changes):
     made = program("mlm", dataclasses.replace(SMALL, **changes))

@@ -165,7 +165,7 @@ class Statistics:
         config = self.encoder
         kernel = params["encoder"]["layers"]["attention"]["output"]["kernel"]
         kernel_LDD = jnp.repeat(kernel, config.layers // len(kernel), axis=0)  # groups of layers may share it
-        return kernel_LDD.reshape(config.layers, config.heads, -1, config.width)
+        return kernel_LDD.reshape(config.layers, config.heads, -1, config.layer_width)
 
 
 def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:

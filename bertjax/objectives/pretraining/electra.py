@@ -66,8 +66,13 @@ class Electra(MaskedLM):
         """Return the generator's architecture.
 
         Raises:
-          UserError: its width is not divisible by its number of heads.
+          UserError: its width is not divisible by its number of heads, or embeddings are as wide as the encoder.
         """
+        if config.words != "single":
+            raise UserError(
+                f"objective.kind=electra shares embeddings of another width than the generator's, and model.words="
+                f"{config.words} makes them as wide as the encoder; set model.words=single"
+            )
         sizes = {
             field: max(1, round(getattr(config, field) * self.generator_share))
             for field in ("width", "feedforward", "heads")

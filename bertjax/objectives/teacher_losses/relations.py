@@ -52,9 +52,9 @@ class Relations(TeacherLoss):
             ("student", student, self.student_layer),
             ("teacher", teacher, self.teacher_layer),
         ):
-            if config.width % self.heads:
+            if (width := config.context_width) % self.heads:
                 raise UserError(
-                    f"heads={self.heads} of the teacher loss 'relations' does not divide the width={config.width} of "
+                    f"heads={self.heads} of the teacher loss 'relations' does not divide the width={width} of "
                     f"the {name}; choose a divisor of the widths of both models"
                 )
             if layer > config.layers:

@@ -85,6 +85,7 @@ def fill_mesh(
         for encoder in encoders
         for width in (
             encoder.embedded_width,
+            encoder.layer_width,
             *(wide // config.tensor for wide in (encoder.width, encoder.context_width, encoder.feedforward)),
         )
     ]

@@ -22,13 +22,14 @@ ENCODER_RULES: Rules = (
     (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
     (r"encoder/(embeddings/query|layers/attention/relative/segment)$", P()),
     (
-        r"encoder/layers/(attention/(query|key|value|relative/distance)|intermediate|gate)/kernel$",
+        r"encoder/layers/(attention/(query|key|value|relative/distance)|(feedforward_\d+/)?intermediate|gate)/kernel$",
         P(None, "fsdp", "tensor"),
     ),
-    (r"encoder/layers/(attention/(query|key|value)|intermediate|gate)/bias$", P(None, "tensor")),
-    (r"encoder/layers/(attention/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
+    (r"encoder/layers/(attention/(query|key|value)|(feedforward_\d+/)?intermediate|gate)/bias$", P(None, "tensor")),
+    (r"encoder/layers/bottleneck/(input|attention|output)/kernel$", P(None, "fsdp", None)),
+    (r"encoder/layers/(attention/|feedforward_\d+/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
     (r"encoder/.*(bias|scale)$", P()),
-    (r"encoder/(projection|pooler)/kernel$", P("fsdp", None)),
+    (r"encoder/((embeddings/)?projection|pooler)/kernel$", P("fsdp", None)),
 )
 # Adam's counts of the steps of each parameter have another shape than the parameter.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)

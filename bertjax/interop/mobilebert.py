@@ -1,0 +1,146 @@
+"""MobileBERT as transformers names it: `MobileBertModel`, `MobileBertForMaskedLM`, `MobileBertForPreTraining`.
+
+(transformers 4.57, models/mobilebert/modeling_mobilebert.py and configuration_mobilebert.py.) Its trigrams read the
+embedding of the padding token beside the last token of a padded row, and ours read zeros. A folder of transformers
+therefore has zeros in that row of the table, as PyTorch keeps it in training (`padding_idx`). The row is tied, so the
+padding token's own logit changes with it. `classifier_activation` decides whether a pooler has its dense layer.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.interop import names
+from bertjax.interop.bert import KEYS
+from bertjax.interop.family import MLM, NSP, POOLER, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.config import PRESETS
+
+_WORD = "encoder/embeddings/word"
+_LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"
+# {(use_bottleneck_attention, key_query_shared_bottleneck): our `bottlenecked`}
+_BOTTLENECKED = {(False, True): "queries_keys", (True, False): "all", (False, False): "none"}
+# PyTorch's default, with which the classes build two layer norms whatever `layer_norm_eps` is: that of the embeddings
+# and that of the last feed-forward network. NoNorm has no epsilon.
+_EPSILON = 1e-5
+_POOLER = {"classifier_activation": (True, True)}
+
+
+class _MobileBert(Family):
+    def names(self, encoder, parts):
+        bottlenecks = ("input", "attention") if encoder.bottlenecked == "queries_keys" else ("input",)
+        own = [name for part in bottlenecks for name in _bottleneck(f"bottleneck.{part}", part)]
+        for number in range(encoder.feedforwards - 1):
+            theirs, ours = f"{_LAYER}.ffn.{number}", f"{_OURS}/feedforward_{number + 1}"
+            own += names.dense(f"{theirs}.intermediate.dense", f"{ours}/intermediate")
+            own += names.dense(f"{theirs}.output.dense", f"{ours}/output")
+            own += names.norm(f"{theirs}.output.LayerNorm", f"{ours}/output_norm")
+        return (*super().names(encoder, parts), *own, *_bottleneck("output.bottleneck", "output"))
+
+    def refusals(self, encoder, pad_id):
+        own = {"bottlenecked": self.defaults.bottlenecked} if encoder.inner_width else {}
+        lines, title = super().refusals(dataclasses.replace(encoder, **own), pad_id), f"transformers' {self.title}"
+        if not encoder.inner_width:
+            lines.append(f"the model has model.inner_width=0, and {title} has bottlenecks; train it with another width")
+        elif encoder.bottlenecked == "none" and encoder.inner_width != encoder.width:
+            lines.append(
+                f"the model has model.bottlenecked='none', and attention of {title} reads model.inner_width="
+                f"{encoder.inner_width} channels, not {encoder.width}; train it with bottlenecked=queries_keys"
+            )
+        if encoder.normalization == "layer_norm" and encoder.norm_epsilon != _EPSILON:
+            lines.append(
+                f"the model has model.norm_epsilon={encoder.norm_epsilon}, and {title} computes two of its layer norms "
+                f"with {_EPSILON}; train it with norm_epsilon={_EPSILON}"
+            )
+        if encoder.words == "trigrams" and encoder.embedded_width == encoder.width:
+            lines.append(
+                f"the model has embeddings of model.width={encoder.width}, and {title} has narrower ones; set "
+                "model.embedding_width"
+            )
+        return lines
+
+    def encoder_config(self, config):
+        for key in ("use_bottleneck", "trigram_input"):
+            if (value := config.get(key, True)) is not True:
+                raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes True only")
+        reads = (config.get("use_bottleneck_attention", False), config.get("key_query_shared_bottleneck", True))
+        if reads not in _BOTTLENECKED:
+            raise UserError(
+                f"config.json has use_bottleneck_attention={reads[0]!r} and key_query_shared_bottleneck={reads[1]!r}; "
+                f"bertjax's {self.title} computes one of them only"
+            )
+        return dataclasses.replace(super().encoder_config(config), bottlenecked=_BOTTLENECKED[reads])
+
+    def settings(self, encoder, architecture, pad_id):
+        reads = next(reads for reads, ours in _BOTTLENECKED.items() if ours == encoder.bottlenecked)
+        bottlenecks = {"use_bottleneck_attention": reads[0], "key_query_shared_bottleneck": reads[1]}
+        return super().settings(encoder, architecture, pad_id) | bottlenecks
+
+    def to_theirs(self, encoder, flat, pad_id):
+        word_VE = np.array(flat[_WORD])
+        word_VE[pad_id] = 0.0
+        return encoder, flat | {_WORD: word_VE}
+
+    def notes(self, flat, pad_id):
+        if not flat[_WORD][pad_id].any():
+            return []
+        return [
+            "the embedding of the padding token is not zero: transformers reads it beside the last token of a padded "
+            "row, and bertjax reads zeros; it becomes zeros in a folder of transformers"
+        ]
+
+
+def _bottleneck(theirs: str, ours: str) -> tuple[names.Name, ...]:
+    """Return the names of a dense layer of a bottleneck with its norm."""
+    return (
+        *names.dense(f"{_LAYER}.{theirs}.dense", f"{_OURS}/bottleneck/{ours}"),
+        *names.norm(f"{_LAYER}.{theirs}.LayerNorm", f"{_OURS}/bottleneck/{ours}_norm"),
+    )
+
+
+FAMILY = _MobileBert(
+    title="MobileBERT",
+    model_type="mobilebert",
+    stem="MobileBert",
+    table=(
+        *names.embeddings("mobilebert.embeddings"),
+        *names.dense("mobilebert.embeddings.embedding_transformation", "encoder/embeddings/projection"),
+        *names.bert_layers("mobilebert"),
+    ),
+    parts={
+        POOLER: names.dense("mobilebert.pooler.dense", "encoder/pooler"),
+        MLM: (
+            *names.masked_lm(
+                "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
+            ),
+            names.Name("cls.predictions.dense.weight", "heads/mlm/word_rest", transposed=True),
+        ),
+        NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
+    },
+    classes={
+        frozenset({POOLER, MLM, NSP}): "ForPreTraining",
+        frozenset({MLM}): "ForMaskedLM",
+        frozenset({POOLER}): "Model",
+        frozenset(): "Model",
+    },
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier", "mobilebert.pooler.dense", _POOLER),
+        choice=TaskHead(CHOICES, "classifier", "mobilebert.pooler.dense", _POOLER),
+    ),
+    keys=KEYS
+    | {
+        "activation": "hidden_act",
+        "embedding_width": "embedding_size",
+        "inner_width": "intra_bottleneck_size",
+        "feedforwards": "num_feedforward_networks",
+        "normalization": "normalization_type",
+    },
+    defaults=dataclasses.replace(PRESETS["mobilebert"], vocab_size=30522),
+    fixed={},
+    tied={
+        "cls.predictions.decoder.weight": "mobilebert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    has_flax=False,
+)
