@@ -96,7 +96,12 @@ def main(argv: list[str] | None = None) -> int:
         metavar="TEXT",
         help="a sentence, or a file with one in each line. May be repeated",
     )
-    parser.add_argument("--parts", default="", metavar="A,B", help=f"parts among {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "--parts",
+        default="",
+        metavar="A,B",
+        help=f"parts among {', '.join(PARTS)} (default: all but curvature, which takes long)",
+    )
     parser.add_argument(
         "--examples", type=int, default=0, metavar="N", help="most examples of a corpus or a file (default: 500)"
     )

@@ -73,11 +73,13 @@ class Part:
     Attributes:
       name: its name in `--parts`.
       title: its heading on the page.
+      named_only: whether it takes too long to run unless `--parts` names it.
       results: the results of the parts before it, by name; `run_parts` sets them.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    named_only: ClassVar[bool] = False
     results: Mapping[str, Result] = MappingProxyType({})
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:

@@ -12,6 +12,7 @@ PARTS: dict[str, str] = {
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
     "disabling": "bertjax.analysis.parts.disabling:Disabling",
     "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
+    "curvature": "bertjax.analysis.parts.curvature:Curvature",
     "fixed": "bertjax.analysis.parts.fixed:Fixed",
     "layers": "bertjax.analysis.parts.layers:Layers",
     "sentences": "bertjax.analysis.parts.sentences:Sentences",
@@ -32,11 +33,12 @@ def part_of(name: str) -> Part:
 
 
 def parts_of(names: Sequence[str]) -> list[Part]:
-    """Return parts in the order of the page, each once; all of them if no name is given.
+    """Return parts in the order of the page, each once; if no name is given, all but those with `Part.named_only`.
 
     Raises:
       UserError: there is no such part.
     """
     for name in names:
         part_of(name)
-    return [part_of(name) for name in PARTS if name in names or not names]
+    parts = [part_of(name) for name in PARTS if name in names or not names]
+    return [part for part in parts if part.name in names or not part.named_only]

@@ -12,7 +12,7 @@ from bertjax.analysis import drawing, running, series
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.parts import PARTS, part_of
+from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.series import Curve, Name, Seeds
 from bertjax.analysis.subject import Subject
@@ -73,7 +73,7 @@ class Training(Part):
 
 
 def _run_others(subjects, materials, progress) -> dict[str, Result]:
-    others = [part_of(name) for name in PARTS if name != Training.name]
+    others = [part for part in parts_of(()) if part.name != Training.name]
     outcomes = running.run_parts(others, subjects, materials, progress)
     return {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
 

@@ -1,0 +1,135 @@
+"""How sensitive each layer is to rounding: the curvature of the loss, from which its bits follow.
+
+Shen et al. (2020, Q-BERT, arXiv 1909.05840, section 3.1): the sensitivity of a layer is |mean| + deviation of the
+largest eigenvalues of its Hessian on several parts of the data. They choose bits by hand; the rule here is that the
+more sensitive half of the layers has 4 bits and the others 2.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from bertjax.analysis import drawing
+from bertjax.analysis.ablation import lacks_objective, packed_rows, scored
+from bertjax.analysis.curvature import function_of
+from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import Material
+from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.reduce import Progress, hide, put
+from bertjax.analysis.subject import Subject
+
+# Parts of the data, and positions of each at most. An eigenvalue takes ten to fifty backward passes over a part.
+SUBSETS, POSITIONS = 5, 1 << 11
+MORE_BITS, FEWER_BITS = 4, 2
+
+
+class Curvature(Part):
+    """Top eigenvalues of the Hessian of each layer's kernels, and the bits that follow.
+
+    Arrays: `<model>/<material>/eigenvalues` [L, S] for S parts of the data.
+    """
+
+    name = "curvature"
+    title = "Sensitivity of layers to rounding"
+    named_only = True
+
+    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
+        if subject.encoder.sharing != "none":
+            return "shares parameters between its layers, so that a layer has no bits of its own"
+        return lacks_objective(subject, materials)
+
+    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
+        numbers: dict[str, dict] = {}
+        arrays: dict[str, np.ndarray] = {}
+        for subject in subjects:
+            for material in scored(subject, materials):
+                values_LS, examples = _eigenvalues(subject, material, progress)
+                sensitivity_L = np.abs(values_LS.mean(axis=1)) + values_LS.std(axis=1)
+                numbers.setdefault(subject.label, {})[material.name] = {
+                    "examples": examples,
+                    "sensitivity": sensitivity_L.tolist(),
+                    "layer_bits": bits_of(sensitivity_L),
+                }
+                arrays[f"{subject.label}/{material.name}/eigenvalues"] = values_LS
+        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers))
+
+
+def bits_of(sensitivity_L: np.ndarray) -> list[int]:
+    """Return the bits of each layer: more for the more sensitive half, the larger half of an odd number."""
+    more = np.argsort(-sensitivity_L, kind="stable")[: -(-len(sensitivity_L) // 2)]
+    return [MORE_BITS if layer in more else FEWER_BITS for layer in range(len(sensitivity_L))]
+
+
+def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tuple[np.ndarray, int]:
+    """Return the eigenvalues, float64 [L, S], and the number of examples that they are from."""
+    encoded = material.encoded(subject)
+    batches = list(subsets(encoded))
+    examples = sum(int(np.count_nonzero(batch["example_ids_BN"] >= 0)) for batch in batches)
+    frozen = encoded.objective.frozen_params(subject.encoder)
+    of_batch = functools.partial(function_of(encoded.objective, subject.encoder), subject.params, frozen)
+    values_LS = np.zeros((subject.encoder.layers, len(batches)))
+    title = f"{subject.label}, curvature on {material.name}"
+    with progress(title, subject.encoder.layers * sum(map(_tokens, batches))) as bar:
+        for number, batch in enumerate(batches):
+            arrays = put(batch)
+            for layer in range(subject.encoder.layers):
+                values_LS[layer, number] = jax.device_get(of_batch(arrays, layer))
+                bar.update(_tokens(batch))
+    return values_LS, examples
+
+
+def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
+    """Yield batches of one shape, each of other examples: fewer than `SUBSETS` if there are fewer rows."""
+    rows_RN, seq_len = packed_rows(encoded)
+    devices = jax.local_device_count()
+    count = min(SUBSETS, len(rows_RN))
+    rows = max(1, min(len(rows_RN) // count, POSITIONS // seq_len))
+    for number in range(count):
+        rows_BN = np.full((-(-rows // devices) * devices, rows_RN.shape[1]), -1, np.int64)
+        rows_BN[:rows] = rows_RN[number * rows : (number + 1) * rows]
+        yield encoded.batch(rows_BN, seq_len, with_objective=True)
+
+
+def _tokens(batch: Mapping[str, np.ndarray]) -> int:
+    return int(np.count_nonzero(batch["examples_BT"]))
+
+
+def _figures(numbers: Mapping, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
+    lines, bands = {}, {}
+    for label, by_material in numbers.items():
+        for material in by_material:
+            name, values_LS = f"{label}, {material}", arrays[f"{label}/{material}/eigenvalues"]
+            layers = list(range(1, len(values_LS) + 1))
+            lines[name] = layers, values_LS.mean(axis=1).tolist()
+            bands[name] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
+    highest = "; ".join(
+        f"{label}, {material}: layer {int(np.argmax(part['sensitivity'])) + 1} ({max(part['sensitivity']):.3g})"
+        for label, by_material in numbers.items()
+        for material, part in by_material.items()
+    )
+    caption = (
+        "The largest eigenvalue of the Hessian of the loss with respect to the kernels of one layer: the mean over "
+        "parts of the data, with a band from the lowest to the highest. A large one means that the loss rises soon "
+        f"when weights of the layer are rounded. Shen et al. (2020, arXiv 1909.05840), section 3.1. Most sensitive: "
+        f"{highest}."
+    )
+    alternative = f"Curves of the largest eigenvalue by layer. Most sensitive: {highest}."
+    draw = functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands)
+    return [Figure("eigenvalues", caption, alternative, draw)]
+
+
+def _text(numbers: Mapping) -> str:
+    lines = [
+        f"{label} on {material} ({part['examples']:,} examples): --config.quantization.bits=8 "
+        f"--config.quantization.layer_bits=[{','.join(map(str, part['layer_bits']))}]"
+        for label, by_material in numbers.items()
+        for material, part in by_material.items()
+    ]
+    rule = (
+        "The sensitivity of a layer is the absolute mean of the largest eigenvalues of its Hessian on parts of the "
+        f"data, plus their deviation. The more sensitive half of the layers gets {MORE_BITS} bits and the others "
+        f"{FEWER_BITS}, in a training with rounded weights:"
+    )
+    return f"{rule}\n\n" + "\n\n".join(lines)
