@@ -114,8 +114,8 @@ CORE = [
     ),
     Mutant("training/state.py", 'if moments == "reset":', 'if moments == "copy":', "training/test_state.py"),
     # The model.
-    Mutant("models/layers.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
-    Mutant("models/layers.py", "0.044715", "0.44715", "models"),
+    Mutant("models/activations.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
+    Mutant("models/activations.py", "0.044715", "0.44715", "models"),
     Mutant("models/layers.py", "x * (BYTE_VALUES / threshold)", "x / (1.0 - rate)", _LAYERS),
     Mutant(
         "models/attention.py",

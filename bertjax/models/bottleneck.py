@@ -6,8 +6,10 @@ The parts of a layer at its inner width have no dropout, as in the published cod
 import jax
 from flax import linen as nn
 
+from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, activation, dropout, normalization
+from bertjax.models.layers import Dense, dropout
+from bertjax.models.norms import normalization
 from bertjax.models.visibility import Queries
 
 

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import stack, taps
+from bertjax.models.activations import activation, pooler_activation
 from bertjax.models.attention import SelfAttention
 from bertjax.models.bottleneck import Bottleneck, FeedForward
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
-from bertjax.models.layers import Dense, Embeddings, activation, dropout, normalization, pooler_activation
+from bertjax.models.layers import Dense, Embeddings, dropout
+from bertjax.models.norms import normalization
 from bertjax.models.pooling import last_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, activation, layer_norm
+from bertjax.models.layers import Dense
+from bertjax.models.norms import layer_norm
 
 
 class Heads(nn.Module):
@@ -32,8 +34,7 @@ class Heads(nn.Module):
 class MaskedLMHead(nn.Module):
     """Transform to E, then a product with the word embeddings (Devlin et al., 2019, section 3.1, task 1).
 
-    With trigrams of words the transform is to D, and `word_rest` has the D - E channels that word embeddings lack
-    (google-research/mobilebert, run_pretraining.py).
+    With trigrams it is to D, and `word_rest` has the channels that word embeddings lack (google-research/mobilebert).
     """
 
     config: EncoderConfig

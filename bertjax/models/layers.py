@@ -1,17 +1,15 @@
-"""The parts that encoder and heads are built from: dense layers, layer norm, dropout, embeddings.
+"""The parts that encoder and heads are built from: dense layers, dropout, embeddings.
 
 A parameter whose name starts with `word` has the padded vocabulary as its first axis. `vocabulary.py` finds it by that
 name and removes the padding where it must not be visible.
 """
-
-import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.norms import normalization
 from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
 from bertjax.models.trigrams import trigrams
 
@@ -42,57 +40,6 @@ class Dense(nn.Module):
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return rows.reshape(*x.shape[:-1], self.features)
-
-
-def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
-    """Return a layer norm over the last axis (Ba et al., 2016) with statistics in float32."""
-    return nn.LayerNorm(
-        epsilon=config.norm_epsilon,
-        dtype=jnp.dtype(config.execution.dtype),
-        use_bias=config.has_biases,
-        use_fast_variance=False,
-        name=name,
-    )
-
-
-class NoNorm(nn.Module):
-    """A factor and a bias for each channel, in place of a layer norm (Sun et al., 2020, MobileBERT, section 3.3)."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Return [..., channels]."""
-        dtype = jnp.dtype(self.config.execution.dtype)
-        scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
-        if self.config.has_biases:
-            scaled += self.param("bias", nn.initializers.zeros, x.shape[-1:]).astype(dtype)
-        return scaled
-
-
-def normalization(config: EncoderConfig, name: str | None = None) -> nn.Module:
-    """Return a norm of the encoder, of the kind `config.normalization`."""
-    return NoNorm(config, name=name) if config.normalization == "no_norm" else layer_norm(config, name)
-
-
-def gelu(x: jax.Array) -> jax.Array:
-    """Return GELU in its exact, erf form (Hendrycks & Gimpel, 2016), as published in BERT."""
-    return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
-
-
-def gelu_tanh(x: jax.Array) -> jax.Array:
-    """Return the approximation of GELU by tanh (Hendrycks & Gimpel, 2016, section 2)."""
-    return 0.5 * x * (1.0 + jnp.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
-
-
-def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
-    """Return the function that `config.activation` names, without the gate of `geglu`."""
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "geglu": gelu}[config.activation]
-
-
-def pooler_activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
-    """Return the function that `config.pooler_activation` names."""
-    return {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}[config.pooler_activation]
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.models.activations import pooler_activation
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoded, Encoder
-from bertjax.models.layers import Embeddings, pooler_activation
+from bertjax.models.layers import Embeddings
 from bertjax.models.pooling import last_columns
 
 

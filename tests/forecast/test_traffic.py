@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.forecast import hlo, traffic
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.work import hbm_bytes
-from bertjax.models.layers import gelu
+from bertjax.models.activations import gelu
 from tests.forecast.programs import mesh, module
 
 ROWS, WIDTH = 8192, 4096
@@ -23,7 +23,7 @@ def test_bytes_are_those_of_the_lines_that_move_them():
     found = traffic.by_line(program)
     assert sum(one.bytes for one in found) == hbm_bytes(program)
     assert [one.bytes for one in found] == sorted((one.bytes for one in found), reverse=True)
-    backward = [one for one in found if one.is_backward and one.line.startswith("models/layers.py:")]
+    backward = [one for one in found if one.is_backward and one.line.startswith("models/activations.py:")]
     assert sum(one.bytes for one in backward) >= 2 * 4 * ROWS * WIDTH  # it reads x and writes its gradient
 
 

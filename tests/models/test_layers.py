@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models.activations import gelu, gelu_tanh
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import Dense, dropout, gelu, gelu_tanh, layer_norm
+from bertjax.models.layers import Dense, dropout
+from bertjax.models.norms import layer_norm
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
