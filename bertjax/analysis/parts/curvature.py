@@ -13,8 +13,8 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import lacks_objective, packed_rows, scored
-from bertjax.analysis.curvature import function_of
 from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.hessian import function_of
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, put

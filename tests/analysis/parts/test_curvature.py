@@ -6,7 +6,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
-from bertjax.analysis.curvature import is_kernel_of_layers
+from bertjax.analysis.hessian import is_kernel_of_layers
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.parts.curvature import Curvature, bits_of, subsets
 from bertjax.analysis.subject import Subject
