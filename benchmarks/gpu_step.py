@@ -25,10 +25,11 @@ from benchmarks.arms.setting import Setting
 from benchmarks.train_step import Arm
 from bertjax.cli import exit_code_of
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS, EncoderConfig
+from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import Counts, FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
+from bertjax.models.presets import PRESETS
 from bertjax.training.flops import StepFlops
 
 # Size of the vocabulary that Google published with BERT.

@@ -25,7 +25,8 @@ from bertjax.config import Config, Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.hardware import platform
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM

@@ -8,7 +8,7 @@ import pytest
 from bertjax import objectives
 from bertjax.config import from_dict
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 
 
 def test_chosen_layers_need_a_source():

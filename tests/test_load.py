@@ -15,8 +15,8 @@ import bertjax
 from bertjax import export
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS
 from bertjax.models.encoder import Encoder
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.opening import split_name
 from bertjax.training.run.record import read_checkpoint

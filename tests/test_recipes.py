@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.config import to_dict
 from bertjax.config_file import load
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 from tests import frozen, runs
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -15,7 +15,7 @@ from bertjax.interop import names
 from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, NSP, POOLER, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 
 _WORD = "encoder/embeddings/word"
 _LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"

@@ -11,7 +11,7 @@ from benchmarks.arms import ours, products, without
 from benchmarks.arms.setting import Setting
 from bertjax import config_file
 from bertjax.errors import RunFailed, UserError
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training import flops
 from bertjax.training.shapes import batch_shapes

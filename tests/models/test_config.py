@@ -3,7 +3,8 @@
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.presets import PRESETS
 
 
 @pytest.mark.parametrize(

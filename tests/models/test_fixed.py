@@ -13,10 +13,11 @@ from bertjax import cli, config_file, convert
 from bertjax.config import to_dict
 from bertjax.errors import UserError
 from bertjax.interop.families import FAMILIES
-from bertjax.models.config import FIXED_PATTERNS, PRESETS, EncoderConfig, Execution
+from bertjax.models.config import FIXED_PATTERNS, EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.fixed import fixed_maps
 from bertjax.models.flops import Counts, encoder_products
+from bertjax.models.presets import PRESETS
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of

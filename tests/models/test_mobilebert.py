@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS, EncoderConfig
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.parameters import encoder_shapes
+from bertjax.models.presets import PRESETS
 from bertjax.models.trigrams import trigrams
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of

@@ -10,9 +10,10 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import kernels, vocabulary
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
+from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.parallel.attention import choose_attention

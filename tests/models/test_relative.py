@@ -11,9 +11,10 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.models import kernels
 from bertjax.models.attention import attend
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
 from bertjax.models.pooling import last_columns
+from bertjax.models.presets import PRESETS
 from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility

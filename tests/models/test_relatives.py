@@ -10,8 +10,9 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.interop.names import Name, dense, norm
 from bertjax.models import vocabulary
-from bertjax.models.config import PRESETS, EncoderConfig
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import SentenceOrderPrediction
 from tests import batches
 

@@ -11,8 +11,9 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.models import vocabulary
-from bertjax.models.config import PRESETS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.presets import PRESETS
 from tests import batches
 
 # All widths differ, so that an array's shape identifies it.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bertjax.models import vocabulary
-from bertjax.models.config import PRESETS
 from bertjax.models.encoder import Encoder
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 

@@ -10,7 +10,7 @@ import pytest
 from bertjax.data.batch import place
 from bertjax.data.masking import SpanMasking, TokenMasking
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
 from tests import batches, ragged
 

@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.config import from_dict
 from bertjax.errors import UserError
-from bertjax.models.config import PRESETS
+from bertjax.models.presets import PRESETS
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh
 from bertjax.training.program import Program

@@ -1,0 +1,70 @@
+"""Architectures by name, in the sizes that their authors published."""
+
+from bertjax.models.config import FIXED_PATTERNS, EncoderConfig
+
+
+def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
+    return EncoderConfig(layers=layers, width=width, heads=heads, feedforward=4 * width, **others)
+
+
+def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
+    return _bert(layers, width, heads, position_offset=2, segments=0, norm_epsilon=1e-5)
+
+
+def _albert(layers: int, width: int) -> EncoderConfig:
+    return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
+
+
+def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
+    return _bert(layers, width, heads, positions="relative")
+
+
+def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
+    return EncoderConfig(
+        layers=layers, width=width, heads=heads, feedforward=feedforward, activation="geglu", norm="pre",
+        biases="heads", positions="rotary", segments=0, window=64, global_every=3, norm_epsilon=1e-5,
+        dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+
+
+def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
+    return EncoderConfig(
+        layers=24, width=512, heads=4, feedforward=512, feedforwards=feedforwards, inner_width=128,
+        bottlenecked=bottlenecked, activation="relu", normalization="no_norm", embedding_width=128, words="trigrams",
+        dropout=0.0,
+    )  # fmt: skip
+
+
+# fixed_tiny: seven fixed heads and a learned one, as Raganato et al. (2020); ours has the size of tiny.
+# base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
+# electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
+# roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
+# xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
+# mobilebert*, ib_bert_large (its teacher): Sun et al. (2020), arXiv 2004.02984, table 1; dropout from their code.
+# modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
+PRESETS: dict[str, EncoderConfig] = {
+    "tiny": _bert(3, 256, 4),
+    "fixed_tiny": _bert(3, 256, 8, fixed_heads=FIXED_PATTERNS),
+    "google_tiny": _bert(2, 128, 2),
+    "mini": _bert(4, 256, 4),
+    "small": _bert(4, 512, 8),
+    "medium": _bert(8, 512, 8),
+    "base": _bert(12, 768, 12),
+    "large": _bert(24, 1024, 16),
+    "roberta_base": _roberta(12, 768, 12),
+    "roberta_large": _roberta(24, 1024, 16),
+    "albert_base": _albert(12, 768),
+    "albert_large": _albert(24, 1024),
+    "albert_xlarge": _albert(24, 2048),
+    "albert_xxlarge": _albert(12, 4096),
+    "electra_small": _bert(12, 256, 4, embedding_width=128, pooler_activation="gelu"),
+    "xlnet_base": _xlnet(12, 768, 12),
+    "xlnet_large": _xlnet(24, 1024, 16),
+    "mobilebert": _mobilebert(4, "queries_keys"),
+    "mobilebert_tiny": _mobilebert(2, "all"),
+    "ib_bert_large": EncoderConfig(
+        layers=24, width=512, heads=4, feedforward=4096, inner_width=1024, embedding_width=128, words="trigrams"
+    ),
+    "modern_base": _modern(22, 768, 12, 1152),
+    "modern_large": _modern(28, 1024, 16, 2624),
+}
