@@ -28,6 +28,7 @@ SHIPPED = [
             "structbert",
             "stacking",
             "causal",
+            "ib_bert",
             "korean",
         )
         for variant in ("", "smoke")
@@ -44,7 +45,7 @@ def path_of(name: str, variant: str = "") -> str:
 
 
 def test_every_shipped_file_is_tested():
-    of_an_export = {"adapt", "distilbert"}  # tests/test_extend.py, tests/training/test_init_from.py
+    of_an_export = {"adapt", "distilbert", "mobilebert"}  # tests/test_extend.py, tests/test_recipes.py
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
 
 

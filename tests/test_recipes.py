@@ -1,5 +1,6 @@
 """The recipes in configs/, made small: each goes the whole way on the corpus that comes with bertjax."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from bertjax.config import to_dict
 from bertjax.config_file import load
+from bertjax.errors import UserError
 from bertjax.models.presets import PRESETS
 from tests import frozen, runs
 
@@ -22,6 +24,7 @@ RECIPES = (
     "causal",
     "spanbert",
     "modern",
+    "ib_bert",
     "ernie",
     "ernie2",
     "structbert",
@@ -107,6 +110,35 @@ def test_distilbert_has_the_settings_of_its_code(tmp_path):
         **{"tasks.distillation.objective.soft_on": "all", "tasks.distillation.objective.temperature": 2.0},
     }
     assert_published(settings, published)
+
+
+@pytest.fixture
+def ib_bert(tmp_path):
+    """An export of the teacher of MobileBERT, of which only the settings are read."""
+    manifest = {"format_version": 1, "config": {"model": PRESETS["ib_bert_large"].architecture()}}
+    manifest |= {"vocab_size": 30_522, "numbers": {}}
+    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
+    return tmp_path
+
+
+def test_mobilebert_has_the_architecture_and_the_settings_of_its_code(ib_bert):
+    config = load(f"{CONFIGS / 'mobilebert.py'}:{ib_bert}")
+    assert dataclasses.replace(config.model, attention_dropout=0.1) == PRESETS["mobilebert"]
+    published = {
+        **{"stages.0": (240_000, 512, 2048), "stages.1": (500_000, 512, 2048), "stages.1.tasks": ["distillation"]},
+        **{"optimizer.kind": "lamb", "optimizer.learning_rate": 1.5e-3, "optimizer.warmup_steps": 10_000},
+        **{"tasks.distillation.objective.own_factor": 0.5, "tasks.transfer.objective.own_factor": 0.0},
+        **{"tasks.transfer.objective.teacher_losses.states.factor": 100.0 * 512},
+    }
+    assert_published(to_dict(config), published)
+
+
+def test_a_teacher_of_mobilebert_whose_heads_do_not_fit_is_refused(ib_bert):
+    manifest = json.loads((ib_bert / "bertjax.json").read_text())
+    manifest["config"]["model"]["heads"] = 256
+    (ib_bert / "bertjax.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="width=512 and heads=256, which do not divide a bottleneck of a quarter"):
+        load(f"{CONFIGS / 'mobilebert.py'}:{ib_bert}")
 
 
 def assert_published(settings: dict, published: dict) -> None:

@@ -24,7 +24,8 @@ class HiddenStates(MappedLoss):
       compare: `mse`, the mean of the squared differences over the width (Jiao et al., 2020, equation 8); `normalized`,
         the same of states that are scaled to length 1 (Sun et al., 2019, section 3.2); `cosine`, 1 - cosine (Sanh et
         al., 2019, section 2, arXiv 1910.01108); or `statistics`, the squared difference of the means over the width
-        plus the difference of the variances (MobileBERT, Sun et al., 2020, arXiv 2004.02984; from memory).
+        plus the difference of the variances (MobileBERT, Sun et al., 2020, arXiv 2004.02984; the published code,
+        google-research/mobilebert, gives each of the two a factor).
       on: `tokens`, all tokens, or `summaries`, the [CLS] of each example.
       projection: whether a linear layer, the same for all pairs, maps the student's states to the teacher's width. It
         is trained with the student and is not exported. Other widths need it.
