@@ -158,6 +158,10 @@ def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
     export.write(tmp_path / "albert", albert)
     message = refused("--layers=0,1", model=tmp_path / "albert")
     assert "--layers=0,1 has no effect on a model whose layers share parameters (model.sharing=all)" in message
+    mobile = models.make(frozenset({"mlm"}), models.trained(), "mobilebert")
+    export.write(tmp_path / "mobile", mobile)
+    message = refused("--mlp=7", "--importance=importance.json", model=tmp_path / "mobile")
+    assert "--mlp=7 cuts one feed-forward network of a layer, and the model has model.feedforwards=2; cut" in message
     export.write(tmp_path / "int8", export.read(source), quantized=True)
     assert "int8 has int8 weights already; leave out --quantize" in refused("--quantize=int8", model=tmp_path / "int8")
     (tmp_path / "empty.txt").write_text("\n\n")

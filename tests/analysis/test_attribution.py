@@ -143,6 +143,7 @@ def test_attributions_of_packed_examples_are_complete_and_independent():
 
 
 ALBERT = {"sharing": "all", "embedding_width": 8}
+MOBILE = {"words": "trigrams", "embedding_width": 8, "inner_width": 8, "bottlenecked": "queries_keys"}
 
 
 @pytest.mark.parametrize(
@@ -166,8 +167,9 @@ def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(f
     assert np.abs(first - own)[own > -1e30].max() > 5e-3
 
 
-def test_a_replaced_embedding_is_all_that_the_model_reads():
-    config = dataclasses.replace(CONFIG, **ALBERT)
+@pytest.mark.parametrize("settings", [ALBERT, MOBILE], ids=["albert", "mobile"])
+def test_a_replaced_embedding_is_all_that_the_model_reads(settings):
+    config = dataclasses.replace(CONFIG, **settings)
     params = params_of(config)
     other = BATCH | {"tokens_BT": BATCH["tokens_BT"][:, ::-1]}
     replaced = predictions(params, other, embedded(params, BATCH, config), config)
