@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _CLASSIFY, _DISTILL = "configs/finetune/classify.py:cls", "configs/finetune/distill.py"
 _THREE, _TWO = (0, 2, 4), (0, 3)
+_EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
 # Masked LM that gives the teacher a head, and the steps of each row that pretrains a student.
 ADAPTING_STEPS, PRETRAINING_STEPS = 400, 800
 
@@ -250,7 +251,8 @@ ROWS: dict[str, Row] = {
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus, "three-layers-twice"),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "int8": Row("", _in_int8(), model="int8"),
-    "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8("--config.quantization.bits=8"), "int8", "int8"),
+    "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8(_EIGHT_BITS[0]), "int8", "int8"),
+    "q8bert-activations": Row("Q8BERT, weights and activations", _in_int8(*_EIGHT_BITS), "int8", "int8"),
     "four-bits": Row("", _four_bits_later),
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
     "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),

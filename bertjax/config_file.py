@@ -171,7 +171,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tup
       UserError: an unknown flag.
     """
     args, overrides, unknown = parse_known(parser, argv)
-    refuse(unknown)
+    refuse(unknown, parser)
     return args, overrides
 
 
@@ -184,11 +184,16 @@ def parse_known(
     return args, overrides, [flag for flag in rest if not flag.startswith("--config.")]
 
 
-def refuse(unknown: list[str]) -> None:
-    """Raise UserError if there are unknown flags."""
+def refuse(unknown: list[str], parser: argparse.ArgumentParser) -> None:
+    """Raise UserError, with the nearest flag of the parser, if there are unknown flags."""
     for flag in unknown:
-        hint = f"; did you mean --config.{flag[2:]}?" if re.match(r"--[\w.]+=", flag) and "." in flag else ""
-        raise UserError(f"unknown flag {flag!r}{hint or '; see --help'}")
+        name, is_assigned, _ = flag.partition("=")
+        known = re.findall(r"--[a-z][\w-]*", parser.format_usage())
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8) if name.startswith("--") else []
+        if name.startswith("--") and is_assigned and "." in name:
+            near = [f"--config.{flag[2:]}"]
+        hint = f"did you mean {near[0]}?" if near else "see --help"
+        raise UserError(f"unknown flag {flag!r}; {hint}")
 
 
 def short_name(config_path: str, overrides: list[str]) -> str:

@@ -54,7 +54,10 @@ class SavedModel:
         self.folder = Path(path)
         self._trust_code, self._task = trust_code, task
         if not self.folder.is_dir():
-            raise UserError(f"{path!r} does not exist; name an export folder, a workdir, or WORKDIR@STEP")
+            raise UserError(
+                f"{path!r} does not exist; name an export folder (bertjax.convert makes one of a checkpoint from "
+                "elsewhere), a workdir, or WORKDIR@STEP"
+            )
 
     @property
     def is_export(self) -> bool:

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     config_file.add_flags(parser)
     args, overrides, others = config_file.parse_known(parser, argv)
-    runner = _runner(args.runner, others, args.keep_shards)
+    runner = _runner(args.runner, others, args.keep_shards, parser)
     if args.show is not None and args.show < 1:
         raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
     if args.show_dropped is not None and args.show_dropped < 1:
@@ -85,18 +85,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _runner(name: str, flags: list[str], kept: str) -> Runner:
+def _runner(name: str, flags: list[str], kept: str, parser: ArgumentParser) -> Runner:
     """Return a runner.
 
     Args:
       flags: the flags that only a runner of Beam knows.
       kept: folder of kept shards; empty to keep none.
+      parser: the parser, for the nearest flag.
 
     Raises:
       UserError: there is no such runner or flag, Apache Beam is not installed, or the folder cannot be written.
     """
     if name == "local":
-        config_file.refuse(flags)
+        config_file.refuse(flags, parser)
         return Local(_writable(kept)) if kept else LOCAL
     if kept:
         raise UserError(f"--keep-shards={kept} has no effect with --runner={name}, which has a work folder; remove it")

@@ -153,7 +153,7 @@ def reason_of(error: BaseException) -> str:
     """Return the message of an error and of its direct cause in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason
 
 

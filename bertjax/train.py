@@ -27,7 +27,7 @@ from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
-from bertjax.training.results import classes, curves, report
+from bertjax.training.results import best, classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.results.sparsity import describe_zeros
@@ -218,10 +218,10 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
 
 
 def _next(config: Config, root: str) -> list[str]:
-    """Return three commands to try with a finished run."""
-    export_folder = f"{root}/export"
+    """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
+    export_folder, ship = f"{root}/export", []
     if isinstance(config.task.examples, LabeledFormat):
-        use, score = ["--file=FILE"], ["--corpus=TEST_FILE"]
+        use, score, ship = ["--file=FILE"], ["--corpus=TEST_FILE"], [command("convert", f"--from={root}", "--to=hf")]
     else:
         is_masked = "mlm" in config.task.objective.heads(config.model)
         use, score = ["The [MASK] is old."] if is_masked else ["--do=embed", "The king is old."], []
@@ -229,6 +229,7 @@ def _next(config: Config, root: str) -> list[str]:
         command("evaluate", export_folder, *score),
         command("predict", export_folder, *use),
         command("report", root),
+        *ship,
     ]
 
 
@@ -353,6 +354,10 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
         return 0
     report.print_summary(summary.figures)
+    if config.runtime.keep_best and (
+        better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
+    ):
+        print(f"best      {better}")
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
     trust = ["--trust-code"] if config.foreign_kinds else []
     for index, line in enumerate(_next(config, str(root))):

@@ -160,7 +160,7 @@ SETTINGS = [
     ("data.corpus=", "data.corpus is empty; name a file, a folder or another corpus"),
     ("data.heldout=nowhere.txt", "'nowhere.txt' does not exist"),
     ("data.tokenizer.model=nowhere", "nowhere"),
-    ("init_from=nowhere", "'nowhere' does not exist; name an export folder, a workdir, or WORKDIR@STEP"),
+    ("init_from=nowhere", "'nowhere' does not exist; name an export folder (bertjax.convert makes"),
     ("init_from=tests", "'tests' holds neither an export (bertjax.json) nor a run (config.json)"),
 ]
 FLAGS = [

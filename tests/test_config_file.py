@@ -200,10 +200,13 @@ def test_the_default_name_of_a_workdir(path, overrides, name):
 def test_flags():
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
+    parser.add_argument("--workdir")
     args, overrides = parse(parser, ["--config=a.py:b", "--config.seed=1", "--config.stages.0.steps=5"])
     assert (args.config, overrides) == ("a.py:b", ["seed=1", "stages.0.steps=5"])
     for flag, message in {
-        "--workdri=x": "unknown flag '--workdri=x'; see --help",
+        "--workdri=x": "unknown flag '--workdri=x'; did you mean --workdir?",
+        "--work-dir=runs/x": "unknown flag '--work-dir=runs/x'; did you mean --workdir?",
+        "--steps=3": "unknown flag '--steps=3'; see --help",
         "--stages.0.steps=5": "unknown flag '--stages.0.steps=5'; did you mean --config.stages.0.steps=5?",
     }.items():
         with pytest.raises(UserError) as error:

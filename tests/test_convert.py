@@ -96,7 +96,7 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
 @pytest.mark.parametrize(
     "source, target, complaint",
     [
-        ("{tmp}/nowhere", "{tmp}/new", "'{tmp}/nowhere' does not exist; name an export folder, a workdir"),
+        ("{tmp}/nowhere", "{tmp}/new", "'{tmp}/nowhere' does not exist; name an export folder (bertjax.convert"),
         ("{tmp}/empty", "{tmp}/new", "'{tmp}/empty' holds neither an export (bertjax.json) nor a run"),
         ("{tmp}/theirs", "{tmp}/theirs", "--to={tmp}/theirs exists and is not empty; name another,"),
         ("{tmp}/theirs", "{tmp}/theirs/config.json", "exists and is not empty"),

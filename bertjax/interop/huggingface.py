@@ -57,6 +57,9 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     """
     folder, tokenizer = Path(folder), export.tokenizer
     export, left_out_notes = _with_whole_attention(export)
+    if bits := export.encoder.activation_bits:
+        export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
+        left_out_notes.append(f"activations are not rounded to {bits} bits there, so answers differ a little")
     is_embedder = sentence_transformers.is_embedder(export.settings)
     if is_embedder:
         left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")

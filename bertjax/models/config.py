@@ -121,6 +121,7 @@ class EncoderConfig:
         only 0 or not 0 matters.
       task_types: rows of the table of task embeddings, one of which is added to every token (Sun et al., 2020, ERNIE
         2.0, arXiv 1907.12412, "Model Structure"); 0 for none.
+      activation_bits: bits, 2 to 8, that the inputs of dense layers are rounded to; 0 for no rounding.
       dropout: rate on embeddings and on the output of attention and feed-forward.
       attention_dropout: rate on the attention probabilities.
       norm_epsilon: epsilon of every layer norm.
@@ -157,6 +158,7 @@ class EncoderConfig:
     position_offset: int = 0
     segments: int = 2
     task_types: int = 0
+    activation_bits: int = 0
     dropout: float = 0.1
     attention_dropout: float = 0.1
     norm_epsilon: float = 1e-12
@@ -214,6 +216,8 @@ class EncoderConfig:
                 f"model.sharing_groups={self.sharing_groups} has no effect with model.sharing=none; set "
                 f"model.sharing to one of {', '.join(SHARING[1:])}, or remove sharing_groups"
             )
+        if self.activation_bits not in (0, *range(2, 9)):
+            raise UserError(f"model.activation_bits={self.activation_bits} must be 2 to 8, or 0 for no rounding")
         for field in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"model.{field}={getattr(self, field)} must be at least 0 and below 1")

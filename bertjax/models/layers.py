@@ -11,6 +11,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.norms import normalization
 from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
+from bertjax.models.rounding import rounded
 from bertjax.models.trigrams import trigrams
 
 
@@ -33,10 +34,9 @@ class Dense(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., in] to [..., features]."""
         dtype = jnp.dtype(self.dtype or self.config.execution.dtype)
-        kernel = self.param(
-            "kernel", nn.initializers.truncated_normal(self.config.init_stddev), (x.shape[-1], self.features)
-        )
-        rows = x.reshape(-1, x.shape[-1]).astype(dtype) @ kernel.astype(dtype)
+        init = nn.initializers.truncated_normal(self.config.init_stddev)
+        kernel = self.param("kernel", init, (x.shape[-1], self.features))
+        rows = rounded(x.reshape(-1, x.shape[-1]), self.config.activation_bits).astype(dtype) @ kernel.astype(dtype)
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return rows.reshape(*x.shape[:-1], self.features)
@@ -50,10 +50,10 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """
     if key is None or rate == 0.0:
         return x
-    threshold = kept_bytes(rate)
     *leading, last = x.shape
     words = bits(key, (*leading, -(-last // 4)))
     decisions = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
+    threshold = kept_bytes(rate)
     return jnp.where(decisions < threshold, x * (BYTE_VALUES / threshold), 0.0).astype(x.dtype)
 
 

@@ -5,8 +5,8 @@ before the model runs, and the gradient of the rounded weight updates the float 
 Bengio et al., 2013, arXiv 1308.3432). So evaluations and the export have rounded weights, and an export in int8 loses
 nothing more. No module knows of it.
 
-- Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits. There each matrix has one scale, and activations
-  are rounded as well, to ranges that are averages over steps; here they are not rounded.
+- Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits. There each matrix has one scale. Activations are
+  rounded by `model.activation_bits`.
 - Q-BERT (Shen et al., 2020, arXiv 1909.05840, section 3): other bits in each layer. There a scale is that of a group
   of rows; a channel is the smallest group.
 """

@@ -233,3 +233,10 @@ def test_models_that_no_family_computes_are_not_written(setting, value, tokens, 
     with pytest.raises(UserError, match=f"^the model has model.{setting}={value!r}"):
         huggingface.write(tmp_path / "out", export)
     assert not (tmp_path / "out").exists()
+
+
+def test_rounding_of_activations_is_left_out_with_a_note(tmp_path, tokens):
+    made = models.make(models.PARTS["BertModel"], tokens)
+    rounding = made._replace(encoder=dataclasses.replace(made.encoder, activation_bits=8))
+    assert any("activations are not rounded to 8 bits there" in note for note in huggingface.write(tmp_path, rounding))
+    assert huggingface.read(tmp_path)[0].encoder.activation_bits == 0

@@ -11,6 +11,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax import compress, evaluate, export, int8
+from bertjax.models import rounding
 from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients
@@ -68,6 +69,31 @@ def test_the_gradient_is_that_of_the_rounded_weights():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradient, expected)
 
 
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_inputs_are_rounded_token_by_token_with_the_gradient_of_the_floats(count):
+    rows = np.random.default_rng(0).normal(0, [[0.1], [3.0], [0.0]], (3, 16)).astype(np.float32)
+    levels = 2 ** (count - 1) - 1
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    expected = np.round(rows / np.where(largest, largest, 1) * levels) / levels * largest
+    np.testing.assert_allclose(rounding.rounded(jnp.asarray(rows), count), expected, rtol=1e-5, atol=1e-7)
+    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(rounding.rounded(x, count))))(jnp.asarray(rows))
+    np.testing.assert_allclose(gradient, np.cos(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_every_dense_layer_reads_rounded_inputs():
+    """With few bits all states change; with eight, little; an example does not depend on those beside it."""
+    batch, objective = batches.make(), context().objective
+
+    def pooled(activation_bits, batch):
+        model = objective.model(dataclasses.replace(batches.ENCODER, activation_bits=activation_bits))
+        return np.asarray(objective.apply(model, params_of(), batch, method=lambda m, b, _: m.encode(b).pooled_BND))
+
+    floats, eight, two = (pooled(count, batch) for count in (0, 8, 2))
+    assert 0 < np.abs(eight - floats).max() < 0.1 * np.abs(two - floats).max()
+    alone = {name: values[:1] for name, values in batch.items()}
+    np.testing.assert_allclose(pooled(8, alone), eight[:1], atol=1e-5)
+
+
 def test_projections_of_a_teacher_loss_stay_floats():
     params = {"projections": {"states": {"kernel": jnp.linspace(0, 1, 6).reshape(2, 3)}}}
     np.testing.assert_array_equal(
@@ -79,7 +105,8 @@ def test_projections_of_a_teacher_loss_stay_floats():
 @pytest.mark.slow
 def test_a_run_of_few_bits_is_exported_as_it_was_evaluated(tmp_path, flags):
     """In float and in int8, and from its checkpoint."""
-    assert runs.call(*flags, "--config.quantization.bits=8", f"--workdir={tmp_path / 'run'}") == 0
+    settings = "--config.quantization.bits=8", "--config.model.activation_bits=8"
+    assert runs.call(*flags, *settings, f"--workdir={tmp_path / 'run'}") == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     compress.run(tmp_path / "run" / "export", tmp_path / "int8", quantized=True)
     [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 _SHOWN = 20
 # Classes with numbers in the squares of the picture; more would overlap.
 _MOST_NUMBERS = 30
-# A loss above this share of ln C, the loss of equal probabilities for all C classes, has hardly fallen.
-_UNTRAINED = 0.9
+# A loss between these shares of ln C, the loss of equal probabilities for all C classes, has hardly fallen; one above
+# is that of a model that is sure of wrong answers.
+_UNTRAINED, _OVERCONFIDENT = 0.9, 1.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +74,19 @@ class ClassReport:
         }
 
     def warnings(self, loss: float | None) -> list[str]:
-        """Return one line for each sign that the model has not learned the task.
+        """Return one line for each sign that the model has not learned the task, or too much of its training file.
 
         Args:
           loss: mean cross-entropy in nats, None if it is not that of these classes.
         """
         lines, count, chance = [], len(self.classes), math.log(len(self.classes))
-        if loss is not None and count > 1 and loss > _UNTRAINED * chance:
+        if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
+            lines.append(
+                f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities: the model is "
+                "sure of wrong answers, as after too many epochs; lower stages.0.epochs and stages.0.min_steps or "
+                "optimizer.learning_rate"
+            )
+        elif loss is not None and count > 1 and loss > _UNTRAINED * chance:
             lines.append(
                 f"the loss of {loss:.2f} is near ln {count} = {chance:.2f}, that of equal probabilities: the model has "
                 "hardly learned; raise stages.0.epochs or optimizer.learning_rate, or use configs/finetune/classify.py"

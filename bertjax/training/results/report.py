@@ -66,32 +66,31 @@ def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[st
 
 def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
     """Print `summary_of` as a table."""
-    table = Table(title="held out, the same for model and baselines")
-    table.add_column("")
-    table.add_column("model", justify="right")
-    table.add_column("unigram", justify="right")
-    table.add_column("most frequent", justify="right")
     evaluation, baseline = summary["eval"], summary["baseline"]
-    for name, value in evaluation.items():
-        task, slash, metric = name.rpartition("/")
-        majority = _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
-        baselines = {
-            **dict.fromkeys(
-                ("mlm_loss", "plm_loss", "clm_loss", "generator_loss"),
-                (_number(baseline.get(f"{task}{slash}unigram_loss")), ""),
-            ),
-            **dict.fromkeys(
-                ("mlm_accuracy", "plm_accuracy", "clm_accuracy", "generator_accuracy", "accuracy", "token_accuracy"),
-                ("", _number(baseline.get(f"{task}{slash}majority_accuracy"))),
-            ),
-        }
-        table.add_row(name, _number(value), *baselines.get(metric, ("", majority)))
+    rows = [(name, _number(value), *_baselines(name, baseline)) for name, value in evaluation.items()]
+    table = Table(title="held out, the same for model and baselines")
+    titles = "", "model", "unigram", "most frequent"
+    shown = [index for index in range(len(titles)) if index < 2 or any(row[index] for row in rows)]
+    for index in shown:
+        table.add_column(titles[index], justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*(row[index] for index in shown))
     if "seconds" in summary:
         table.caption = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
             f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_goodput_line(summary['accounts'])}"
         )
     (console or Console()).print(table)
+
+
+def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
+    """Return what the unigram distribution and the most frequent answer score in a metric, empty if nothing."""
+    task, slash, metric = name.rpartition("/")
+    if metric in ("mlm_loss", "plm_loss", "clm_loss", "generator_loss"):
+        return _number(baseline.get(f"{task}{slash}unigram_loss")), ""
+    if metric in ("mlm_accuracy", "plm_accuracy", "clm_accuracy", "generator_accuracy", "accuracy", "token_accuracy"):
+        return "", _number(baseline.get(f"{task}{slash}majority_accuracy"))
+    return "", _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
 
 
 def _goodput_line(goodput: dict[str, float]) -> str:

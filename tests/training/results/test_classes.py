@@ -64,6 +64,8 @@ def test_warnings():
     assert line.startswith("every prediction is 'yes'; raise stages.0.epochs")
     near_chance, _ = one_class.warnings(loss=0.69)
     assert near_chance.startswith("the loss of 0.69 is near ln 2 = 0.69")
+    too_sure, _ = one_class.warnings(loss=1.77)
+    assert too_sure.startswith("the loss of 1.77 is above ln 2 = 0.69") and "lower stages.0.epochs" in too_sure
     assert ClassReport.of(("no", "yes"), ["no", "yes"], ["no", "yes"]).warnings(0.3) == []
 
 

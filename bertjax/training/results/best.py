@@ -1,0 +1,32 @@
+"""Which kept checkpoint of a finished run scores better than its export, which has the weights of the last step."""
+
+from collections.abc import Mapping
+
+from bertjax import storage
+from bertjax.config import Config
+from bertjax.training.evaluation import best_metric
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+
+def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, float]) -> str:
+    """Return the best kept checkpoint and both scores, in a line; empty if none scores better than the last step.
+
+    Args:
+      files: the finished run.
+      config: its configuration.
+      metrics: its last evaluation.
+    """
+    own = config.metrics_of(config.task_name, metrics)
+    name = config.qualified(config.task_name, best_metric(config.task.objective, own))
+    sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
+    kept = {int(entry) for entry in storage.names_in(files.checkpoints) if entry.isdecimal()}
+    scores = {
+        record["step"]: record[f"eval/{name}"] for record in read_jsonl(files.metrics) if f"eval/{name}" in record
+    }
+    scores = {step: score for step, score in scores.items() if step in kept and score is not None}
+    if last is None or not scores:
+        return ""
+    best = min(scores, key=lambda step: sign * scores[step])
+    if sign * scores[best] >= sign * last:
+        return ""
+    return f"{files.root}@{best} has {name} {scores[best]:.4f}; the export is the last step, with {last:.4f}"

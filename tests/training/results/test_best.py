@@ -1,0 +1,44 @@
+"""The line about a kept checkpoint that scores better than the last step."""
+
+import json
+
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.training.results.best import better_checkpoint
+from bertjax.training.run.workdir import Workdir
+
+TASK = {"objective": {"kind": "classification", "classes": ["no", "yes"]}, "examples": {"kind": "labeled_text"}}
+
+
+def finished(folder, scores, kept, name="accuracy") -> Workdir:
+    """A run with evaluations {step: score} that has kept the checkpoints of some."""
+    for step in kept:
+        (folder / "checkpoints" / str(step)).mkdir(parents=True)
+    records = [{"step": 1, "train/classification_loss": 0.5}]
+    records += [{"step": step, f"eval/{name}": score} for step, score in scores.items()]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return Workdir.at(folder)
+
+
+@pytest.mark.parametrize(
+    "scores, kept, expected",
+    [
+        ({10: 0.77, 20: 0.75, 30: 0.72}, (10, 30), "@10 has accuracy 0.7700; the export is the last step, with 0.7200"),
+        ({10: 0.80, 20: 0.75, 30: 0.72}, (20, 30), "@20 has accuracy 0.7500"),  # that of step 10 is gone
+        ({10: 0.72, 30: 0.72}, (10, 30), ""),
+        ({10: 0.70, 30: 0.72}, (30,), ""),
+        ({}, (), ""),
+    ],
+)
+def test_the_best_kept_checkpoint(tmp_path, scores, kept, expected):
+    files, config = finished(tmp_path, scores, kept), from_dict({"tasks": {"mine": TASK}})
+    line = better_checkpoint(files, config, {"accuracy": scores.get(30, 0.5)})
+    assert line.startswith(f"{tmp_path}{expected}") if expected else line == ""
+
+
+def test_a_loss_is_best_when_it_is_lowest_and_a_task_has_its_name(tmp_path):
+    files = finished(tmp_path, {10: 2.5, 30: 3.5}, (10, 30), "first/mlm_loss")
+    config = from_dict({"tasks": {name: {"objective": {"kind": "mlm"}} for name in ("first", "second")}})
+    line = better_checkpoint(files, config, {"first/mlm_loss": 3.5, "second/mlm_loss": 1.0})
+    assert line.startswith(f"{tmp_path}@10 has first/mlm_loss 2.5000")
