@@ -41,9 +41,20 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _Lines(logging.Formatter):
+    """The message, after `warning: ` or `error: ` if it is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return level + super().format(record)
+
+
 def configure_logging(is_writer: bool = True) -> None:
     """Print log lines of bertjax on stderr: from the writer all, from other processes warnings only."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:  # the import of Orbax makes one, with a format of its own
+        if type(handler) is logging.StreamHandler:
+            handler.setFormatter(_Lines())
     for library in ("absl", "asyncio"):  # Orbax logs tracebacks of errors that it raises as well
         logging.getLogger(library).setLevel(logging.CRITICAL)
     logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)

@@ -1,5 +1,8 @@
 """Choice and setup of the platform: accelerators, CPU flags, and the compilation cache."""
 
+import io
+import logging
+
 import jax
 import pytest
 
@@ -113,3 +116,14 @@ def test_on_cpu_nothing_is_cached_by_default():
         assert jax.config.jax_compilation_cache_dir is None
     finally:
         jax.config.update("jax_compilation_cache_dir", kept)
+
+
+def test_log_lines_are_like_other_lines(monkeypatch):
+    """Also if a library has made a handler before: `warning: ...`, and only the message of what is not one."""
+    written = io.StringIO()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(written)])
+    platform.configure_logging()
+    logging.getLogger("bertjax.some.module").info("resumed at step %d", 3)
+    logging.getLogger("bertjax.some.module").warning("step 4 was skipped")
+    logging.getLogger("absl").error("a traceback")
+    assert written.getvalue() == "resumed at step 3\nwarning: step 4 was skipped\n"
