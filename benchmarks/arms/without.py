@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import layers, model
+from bertjax.models import activations, layers, model
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import losses
 
@@ -70,7 +70,7 @@ def _gathering_term(logits, labels, weights):
 # Name -> (bertjax's function, its plain implementation).
 TRICKS: dict[str, tuple[Any, Any]] = {
     "merged-axes": (layers.Dense, _ContractingDense),
-    "erf-gelu": (layers.gelu, _erfc_gelu),
+    "erf-gelu": (activations.gelu, _erfc_gelu),
     "byte-dropout": (layers.dropout, _word_dropout),
     "read-positions": (model._encode, _encode_every_position),
     "comparing-loss": (losses.classification_term, _gathering_term),

@@ -148,5 +148,6 @@ def embedded(config: EncoderConfig, params: dict, batch: Arrays) -> jax.Array:
       params: parameters with the root `encoder`.
       batch: the core batch.
     """
-    inputs = (batch[name] for name in ("tokens_BT", "positions_BT", "segments_BT", "examples_BT"))
-    return Embeddings(config).apply({"params": params["encoder"]["embeddings"]}, *inputs, None)
+    inputs = (batch[name] for name in ("tokens_BT", "positions_BT", "segments_BT"))
+    embeddings = {"params": params["encoder"]["embeddings"]}
+    return Embeddings(config).apply(embeddings, *inputs, None, batch["examples_BT"])

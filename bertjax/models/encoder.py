@@ -205,7 +205,7 @@ class Encoder(nn.Module):
         summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
-        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, examples_BT, embedding_key)
+        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         if self.config.has_projection:
             hidden_BTD = self.projection(hidden_BTD)
         tokens = _Tokens(Visibility(examples_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))

@@ -90,10 +90,10 @@ class Embeddings(nn.Module):
         tokens_BT: jax.Array,
         positions_BT: jax.Array,
         segments_BT: jax.Array,
-        examples_BT: jax.Array,
         key: jax.Array | None,
+        examples_BT: jax.Array | None = None,
     ) -> jax.Array:
-        """Return [B, T, E], or [B, T, D] with trigrams; `key` None means no dropout."""
+        """Return [B, T, E], or [B, T, D] with trigrams, which need the examples; `key` None means no dropout."""
 
         def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
             # float32 sums the gradients of a frequent token without rounding each; traced indices need a jax.Array.

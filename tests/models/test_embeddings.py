@@ -154,7 +154,7 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
             self.embeddings = Embeddings(batches.ENCODER)
 
         def __call__(self):
-            return self.embeddings(tokens_BT, tokens_BT, tokens_BT, tokens_BT, None)
+            return self.embeddings(tokens_BT, tokens_BT, tokens_BT, None)
 
     jax.tree.map(np.testing.assert_array_equal, own, jax.jit(Root().init)(key)["params"]["embeddings"])
 
