@@ -60,7 +60,9 @@ def test_a_full_disk_costs_checkpoints_but_no_steps(flags, undisturbed, small_di
     assert warning.endswith("the older ones are kept; the run continues, free disk space")
     assert runs.weights(workdir) == runs.weights(undisturbed)
     assert runs.losses(workdir) == runs.losses(undisturbed)
-    assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [10, 80, 90, 100]
+    names = {path.name for path in (workdir / "checkpoints").iterdir()}
+    # What Orbax could not finish may stay until the next start, which removes it.
+    assert {name for name in names if not name.endswith(".orbax-checkpoint-tmp")} == {"10", "80", "90", "100"}
 
 
 def test_a_batch_that_is_not_finite_costs_only_its_step(flags, tmp_path, monkeypatch, caplog):
