@@ -65,7 +65,9 @@ def test_figures(forecast):
     floor = forecast.floor
     assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
     assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
-    assert floor.seconds == max(max(floor.compute, floor.memory) + floor.synchronous, floor.interconnect)
+    assert 0 < floor.vector == pytest.approx(forecast.vector_operations / (4 * 4 * 8 * 128 * 1.5e9))
+    busiest = max(floor.compute, floor.vector, floor.memory)
+    assert floor.seconds == max(busiest + floor.synchronous, floor.interconnect)
 
 
 def test_collectives_of_gathered_weights(forecast):

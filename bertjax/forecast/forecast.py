@@ -10,9 +10,8 @@ from typing import Any
 import jax
 
 from bertjax.errors import RunFailed
-from bertjax.forecast import hlo, roofline, traffic, work
+from bertjax.forecast import hlo, pallas, roofline, traffic, vector, work
 from bertjax.forecast.collectives import Collective, collectives
-from bertjax.forecast.pallas import calls, flops_of_call, kernel_flops
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.forecast.traffic import Traffic
@@ -77,13 +76,14 @@ class Forecast:
       memory: memory of one device.
       compile_seconds: time of the compilation on this machine.
       executed_flops: FLOPs of the matrix products of a step on all devices.
+      vector_operations: elementwise operations and reductions of a step on all devices.
       xla_flops: XLA's count for a dispatch: with elementwise operations, without kernels, loop bodies counted once.
       collectives: collectives of one device in a dispatch of `steps_per_call` steps.
       steps_per_call: steps in one dispatch.
       floor: lower bound of the time of a step.
       traffic: bytes that each line of the source moves in a step, the most first.
       unknown_loops: number of loops of unknown length; their bodies are counted once.
-      unknown_kernels: number of calls of kernels whose FLOPs are not counted.
+      unknown_kernels: number of calls of kernels whose work is not counted.
       libtpu: version of the compiler.
     """
 
@@ -103,6 +103,7 @@ class Forecast:
     memory: Memory
     compile_seconds: float
     executed_flops: float = 0.0
+    vector_operations: float = 0.0
     xla_flops: float = 0.0
     collectives: tuple[Collective, ...] = ()
     steps_per_call: int = 1
@@ -171,23 +172,25 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     if compiled is None:
         return forecast
     forecast = dataclasses.replace(forecast, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
-    return _with_work(forecast, hlo.parse(compiled.as_text()), kernel_flops(traced.jaxpr.jaxpr), program.mesh.size)
+    return _with_work(forecast, hlo.parse(compiled.as_text()), pallas.kernels(traced.jaxpr.jaxpr), program.mesh.size)
 
 
-def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, float], devices: int) -> Forecast:
+def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas.Work], devices: int) -> Forecast:
     all_collectives = collectives(module, devices)
-    in_kernels = [(flops_of_call(call, kernels), runs) for call, runs in calls(module)]
-    flops = work.matrix_flops(module) + sum(flops * runs for flops, runs in in_kernels if flops is not None)
+    in_kernels = [(pallas.work_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
+    flops = work.matrix_flops(module) + sum(one.flops * runs for one, runs in in_kernels if one)
+    operations = vector.operations(module) + sum(one.operations * runs for one, runs in in_kernels if one)
     moved = work.hbm_bytes(module)
     steps = forecast.steps_per_call
     return dataclasses.replace(
         forecast,
         executed_flops=flops * devices / steps,
+        vector_operations=operations * devices / steps,
         collectives=tuple(all_collectives),
-        floor=roofline.floor(forecast.topology.chip, flops, moved, all_collectives, steps),
+        floor=roofline.floor(forecast.topology.chip, flops, operations, moved, all_collectives, steps),
         traffic=tuple(dataclasses.replace(one, bytes=one.bytes / steps) for one in traffic.by_line(module)),
         unknown_loops=module.loops_of_unknown_length,
-        unknown_kernels=sum(flops is None for flops, _ in in_kernels),
+        unknown_kernels=sum(one is None for one, _ in in_kernels),
     )
 
 

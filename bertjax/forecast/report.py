@@ -38,9 +38,11 @@ def as_text(forecast: Forecast) -> str:
     if at.unknown_kernels:
         lines.append(f"             {at.unknown_kernels} calls of kernels were not counted")
     floor = at.floor
-    busy = [f"{field.name} {_milliseconds(getattr(floor, field.name))}" for field in dataclasses.fields(floor)]
+    known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
+    busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
     lines += [
-        f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.binds} ({', '.join(busy)})",
+        f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.binds}",
+        f"             ({', '.join(busy)})",
         f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
         f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}: "
         f"an MFU of at most {min(1.0, at.ideal_seconds / floor.seconds):.0%}",

@@ -12,6 +12,7 @@ class Floor:
 
     Attributes:
       compute: matrix products in bfloat16.
+      vector: elementwise operations and reductions in float32; 0 if the speed of the vector unit is not published.
       memory: transfers between core and HBM.
       interconnect: transfers between chips of a slice, over all links of a chip at once.
       network: transfers between slices.
@@ -19,6 +20,7 @@ class Floor:
     """
 
     compute: float
+    vector: float
     memory: float
     interconnect: float
     network: float
@@ -32,7 +34,7 @@ class Floor:
     @property
     def seconds_without_overlap(self) -> float:
         """Lower bound of a step if only one resource works at a time."""
-        return self.compute + self.memory + self.interconnect + self.network
+        return self.compute + self.vector + self.memory + self.interconnect + self.network
 
     @property
     def binds(self) -> str:
@@ -44,18 +46,22 @@ class Floor:
         """Return the shortest time of a step that each resource allows."""
         return {
             "compute": self.compute + self.synchronous,
+            "vector": self.vector + self.synchronous,
             "memory": self.memory + self.synchronous,
             "interconnect": self.interconnect,
             "network": self.network,
         }
 
 
-def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collective], steps: int) -> Floor:
+def floor(
+    chip: Chip, flops: float, operations: float, hbm_bytes: float, collectives: list[Collective], steps: int
+) -> Floor:
     """Return the floor of a step.
 
     Args:
       chip: the chip; its devices share its speed.
       flops: FLOPs of the matrix products of one device.
+      operations: operations of its vector unit.
       hbm_bytes: bytes that one device reads and writes.
       collectives: collectives of one device.
       steps: number of steps that these counts are for.
@@ -70,6 +76,7 @@ def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collecti
     synchronous = [one for one in collectives if not one.asynchronous]
     return Floor(
         compute=flops / (chip.flops * busy),
+        vector=operations / (chip.vector * busy) if chip.vector else 0.0,
         memory=hbm_bytes / (chip.memory_bandwidth * busy),
         interconnect=seconds(collectives, False),
         network=seconds(collectives, True),

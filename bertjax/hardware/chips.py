@@ -16,6 +16,7 @@ class Chip:
       name: the name in topologies such as `v5e:4x4`.
       memory: bytes of HBM.
       flops: peak FLOP/s of bfloat16 products.
+      vector: peak operations/s of the vector units on float32; 0 if not published.
       memory_bandwidth: bytes/s of HBM.
       interconnect: bytes/s from the chip to other chips of the slice over all links, one way.
       network: bytes/s from the chip to other slices, one way; 0 if slices cannot be combined.
@@ -28,6 +29,7 @@ class Chip:
     name: str
     memory: int
     flops: float
+    vector: float
     memory_bandwidth: float
     interconnect: float
     network: float
@@ -37,6 +39,10 @@ class Chip:
     source: str
 
 
+# Vector units have 8 x 128 lanes, each with 2 ALUs on v4 and 4 on v5 that finish an operation a cycle
+# (https://jax-ml.github.io/scaling-book/tpus). The clock follows from the peak of the matrix units, 4 a core of
+# 128 x 128 multiply-adds (jax/_src/pallas/mosaic/tpu_info.py): 1.05, 1.5 and 1.75 GHz.
+_LANES = 8 * 128
 # The documentation gives the interconnect of v5e and later in both directions: half of that goes one way. For v3 and v4
 # it gives the all-reduce bandwidth of a whole pod, which is the one-way bandwidth of its chips: 340 TB/s of 1,024 chips
 # and 1.1 PB/s of 4,096 (51.2 TB/s of 256 for v5e, that is half of its 400 GB/s). The page of v2 leaves its figures to
@@ -48,6 +54,7 @@ CHIPS = {
             name="v2",
             memory=16 * _GIB,
             flops=46 * _TERA,
+            vector=0.0,
             memory_bandwidth=700 * _GB,
             interconnect=4 * 496 / 8 * _GB,
             network=0.0,
@@ -60,6 +67,7 @@ CHIPS = {
             name="v3",
             memory=32 * _GIB,
             flops=123 * _TERA,
+            vector=0.0,
             memory_bandwidth=900 * _GB,
             interconnect=340 * _TERA / 1024,
             network=0.0,
@@ -72,6 +80,7 @@ CHIPS = {
             name="v4",
             memory=32 * _GIB,
             flops=275 * _TERA,
+            vector=2 * 2 * _LANES * 1.05e9,
             memory_bandwidth=1200 * _GB,
             interconnect=1100 * _TERA / 4096,
             network=50 / 8 * _GB,
@@ -84,6 +93,7 @@ CHIPS = {
             name="v5e",
             memory=16 * _GIB,
             flops=197 * _TERA,
+            vector=4 * _LANES * 1.5e9,
             memory_bandwidth=819 * _GB,
             interconnect=400 / 2 * _GB,
             network=6.4 * _TERA / 8 / 256,
@@ -96,6 +106,7 @@ CHIPS = {
             name="v5p",
             memory=95 * _GIB,
             flops=459 * _TERA,
+            vector=2 * 4 * _LANES * 1.75e9,
             memory_bandwidth=2765 * _GB,
             interconnect=1200 / 2 * _GB,
             network=50 / 8 * _GB,
@@ -108,6 +119,7 @@ CHIPS = {
             name="v6e",
             memory=32 * _GIB,
             flops=918 * _TERA,
+            vector=0.0,
             memory_bandwidth=1638 * _GB,
             interconnect=800 / 2 * _GB,
             network=100 / 8 * _GB,
@@ -120,6 +132,7 @@ CHIPS = {
             name="tpu7x",
             memory=192 * _GIB,
             flops=2307 * _TERA,
+            vector=0.0,
             memory_bandwidth=7380 * _GB,
             interconnect=1200 / 2 * _GB,
             network=100 / 8 * _GB,

@@ -1,12 +1,13 @@
-"""FLOPs of kernels, counted in their traced programs."""
+"""The work of kernels, counted in their traced programs."""
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
-from bertjax.forecast.pallas import calls, flops_of_call, kernel_flops
+from bertjax.forecast.pallas import Work, calls, kernels, work_of_call
 from bertjax.models.kernels import attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
@@ -29,6 +30,23 @@ def test_attention(attend):
     examples = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32, sharding=sharding)
     traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(heads_of, heads_of, heads_of, examples)
     module = hlo.parse(traced.lower().compile().as_text())
-    counted = {call.name: flops_of_call(call, kernel_flops(traced.jaxpr.jaxpr)) for call, _ in calls(module)}
-    product = 2 * rows * heads * seq_len * seq_len * width
-    assert sorted(counted.values()) == pytest.approx([2 * product, 5 * product])
+    traced_kernels = kernels(traced.jaxpr.jaxpr)
+    counted = {call.name: work_of_call(call, traced_kernels) for call, _ in calls(module)}
+    logits = rows * heads * seq_len * seq_len
+    assert sorted(work.flops for work in counted.values()) == pytest.approx([4 * logits * width, 10 * logits * width])
+    # The exponential, its maximum and sum, the mask and the scale are at least five operations for each logit.
+    assert all(5 * logits < work.operations < 100 * logits for work in counted.values())
+
+
+def test_operations_of_a_kernel():
+    """For each of 4 blocks of 8 x 128 elements: a product and a sum, and three times a maximum; then a row sum."""
+
+    def kernel(x_ref, y_ref, out_ref):
+        z = x_ref[...] * 2.0 + y_ref[...]
+        z, _ = jax.lax.scan(lambda z, _: (jnp.maximum(z, 0.5), None), z, length=3)
+        out_ref[...] = jnp.broadcast_to(jnp.sum(z, axis=1, keepdims=True), z.shape)
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
+    call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, block], out_specs=block, name="known")
+    assert kernels(jax.make_jaxpr(call)(x, x).jaxpr) == {"known": Work(0.0, 4 * 6 * 8 * 128)}

@@ -72,9 +72,9 @@ def test_a_line_outside_of_the_package_counts_for_the_line_that_called_it():
 
 
 def test_the_two_bounds_of_a_step():
-    floor = Floor(compute=4.0, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
-    assert (floor.seconds, floor.seconds_without_overlap) == (5.5, 10.0)
-    alone = dataclasses.replace(floor, memory=0.0, interconnect=0.0, network=0.0, synchronous=0.0)
+    floor = Floor(compute=4.0, vector=4.5, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
+    assert (floor.seconds, floor.seconds_without_overlap) == (6.0, 14.5)
+    alone = dataclasses.replace(floor, vector=0.0, memory=0.0, interconnect=0.0, network=0.0, synchronous=0.0)
     assert alone.seconds == alone.seconds_without_overlap == 4.0
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from bertjax.forecast import hlo
+from bertjax.forecast import hlo, vector
 from bertjax.forecast.work import hbm_bytes, matrix_flops
 from tests.forecast.programs import compiled, mesh, module
 
@@ -74,6 +74,15 @@ def test_bytes_of_elementwise_work():
     size = 64 << 20
     program = module(lambda x, y: x * 2 + y, ((size,), "float32", P()), ((size,), "float32", P()), on=mesh(ONE))
     assert hbm_bytes(program) == 3 * 4 * size
+    assert vector.operations(program) == 2 * size
+
+
+def test_operations_of_a_reduction_in_a_loop():
+    def function(x):
+        return jax.lax.scan(lambda total, x_DD: (total + jnp.sum(jnp.exp(x_DD)), None), 0.0, x)[0]
+
+    program = module(function, ((5, 512, 1024), "float32", P()), on=mesh(ONE))
+    assert vector.operations(program) == pytest.approx(5 * 2 * 512 * 1024, rel=1e-3)
 
 
 def test_bytes_of_a_row_written_in_place():
