@@ -53,6 +53,11 @@ class PlacedExamples:
         """Return the index of every token in the flattened [B, T]; int64 [n]."""
         return self.ragged.spread(self.rows * self.seq_len + self.starts) + self.ragged.token_index
 
+    @property
+    def cls_columns(self) -> np.ndarray:
+        """Return the column of [CLS] of each example; int32 [M]."""
+        return (self.starts + self.ragged.cls_index).astype(np.int32)
+
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
         """Return values of tokens [n] as [B, T], with `fill` at positions without a token; dtype of `flat`."""
         rows, seq_len, _ = self.shape
@@ -106,5 +111,5 @@ def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
         "positions_BT": placed.tokens_to_rows(ragged.token_index.astype(np.int32)),
         "examples_BT": placed.tokens_to_rows(ragged.spread(placed.slots.astype(np.int32) + 1)),
         "example_ids_BN": placed.examples_to_rows(ragged.ids.astype(np.int32), fill=-1),
-        "summary_positions_BN": placed.examples_to_rows(placed.starts.astype(np.int32)),
+        "summary_positions_BN": placed.examples_to_rows(placed.cls_columns),
     }

@@ -11,6 +11,9 @@ from bertjax.data import framing
 from bertjax.data.framing import Frame, Ids
 from bertjax.data.tokenizer import Tokenizer
 
+# XLNet's code gives [CLS] a segment of its own, SEG_ID_CLS in data_utils.py of zihangdai/xlnet.
+_SEGMENT_OF_LAST_CLS = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
@@ -21,6 +24,7 @@ class Vocabulary:
       pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
       special_ids: all ids without text, including these four.
       continuation_ids: ids that continue the word of the token before.
+      cls_last: whether [CLS] is the last token of an example, as XLNet has it.
     """
 
     size: int
@@ -30,6 +34,7 @@ class Vocabulary:
     mask_id: int
     special_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...] = ()
+    cls_last: bool = False
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
@@ -41,6 +46,7 @@ class Vocabulary:
             mask_id=tokenizer.mask_id,
             special_ids=tuple(sorted(tokenizer.special_ids)),
             continuation_ids=tuple(sorted(tokenizer.continuation_ids)),
+            cls_last=tokenizer.cls_last,
         )
 
     @functools.cached_property
@@ -74,12 +80,13 @@ class Ragged:
 
     Attributes:
       tokens: int32 [n], [CLS] and [SEP] included.
-      segments: int32 [n], 0 for segment A and 1 for segment B.
+      segments: int32 [n], 0 for segment A and 1 for segment B; a [CLS] that comes last has 2.
       special: bool [n], tokens that are never masked ([CLS], [SEP] and every other special id).
       offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
       labels: name -> array [M, ...].
       token_labels: name -> array [n].
       ids: int64 [M]; an example has the same id in every run with the same store, format, T and seed.
+      cls_last: whether [CLS] is the last token of an example, and not the first one.
     """
 
     tokens: np.ndarray
@@ -89,6 +96,7 @@ class Ragged:
     labels: dict[str, np.ndarray]
     ids: np.ndarray
     token_labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    cls_last: bool = False
 
     @classmethod
     def framed(
@@ -99,10 +107,24 @@ class Ragged:
         segments: np.ndarray,
         labels: dict[str, np.ndarray],
         ids: np.ndarray,
+        token_labels: dict[str, np.ndarray] | None = None,
     ) -> "Ragged":
-        """Return the examples of a frame, their text (int, in the order of its parts) between the special tokens."""
-        tokens = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id)
-        return cls(tokens, segments, vocabulary.is_special[tokens], frame.offsets, labels, np.asarray(ids, np.int64))
+        """Return the examples of a frame.
+
+        Args:
+          frame: their special tokens and parts.
+          text: int, the tokens of the parts in their order.
+          vocabulary: its ids of the special tokens, and where [CLS] goes.
+          segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.
+        """
+        tokens, token_labels = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id), token_labels or {}
+        if vocabulary.cls_last:
+            places = framing.with_cls_last(frame.offsets)
+            tokens, segments = tokens[places], segments[places]
+            segments[frame.offsets[1:] - 1] = _SEGMENT_OF_LAST_CLS
+            token_labels = {name: values[places] for name, values in token_labels.items()}
+        special, ids = vocabulary.is_special[tokens], np.asarray(ids, np.int64)
+        return cls(tokens, segments, special, frame.offsets, labels, ids, token_labels, vocabulary.cls_last)
 
     @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
@@ -120,6 +142,7 @@ class Ragged:
             token_labels={
                 name: np.concatenate([part.token_labels[name] for part in parts]) for name in parts[0].token_labels
             },
+            cls_last=parts[0].cls_last,
         )
 
     def token_lists(self) -> list[np.ndarray]:
@@ -139,6 +162,7 @@ class Ragged:
             labels={name: values[indices] for name, values in self.labels.items()},
             ids=self.ids[indices],
             token_labels={name: values[places] for name, values in self.token_labels.items()},
+            cls_last=self.cls_last,
         )
 
     @functools.cached_property
@@ -155,6 +179,16 @@ class Ragged:
     def token_index(self) -> np.ndarray:
         """Return the index of each token within its example; int64 [n]."""
         return np.arange(len(self.tokens)) - self.spread(self.offsets[:-1])
+
+    @property
+    def cls_index(self) -> np.ndarray:
+        """Return the index of [CLS] within each example; int64 [M]."""
+        return self.lengths - 1 if self.cls_last else np.zeros_like(self.lengths)
+
+    @property
+    def text_index(self) -> int:
+        """Return the index of the first token of text within every example."""
+        return 0 if self.cls_last else 1
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """Return values of examples [M] repeated for each of their tokens [n]."""
@@ -198,5 +232,4 @@ def add_special_tokens(
     for name, (values, other) in (token_labels or {}).items():
         of_tokens[name] = np.full(len(in_last), other, values.dtype)
         of_tokens[name][in_last] = values
-    ragged = Ragged.framed(frame, text, vocabulary, segments, labels, np.arange(len(first)))
-    return dataclasses.replace(ragged, token_labels=of_tokens)
+    return Ragged.framed(frame, text, vocabulary, segments, labels, np.arange(len(first)), of_tokens)

@@ -1,6 +1,7 @@
 """Where special tokens go and what is cut: the layout `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of every example.
 
-Token stores, labeled files, inference and `Tokenizer.rows` all use it.
+Token stores, labeled files, inference and `Tokenizer.rows` all use it. XLNet's layout is `A [SEP] B [SEP] [CLS]`, see
+`with_cls_last`.
 """
 
 import dataclasses
@@ -62,6 +63,17 @@ class Frame:
         tokens[self.separators] = sep_id
         tokens[self.is_text] = text
         return tokens
+
+
+def with_cls_last(offsets: np.ndarray) -> np.ndarray:
+    """Return for every place where its token is before [CLS] moves from the front of an example to its end; int64 [n].
+
+    Args:
+      offsets: int64 [M + 1], see `Frame`.
+    """
+    places = np.arange(1, offsets[-1] + 1)
+    places[offsets[1:] - 1] = offsets[:-1]
+    return places
 
 
 def frame(first: Ids, second: Ids | None = None) -> tuple[Frame, np.ndarray]:

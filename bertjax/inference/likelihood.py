@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw
+from bertjax.data.framing import special_tokens
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
@@ -32,7 +33,7 @@ class PseudoLogLikelihood(MaskedPipeline):
     def encode(self, records: list[Record]) -> MaskedViews:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
         texts = self.add_special_tokens(records, encoded)
-        positions = [np.arange(1, length - 1) for length in texts.lengths()]
+        positions = [texts.ragged.text_index + np.arange(length - special_tokens(1)) for length in texts.lengths()]
         return MaskedViews.of(texts, positions, self.vocabulary.mask_id, capacity=1)
 
     def outputs(self, params, batch):

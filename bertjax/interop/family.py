@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.interop.names import ENCODER_ONLY, Name, unnamed
 from bertjax.interop.task_heads import TaskHead
@@ -232,6 +233,10 @@ class Family:
     def notes(self, flat: Flat, pad_id: int) -> list[str]:
         """Return a line for each value of a model that the family's classes read in another way."""
         return []
+
+    def task_head(self, term: str, tokenizer: Tokenizer) -> TaskHead:
+        """Return a fine-tuned head as it is for models with this tokenizer."""
+        return self.task_heads[term]
 
     def without_unread(self, tensors: Mapping[str, np.ndarray], term: str) -> dict[str, np.ndarray]:
         """Return the tensors of a fine-tuned checkpoint without a pooler that its head does not read.

@@ -75,7 +75,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     task_settings = {}
     for term in parts & family.task_heads.keys():
         task_settings = task_heads.settings_of(export.settings, term)
-        task_settings |= {key: value for key, (value, _) in family.task_heads[term].settings.items()}
+        task_settings |= {key: value for key, (value, _) in family.task_head(term, tokenizer).settings.items()}
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
     if not parts - {POOLER}:
         tensors = family.bare(tensors)
@@ -140,12 +140,12 @@ def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[
 def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     settings = tokenizers.load_json(folder / CONFIG)
     family = families.of_config(settings)
-    encoder = family.encoder_config(settings)
+    encoder, tokenizer = family.encoder_config(settings), tokenizers.read(folder)
     tensors = family.canonical(weights.read(folder), encoder_only)
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     outputs = {}
     if term is not None:
-        family.task_heads[term].check(settings)
+        family.task_head(term, tokenizer).check(settings)
         tensors = family.without_unread(tensors, term)
         outputs = {term: task_heads.outputs_of(tensors, family.task_heads[term])}
     elif encoder_only:
@@ -157,7 +157,6 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
             f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}; "
             f"{names.ENCODER_ONLY}"
         )
-    tokenizer = tokenizers.read(folder)
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
     flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))

@@ -12,6 +12,7 @@ from typing import Any
 from bertjax import untrusted
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.errors import UserError
+from bertjax.interop.template import template
 
 SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # the latter is also Unigram, whatever its name
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
@@ -30,7 +31,7 @@ Piece = tuple[str, float]
 
 
 def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parsed `tokenizer.json`, without a post-processor.
+    """Return the parsed `tokenizer.json`; only XLNet's has a template, with <cls> at the end.
 
     Args:
       path: the SentencePiece model.
@@ -65,10 +66,15 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, family, settings)},
         "pre_tokenizer": _METASPACE,
-        "post_processor": None,
+        "post_processor": _template(ids) if family == "xlnet" else None,
         "decoder": _METASPACE,
         "model": {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": False},
     }
+
+
+def _template(ids: Mapping[str, int]) -> dict[str, Any]:
+    cls, sep = ((symbol, ids[symbol]) for symbol in ("<cls>", "<sep>"))
+    return template(cls, sep, second=1, cls_last=True)
 
 
 def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:

@@ -10,6 +10,7 @@ from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, quoted, reason
 from bertjax.interop import published_sentencepiece, sentencepiece_json
+from bertjax.interop.template import template
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
@@ -57,7 +58,10 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
             settings["add_prefix_space"] = (description["pre_tokenizer"] or {}).get("add_prefix_space", False)
             for symbol in description["added_tokens"]:
                 symbol["lstrip"] = symbol["id"] == tokenizer.mask_id  # the space before it belongs to the masked word
-    description["post_processor"] = _template(tokenizer, second=int(segments > 1))
+    cls, sep = ((tokenizer.piece(number), number) for number in (tokenizer.cls_id, tokenizer.sep_id))
+    description["post_processor"] = template(cls, sep, int(segments > 1), tokenizer.cls_last)
+    if tokenizer.cls_last:  # the summary of a row is its last column
+        settings["padding_side"] = "left"
     files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings), SYMBOLS: _json(symbols)}
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -109,7 +113,7 @@ def _read(folder: Path) -> Tokenizer:
 
 
 def _from_description(description: dict, settings: dict, path: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a description without its special tokens and padding, which bertjax adds itself."""
+    """Return the tokenizer of a description without padding and, unless [CLS] comes last, without its template."""
     normalizer = description.get("normalizer")
     if settings.get("tokenizer_class", _BERT_CLASSES[0]) in _BERT_CLASSES and (normalizer or {}).get("type") == (
         "BertNormalizer"
@@ -118,11 +122,13 @@ def _from_description(description: dict, settings: dict, path: str) -> HuggingFa
     splitter = description.get("pre_tokenizer")
     if splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel":
         splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # so does every class of transformers
-    for step in ("truncation", "padding", "post_processor"):
-        description[step] = None
+    description["truncation"] = description["padding"] = None
     for symbol in description.get("added_tokens", []):
         symbol["lstrip"] = symbol["rstrip"] = False
-    return tokenizer_json.from_json(_json(description, indent=None), path)
+    tokenizer = tokenizer_json.from_json(_json(description, indent=None), path)
+    if tokenizer.cls_last:  # which its template says
+        return tokenizer
+    return tokenizer_json.from_json(_json(description | {"post_processor": None}, indent=None), path)
 
 
 def _normalization(settings: dict) -> dict[str, bool]:
@@ -133,25 +139,6 @@ def _normalization(settings: dict) -> dict[str, bool]:
         "lowercase": lowercase,
         "strip_accents": lowercase if accents is None else accents,
         "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
-    }
-
-
-def _template(tokenizer: Tokenizer, second: int) -> dict[str, Any]:
-    """Return the template [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with B and its [SEP] in the segment `second`."""
-    cls_piece, sep_piece = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
-
-    def symbol(piece: str, segment: int) -> dict:
-        return {"SpecialToken": {"id": piece, "type_id": segment}}
-
-    single = [symbol(cls_piece, 0), {"Sequence": {"id": "A", "type_id": 0}}, symbol(sep_piece, 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, {"Sequence": {"id": "B", "type_id": second}}, symbol(sep_piece, second)],
-        "special_tokens": {
-            piece: {"id": piece, "ids": [token_id], "tokens": [piece]}
-            for piece, token_id in ((cls_piece, tokenizer.cls_id), (sep_piece, tokenizer.sep_id))
-        },
     }
 
 

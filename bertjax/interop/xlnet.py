@@ -15,7 +15,7 @@ from bertjax.models.config import EncoderConfig
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
-# The summary of an example is its first token, [CLS]; by default transformers takes the last.
+# transformers takes the last token for the summary of an example, or the first one, wherever [CLS] is.
 _SUMMARY = {
     "summary_type": ("first", "last"),
     "summary_use_proj": (True, True),
@@ -35,6 +35,12 @@ class _XLNet(Family):
 
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
+
+    def task_head(self, term, tokenizer):
+        head, place = super().task_head(term, tokenizer), "last" if tokenizer.cls_last else "first"
+        if "summary_type" not in head.settings:
+            return head
+        return dataclasses.replace(head, settings=head.settings | {"summary_type": (place, "last")})
 
     def names(self, encoder, parts):
         split = (encoder.width, encoder.heads, encoder.head_channels)

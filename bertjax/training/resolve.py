@@ -151,9 +151,20 @@ def fine_tuning_rate(width: int) -> float:
     return float(f"{1e-4 * 768 / width:.1e}")
 
 
+def _check_segments(config: Config, tokenizer: Tokenizer) -> None:
+    """Raise UserError if the encoder has no embedding for the segment of a [CLS] that comes last."""
+    if tokenizer.cls_last and config.model.segments and config.model.positions != "relative":
+        raise UserError(
+            f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last and in a segment of its own, and "
+            f"the model has embeddings of {config.model.segments} segments; choose another tokenizer, or set "
+            "model.segments=0"
+        )
+
+
 def resolve(feeds: Feeds) -> Feeds:
     """Return the feeds with a configuration whose steps, rows, warm-up, rates and weights follow from their data."""
     config = feeds.config
+    _check_segments(config, feeds.store.tokenizer)
     stages, rows, rows_of = list(config.stages), 0, {}
     for index, stage in enumerate(stages):
         of_stage = [feeds.train[task, stage.seq_len] for task in stage.among(config.tasks)]

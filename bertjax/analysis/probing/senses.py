@@ -74,9 +74,9 @@ def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tup
         kept_left = min(len(left), max(room // 2, room - len(right)))
         left = left[len(left) - kept_left :]
         encoded.append([*left, *middle, *right][: longest - 2])
-        firsts.append(1 + kept_left)
+        firsts.append(kept_left)
     ragged = add_special_tokens(encoded, None, Vocabulary.of(tokenizer), {})
-    return ragged, ragged.offsets[:-1] + np.array(firsts)
+    return ragged, ragged.offsets[:-1] + ragged.text_index + np.array(firsts)
 
 
 def score(states: np.ndarray, records: Sequence[Record]) -> tuple[np.ndarray, float]:

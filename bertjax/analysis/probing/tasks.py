@@ -121,7 +121,7 @@ def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, lon
         return Units(ragged, unit_of, ragged.token_labels["tag"][is_unit], types)
     unit_of = ragged.token_examples
     if task.pooling == FIRST:  # [CLS]
-        unit_of = np.where(np.arange(len(unit_of)) == ragged.offsets[unit_of], unit_of, -1)
+        unit_of = np.where(ragged.token_index == ragged.cls_index[unit_of], unit_of, -1)
     return Units(ragged, unit_of, ragged.labels["label"].astype(np.int32), [])
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
 from bertjax.data.labeled import squad
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
@@ -17,14 +17,16 @@ from bertjax.errors import UserError
 
 # The classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"
+# In place of the places of an answer: it is unknown, or not in the window.
+_UNKNOWN, _ELSEWHERE = -1, -2
 
 
 @dataclasses.dataclass(frozen=True)
 class Questions(LabeledFormat):
     """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
 
-    Labels: `start` and `end`, the places of the first and last token of the first answer in the example. Both are 0,
-    the place of [CLS], if there is no answer or the window does not have all of it, and -1 if answers are unknown.
+    Labels: `start` and `end`, the places of the first and last token of the first answer in the example. Both are that
+    of [CLS] if there is no answer or the window does not have all of it, and -1 if answers are unknown.
     Token labels: `begin` and `stop`, the characters context[begin:stop] of the token, -1 outside of the context;
     `most_context`, whether no other window gives the token more context.
 
@@ -84,18 +86,19 @@ class Questions(LabeledFormat):
                 second.append(ids[start:stop])
                 spans.append(spans_of[start:stop])
                 best.append(owners[start:stop] == window)
-                answers.append(_within(answer, start, stop, special_tokens(1) + len(question)))
+                answers.append(_within(answer, start, stop, len(question) + 1))
                 record_of.append(number)
         starts, ends = np.array(answers, np.int32).reshape(-1, 2).T
         begins, stops = np.concatenate(spans).astype(np.int32).T
         token_labels = {"begin": (begins, -1), "stop": (stops, -1), "most_context": (np.concatenate(best), False)}
-        labels = {"start": starts, "end": ends}
+        ragged = add_special_tokens(first, second, Vocabulary.of(tokenizer), {}, token_labels)
+        labels = {"start": _places(starts, ragged), "end": _places(ends, ragged)}
         notes = {
             f"cut to {self.max_question} tokens of question": sum(len(ids) > self.max_question for ids in questions),
             f"read in windows of {longest} tokens": int(np.sum(np.bincount(record_of) > 1)),
         }
         return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), labels, token_labels),
+            ragged=dataclasses.replace(ragged, labels=labels),
             records=records,
             record_of=np.array(record_of, np.int64),
             notes={what: count for what, count in notes.items() if count},
@@ -117,8 +120,16 @@ class Questions(LabeledFormat):
 
 
 def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -> tuple[int, int]:
-    """Return the places of an answer in the example of a window [start, stop), whose context starts at `shift`."""
+    """Return the places of an answer in the text of a window [start, stop), whose context starts at `shift`."""
     if answer is None:
-        return -1, -1
+        return _UNKNOWN, _UNKNOWN
     first, last = answer
-    return (first - start + shift, last - start + shift) if start <= first and last < stop else (0, 0)
+    if start <= first and last < stop:
+        return first - start + shift, last - start + shift
+    return _ELSEWHERE, _ELSEWHERE
+
+
+def _places(in_text: np.ndarray, ragged: Ragged) -> np.ndarray:
+    """Return the places in the examples, int32 [M], of what `_within` returned."""
+    places = np.where(in_text == _ELSEWHERE, ragged.cls_index, in_text + ragged.text_index)
+    return np.where(in_text == _UNKNOWN, -1, places).astype(np.int32)

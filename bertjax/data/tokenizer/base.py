@@ -68,6 +68,11 @@ class Tokenizer(abc.ABC):
         return self._special_id("[MASK]")
 
     @property
+    def cls_last(self) -> bool:
+        """Whether [CLS] is the last token of an example, as in XLNet's, and not the first one."""
+        return False
+
+    @property
     @abc.abstractmethod
     def vocab_size(self) -> int:
         """Number of ids, special symbols included."""
@@ -170,13 +175,16 @@ class Tokenizer(abc.ABC):
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
         """Return texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T].
 
+        Rows are `... [SEP] [CLS]` if `cls_last`.
+
         `[MASK]` in a text is the symbol, as in `encode_masked`.
         """
         segments, _, _ = framing.truncate(self.encode_masked(texts), None, seq_len)
         frame, text = framing.frame(segments)
         tokens_BT = np.full((len(texts), seq_len), self.pad_id, np.int32)
         is_token_BT = np.arange(seq_len) < np.diff(frame.offsets)[:, None]
-        tokens_BT[is_token_BT] = frame.tokens(text, self.cls_id, self.sep_id)
+        tokens = frame.tokens(text, self.cls_id, self.sep_id)
+        tokens_BT[is_token_BT] = tokens[framing.with_cls_last(frame.offsets)] if self.cls_last else tokens
         return tokens_BT
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:

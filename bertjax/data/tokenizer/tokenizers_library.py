@@ -86,6 +86,12 @@ class HuggingFaceTokenizer(Tokenizer):
         return untrusted.parse_json(self.model)
 
     @functools.cached_property
+    def cls_last(self) -> bool:
+        """Whether the template of the description has [CLS] at the end."""
+        template = (self.description.get("post_processor") or {}).get("single") or [{}]
+        return template[-1].get("SpecialToken", {}).get("id") == self.piece(self.cls_id)
+
+    @functools.cached_property
     def _ids(self) -> dict[str, int]:
         """Id of every piece and special symbol."""
         return self._processor.get_vocab(with_added_tokens=True)

@@ -182,7 +182,7 @@ class QuestionAnswering(TokenObjective):
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])
                 logits_T2 = outputs["logits"][tokens].astype(np.float64)
-                no_answer = min(no_answer, float(logits_T2[0].sum()))
+                no_answer = min(no_answer, float(logits_T2[examples.cls_index[window]].sum()))
                 spans = {name: examples.token_labels[name][tokens] for name in ("begin", "stop", "most_context")}
                 candidates += _best_spans(logits_T2, **spans, longest=self.longest, count=self.nbest)
             if candidates:  # `eval.rows` may have left out the windows that can answer

@@ -45,8 +45,9 @@ class CausalLM(Objective):
 
     def features(self, examples, draw):
         """Return `clm_labels_BK`, the next tokens, and `clm_weights_BK`, 0 if the next token is special."""
-        ragged = examples.ragged  # every example starts with a special symbol, so no label is from another example
-        weights = (~np.roll(ragged.special, -1)).astype(np.float32)
+        ragged = examples.ragged
+        has_next = ragged.token_index < ragged.spread(ragged.lengths) - 1
+        weights = (has_next & ~np.roll(ragged.special, -1)).astype(np.float32)
         flat = {"labels": np.roll(ragged.tokens, -1) * (weights > 0), "weights": weights}
         return {f"{self.term}_{name}_BK": examples.tokens_to_rows(values) for name, values in flat.items()}
 

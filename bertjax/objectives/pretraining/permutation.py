@@ -22,6 +22,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
+from bertjax.data.framing import special_tokens
 from bertjax.data.masking import Masked, Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.data.random import bits
@@ -117,11 +118,11 @@ class PermutationLM(MaskedLM):
 def reversed_places(ragged: Ragged, draw: Draw) -> np.ndarray:
     """Return for every place the token that is read there, in half of the examples from the end; int64 [n].
 
-    The first and the last token of an example, [CLS] and [SEP], keep their places.
+    [CLS] and the last [SEP] of an example keep their places.
     """
-    index, last = ragged.token_index, ragged.spread(ragged.lengths - 1)
+    index, last = ragged.token_index - ragged.text_index, ragged.spread(ragged.lengths - special_tokens(1)) - 1
     coins = bits(draw.seed, "permutation/direction", draw.epochs, ragged.ids, 0) >> np.uint32(31)
-    is_moved = (ragged.spread(coins) == 1) & (index > 0) & (index < last)
+    is_moved = (ragged.spread(coins) == 1) & (index >= 0) & (index <= last)
     return np.arange(len(index)) + np.where(is_moved, last - 2 * index, 0)
 
 

@@ -64,6 +64,7 @@ def examples_of(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray
         special_ids=frozenset(special.values()),
         **special,
         continuation_ids=frozenset(),
+        cls_last=False,
     )
     return examples.open(SimpleNamespace(split=lambda name: split, tokenizer=tokenizer), "train", path)
 

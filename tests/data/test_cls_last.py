@@ -1,0 +1,113 @@
+"""Examples whose [CLS] comes last, as XLNet's: the same text, labels and answers, at other places."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data import tokenizer
+from bertjax.data.batch import Draw, core, place
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
+from bertjax.data.labeled.questions import NO_ANSWER, Questions
+from bertjax.data.tokenizer import tokenizer_json
+from bertjax.interop.template import template
+from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.pretraining.permutation import reversed_places
+from tests.interop import models
+
+PAD, CLS, SEP, MASK = range(4)
+FIRST = Vocabulary(40, PAD, CLS, SEP, MASK, special_ids=(PAD, CLS, SEP, MASK))
+LAST = dataclasses.replace(FIRST, cls_last=True)
+TEXTS = st.lists(st.lists(st.integers(4, 39), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+def examples(first, second=None):
+    """The examples in both layouts, with a label of every token of the last segment."""
+    last = first if second is None else second
+    numbers = np.concatenate([np.arange(len(ids)) for ids in last])
+    return [add_special_tokens(first, second, one, {}, {"number": (numbers, -1)}) for one in (FIRST, LAST)]
+
+
+@given(TEXTS, st.booleans())
+def test_an_example_has_its_text_first_and_cls_in_a_segment_of_its_own(texts, pairs):
+    before, after = examples(texts, texts[::-1] if pairs else None)
+    np.testing.assert_array_equal(after.offsets, before.offsets)
+    for a, b, labels, segments, ours in zip(
+        before.token_lists(),
+        after.token_lists(),
+        *(np.split(values, before.offsets[1:-1]) for values in (before.token_labels["number"], before.segments)),
+        np.split(np.arange(len(after.tokens)), after.offsets[1:-1]),
+        strict=True,
+    ):
+        assert b.tolist() == [*a[1:], CLS]
+        assert after.token_labels["number"][ours].tolist() == [*labels[1:], -1]
+        assert after.segments[ours].tolist() == [*segments[1:], 2]
+    assert (after.tokens[after.offsets[:-1] + after.cls_index] == CLS).all()
+    assert (before.tokens[before.offsets[:-1] + before.cls_index] == CLS).all()
+    assert (after.tokens[after.offsets[:-1] + after.text_index] >= 4).all()
+
+
+def test_the_summary_of_packed_examples_is_read_at_cls():
+    _, ragged = examples([[5, 6], [7], [8, 9, 10]])
+    ragged = Ragged.join([ragged.take(np.array([2, 0])), ragged.take(np.array([1]))])
+    arrays = core(place(ragged, np.array([[0, 2], [1, -1]]), 12, LAST))
+    columns = arrays["summary_positions_BN"]
+    np.testing.assert_array_equal(columns, [[4, 7], [3, 0]])
+    assert [arrays["tokens_BT"][0, column] for column in columns[0]] == [CLS, CLS] == [arrays["tokens_BT"][1, 3], CLS]
+    np.testing.assert_array_equal(arrays["positions_BT"][0, :8], [0, 1, 2, 3, 4, 0, 1, 2])
+
+
+def test_the_next_token_is_never_one_of_another_example():
+    _, ragged = examples([[5, 6], [7]])
+    features = CausalLM().features(place(ragged, np.array([[0, 1]]), 8, LAST), Draw(0, np.zeros(1, np.int64)))
+    # 5 6 [SEP] [CLS] 7 [SEP] [CLS]: only 6 is a next token with text.
+    np.testing.assert_array_equal(features["clm_weights_BK"], [[1, 0, 0, 0, 0, 0, 0, 0]])
+
+
+def test_the_other_direction_leaves_sep_and_cls_at_the_end():
+    _, ragged = examples([[5, 6, 7]] * 20, [[8]] * 20)
+    reversed_tokens = ragged.tokens[reversed_places(ragged, Draw(0, np.zeros(20, np.int64)))].reshape(20, -1)
+    assert {tuple(row) for row in reversed_tokens.tolist()} == {
+        (5, 6, 7, SEP, 8, SEP, CLS),
+        (8, SEP, 7, 6, 5, SEP, CLS),
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """A tokenizer, and the same with a template that puts [CLS] last."""
+    ours = models.trained()
+    cls, sep = ((ours.piece(number), number) for number in (ours.cls_id, ours.sep_id))
+    described = [ours.description | {"post_processor": template(cls, sep, 1, last)} for last in (False, True)]
+    return [tokenizer_json.from_json(json.dumps(description).encode(), "test") for description in described]
+
+
+def test_the_template_of_a_tokenizer_says_where_cls_is(tokenizers, tmp_path):
+    first, last = tokenizers
+    assert (first.cls_last, last.cls_last) == (False, True)
+    rows = [one.rows(["ab ad", "ce"], seq_len=8) for one in (first, last)]
+    for a, b in zip(*rows, strict=True):
+        used = int((a != first.pad_id).sum())
+        assert b[:used].tolist() == [*a[1:used], last.cls_id] and (b[used:] == last.pad_id).all()
+    last.save(tmp_path)
+    assert Vocabulary.of(tokenizer.load(tmp_path)).cls_last and not Vocabulary.of(first).cls_last
+
+
+def test_answers_have_the_same_tokens_and_no_answer_is_cls(tokenizers):
+    context = "ab ad ce afe cafe decade faced ab ad ce afe cafe decade faced"
+    records = [
+        {"question": "ab?", "context": context, "answers": [{"text": "cafe decade", "answer_start": 13}]},
+        {"question": "ce ab", "context": context, "answers": []},
+    ]
+    answers = []
+    for one in tokenizers:
+        encoded = Questions(stride=4, max_question=4).encode(records, one, 24, ("answer", NO_ANSWER)).ragged
+        tokens = encoded.token_lists()
+        spans = zip(encoded.labels["start"], encoded.labels["end"], encoded.cls_index, tokens, strict=True)
+        answers.append([row[start : end + 1].tolist() for start, end, _, row in spans])
+        outside = encoded.labels["start"] == encoded.cls_index
+        assert outside[-1] and not outside.all()
+    assert answers[0] == answers[1] and len({tuple(answer) for answer in answers[0]}) > 1

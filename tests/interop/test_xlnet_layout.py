@@ -1,0 +1,89 @@
+"""An XLNet reads the rows it was trained on, `A <sep> B <sep> <cls>`: ids, segments and logits of transformers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bertjax import export
+from bertjax.inference.predictor import Predictor
+from bertjax.interop import huggingface, tokenizers
+from bertjax.opening import SavedModel
+from tests.interop import published
+
+torch = pytest.importorskip("torch", reason="parity with transformers needs the extra [interop]")
+transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+SENTENCES = ["The king was old.", "She said, “No”, and the whole company of travelers went away.", "No"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A classifier of pairs as transformers writes it, and its tokenizer and model there."""
+    folder = tmp_path_factory.mktemp("xlnet")
+    spiece = published.train("xlnet", folder / "spiece.model", published.lines(600))
+    theirs = transformers.XLNetTokenizerFast(str(spiece))
+    config = transformers.XLNetConfig(
+        vocab_size=len(theirs), d_model=32, n_layer=2, n_head=2, d_inner=48, num_labels=3, dropout=0.0
+    )
+    torch.manual_seed(0)
+    model = transformers.XLNetForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # large enough that layout and segments matter
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    theirs.save_pretrained(folder)
+    return folder, theirs, model
+
+
+def expected(theirs, model, first, second=None):
+    with torch.no_grad():
+        logits = model(**theirs(first, second, padding=True, return_tensors="pt")).logits
+    return torch.softmax(logits, dim=-1).numpy()
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_classifier_answers_as_there_and_back_again(checkpoint, tmp_path, pairs):
+    folder, theirs, model = checkpoint
+    assert model.config.summary_type == "last"
+    ours, _ = huggingface.read(folder)
+    columns = {"text": "a", "pair": "b"} if pairs else {"text": "a"}
+    ours.settings["tasks"]["classification"]["examples"].update(columns)
+    second = SENTENCES[::-1] if pairs else None
+    records = [{"a": a, "b": b} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
+    if not pairs:
+        records = SENTENCES
+    answers = Predictor(ours).predict(records)
+    probabilities = np.array([list(answer["probabilities"].values()) for answer in answers])
+    reference = expected(theirs, model, SENTENCES, second)
+    assert np.ptp(reference) > 0.2
+    np.testing.assert_allclose(probabilities, reference, atol=1e-4)
+    # What bertjax writes is read by transformers with the rows of its own tokenizer file.
+    huggingface.write(tmp_path, ours)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    np.testing.assert_allclose(expected(back, again, SENTENCES, second), reference, atol=1e-4)
+
+
+def test_rows_segments_and_padding_of_the_written_tokenizer(checkpoint, tmp_path):
+    folder, theirs, _ = checkpoint
+    tokenizers.write(tmp_path, tokenizers.read(folder), longest=64)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for arguments in ([SENTENCES], [SENTENCES, SENTENCES[::-1]]):
+        rows, written = (dict(one(*arguments, padding=True)) for one in (theirs, back))
+        assert written["input_ids"] == rows["input_ids"] and written["attention_mask"] == rows["attention_mask"]
+        for ours, reference, mask in zip(
+            written["token_type_ids"], rows["token_type_ids"], rows["attention_mask"], strict=True
+        ):  # padding has a segment of its own there, and is not attended to
+            assert [a for a, used in zip(ours, mask) if used] == [b for b, used in zip(reference, mask) if used]
+
+
+def test_an_older_checkpoint_and_an_export_know_where_cls_is(checkpoint, tmp_path):
+    folder, theirs, _ = checkpoint
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlnet"}))
+    (tmp_path / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())
+    assert tokenizers.read(tmp_path).cls_last
+    export.write(tmp_path / "export", huggingface.read(folder)[0])
+    tokens = SavedModel(tmp_path / "export").tokenizer
+    rows = tokens.rows(SENTENCES, seq_len=32)
+    for row, reference in zip(rows.tolist(), theirs(SENTENCES)["input_ids"], strict=True):
+        assert row[: len(reference)] == reference
