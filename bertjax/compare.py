@@ -71,6 +71,8 @@ def run(
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
+    if table_path:
+        tables.check_numbers(table_path, numbers)
     comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), target)
     curves.draw(entries, drawn, axis, target, look)
     if table_path:

@@ -128,6 +128,7 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
             "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
         ),
         (["runs/first", "runs/second", "--out=a.jpg"], "--out=a.jpg must end in .png, .svg or .pdf"),
+        (["runs/new", "--table=a.csv"], "--table=a.csv would be empty: no run has an evaluation yet"),
         (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
         (["runs/first", "--log=z"], "--log=z must be x, y or xy"),
         (["runs/first", "--smooth=0"], "--smooth=0 must be at least 1"),
@@ -137,7 +138,7 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
 )
 def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     lines = {"begun": "", "torn": '{"step": 1}\n{"step": \n', "odd": '{"step": 1}\n3\n'}
-    for name in (*lines, "unread", "short"):
+    for name in (*lines, "new", "unread", "short"):
         root = write(here / "runs" / name, [record(1, 1.0)])
         if name in lines:
             (root / "metrics.jsonl").write_text(lines[name])

@@ -1,7 +1,9 @@
 """Trace an objective on abstract shapes, so that its errors come before a corpus is prepared."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -10,14 +12,17 @@ from bertjax.config import Task
 from bertjax.errors import UserError, reason, shorten
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import SlotValues, slots_of, with_slots
 from bertjax.training.param_paths import path_of
 from bertjax.training.shapes import batch_shapes
 from bertjax.user_code import line_of
 
+log = logging.getLogger(__name__)
+
 
 def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int) -> None:
-    """Trace `features`, `weights` and `terms` of a task's objective without computing anything.
+    """Trace `features`, `weights`, `terms` and `outputs` of a task's objective without computing anything.
 
     Args:
       name: name of the task.
@@ -43,6 +48,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         )
         updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
         coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
+        _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
     if changed := _differing(slots, updated):
         raise UserError(f"{setting}: update_slots() changes {changed}; return arrays of the same shapes and dtypes")
     for term in terms:
@@ -53,6 +59,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     for term in coefficients:
         if term not in terms:
             raise UserError(f"{setting} has a coefficient of {term!r}, and its terms are {_listed(terms)}; rename it")
+    _warn_of_flops(setting, objective)
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}
     sums |= {f"the coefficient of {term!r}": leaf for term, leaf in coefficients.items()}
@@ -62,6 +69,19 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
             raise UserError(f"{setting}: {label} has the shape {list(leaf.shape)}; sum it to a scalar")
 
 
+def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:
+    """Raise UserError if `outputs`, which may be inherited, fails on what the user's own `logits` return."""
+    try:
+        trace()
+    except Exception as error:  # the user's code may return anything
+        if line_of(error):
+            raise
+        raise UserError(
+            f"{setting}: outputs(), which every evaluation calls, fails with {type(error).__name__}: {reason(error)}; "
+            "override it, or return from logits() what it reads"
+        ) from error
+
+
 def _differing(slots: SlotValues, updated: SlotValues) -> str:
     """Return the paths of slots that are missing, new, or of another shape or dtype."""
     before, after = (
@@ -69,6 +89,20 @@ def _differing(slots: SlotValues, updated: SlotValues) -> str:
         for tree in (slots, updated)
     )
     return shorten([path for path in sorted(before | after) if before.get(path) != after.get(path)])
+
+
+def _warn_of_flops(setting: str, objective: Objective) -> None:
+    """Warn of heads whose FLOPs are not counted: a class with its own `heads` inherits `flops_parts`."""
+    heads, counted = (
+        next(kind for kind in type(objective).__mro__ if name in vars(kind)) for name in ("heads", "flops_parts")
+    )
+    if issubclass(heads, counted) and heads is not counted:
+        log.warning(
+            "%s has its own heads() and the flops_parts() of %s, so the FLOPs of a step may lack its heads; override "
+            "flops_parts(), see docs/concepts/objective_contract.md#flops",
+            setting,
+            counted.__name__,
+        )
 
 
 @contextlib.contextmanager

@@ -197,9 +197,14 @@ def resolve(feeds: Feeds) -> Feeds:
 
 
 def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
-    """Return a stage with the steps that its budget of operations allows, at least one."""
+    """Return a stage with the steps that its budget of FLOPs allows."""
     stage = config.stages[index]
     if not stage.flops:
         return stage
     cost = flops.per_step(config, index, config.encoder(vocab_size, backend="cpu"))
-    return dataclasses.replace(stage, steps=max(1, round(stage.flops / cost)))
+    if (steps := round(stage.flops / cost)) < 2:
+        raise UserError(
+            f"stages.{index}.flops={stage.flops:.3g} is less than two steps of {cost:.3g} FLOPs; allow more, or lower "
+            f"stages.{index}.batch"
+        )
+    return dataclasses.replace(stage, steps=steps)

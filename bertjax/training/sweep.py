@@ -9,6 +9,7 @@ import json
 import math
 import re
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -154,6 +155,12 @@ def run_all(
                 busy.append(trial)
             except RunFailed as error:
                 failures[trial.folder] = reason(error)
+            except UserError:
+                raise
+            except Exception as error:  # in the user's own objective
+                traceback.print_exc()
+                failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
+            if trial.folder in failures:
                 print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
             if should_stop():
                 return None

@@ -12,6 +12,8 @@ import pytest
 from bertjax.config import from_dict
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.errors import UserError
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.model import HeadSpec
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.program import Program
 from tests import batches
@@ -62,6 +64,23 @@ class Coefficient(MaskedLM):
         return {"mlmm": 2.0}
 
 
+@dataclasses.dataclass(frozen=True)
+class Pair(MaskedLM):
+    """Its own terms read what its logits return, and the inherited outputs do not."""
+
+    def logits(self, model, batch, key=None):
+        return super().logits(model, batch, key), 0
+
+    def terms_of(self, logits, batch):
+        return super().terms_of(logits[0], batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondHead(MaskedLM):
+    def heads(self, config):
+        return super().heads(config) | {"second": HeadSpec(MaskedLMHead)}
+
+
 ENCODER = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0}
 
 
@@ -81,6 +100,10 @@ def check(objective):
         (VectorWeight(), "the weight of 'left' has the shape [3]; sum it to a scalar"),
         (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
         (Coefficient(), "has a coefficient of 'mlmm', and its terms are 'mlm'"),
+        (
+            Pair(),
+            "Pair': outputs(), which every evaluation calls, fails with TypeError: tuple indices",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -100,5 +123,11 @@ def test_an_exception_names_the_line_of_the_user():
     assert f"{__file__}:{line} in terms_of: KeyError: 'left_label_BT'" in message and "\n" not in message
 
 
-def test_a_right_objective_passes():
+def test_a_right_objective_passes(caplog):
     check(MaskedLM())
+    assert not caplog.records
+
+
+def test_heads_whose_flops_are_not_counted_are_a_warning(caplog):
+    check(SecondHead())
+    assert "has its own heads() and the flops_parts() of MaskedLM" in caplog.text

@@ -6,6 +6,7 @@ import pytest
 
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import load
+from bertjax.errors import UserError
 from bertjax.training import flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
@@ -46,6 +47,8 @@ def test_a_budget_of_operations_becomes_steps(store):
     assert config.open_settings == ("stages.0.flops",)
     resolved = resolve(Feeds(config, store)).config
     assert resolved.stages[1] == config.stages[1] and resolved.stages[0].flops == 3e10
+    with pytest.raises(UserError, match="stages.0.flops=1 is less than two steps of [0-9.e+]+ FLOPs; allow more, or"):
+        resolve(Feeds(dataclasses.replace(config, stages=(Stage(flops=1.0, seq_len=32, batch=8),)), store))
     encoder = resolved.encoder(store.tokenizer.vocab_size, "cpu")
     cost = flops.per_step(resolved, 0, encoder)
     assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2

@@ -91,18 +91,20 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     def train(trial, workdir):
         if trial.folder == "high/seed=1":
             raise RunFailed("loss is not finite")
+        if trial.folder == "low/seed=1":
+            raise TypeError("indices must be integers")  # in an objective of the user
         return finish(workdir, {"high": 1.0, "middle": 2.0, "low": 3.0}[trial.folder.partition("/")[0]])
 
     planned = trials(*(f"{name}/seed={seed}" for name in ("high", "low", "middle") for seed in range(2)))
     failures = call(tmp_path, planned, train)
-    assert failures == {"high/seed=1": "loss is not finite"}
+    assert failures == {"high/seed=1": "loss is not finite", "low/seed=1": "TypeError: indices must be integers"}
     results = results_of(epath.Path(tmp_path), planned, failures)
     assert [(result.folder, result.metric, result.values) for result in results] == [
         ("middle", "mlm_loss", (2.0, 2.0)),
-        ("low", "mlm_loss", (3.0, 3.0)),
         ("high", "mlm_loss", (1.0,)),
+        ("low", "mlm_loss", (3.0,)),
     ]
-    assert json.loads((tmp_path / "low/seeds.json").read_text())["metrics"]["mlm_loss"]["values"] == [3.0, 3.0]
+    assert json.loads((tmp_path / "middle/seeds.json").read_text())["metrics"]["mlm_loss"]["values"] == [2.0, 2.0]
     assert not (tmp_path / "high/seeds.json").exists()
 
 

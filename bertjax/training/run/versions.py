@@ -110,11 +110,13 @@ def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence
         raise UserError(f"{workdir.starts} is damaged (its last line has no versions); delete that line")
     # A library that only one of the two starts has belongs to other devices, which the run reports.
     pairs = {name: (before[name], now[name]) for name in now if name in before}
+    own = any("(sha256)" in name and one != other for name, (one, other) in pairs.items())
+    remedy = "restore that file" if own else "install those again (versions.json lists all)"
     _report(
         pairs,
         computing,
         f"the run in {workdir.root} was last started with other versions",
-        "install those again (versions.json lists all)",
+        remedy,
         other_versions,
     )
 
