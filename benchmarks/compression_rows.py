@@ -84,12 +84,12 @@ def adapting(model: Path, corpus: str, to: Path) -> list[Command]:
     return [_trained(f"configs/adapt.py:{model}", to, 0, *_on(corpus, ADAPTING_STEPS, model))]
 
 
-def tuned(place: Place, start: Path, *flags: str, config: str = _CLASSIFY, to: str = "tuned") -> Command:
-    """Return the command that fine-tunes a model; the result is `place.out / to / "export"`."""
+def tuned(place: Place, start: Path | None, *flags: str, config: str = _CLASSIFY, to: str = "tuned") -> Command:
+    """Return the command that fine-tunes a model, or a new one; the result is `place.out / to / "export"`."""
     task, prefix = TASKS[place.task], "--config.tasks.classify.examples"
     files = [f"{prefix}.{split}={place.data / split}.jsonl" for split in ("train", "heldout")]
     columns = [f"{prefix}.{name}={column}" for name, column in task.columns.items()]
-    shape = [f"--config.init_from={start}", "--config.stages.0.seq_len=64"]
+    shape = [f"--config.init_from={start}"] * (start is not None) + ["--config.stages.0.seq_len=64"]
     return _trained(config, place.out / to, place.seed, *shape, *files, *columns, *flags)
 
 
@@ -135,9 +135,20 @@ def _distilled(method: str, layers: tuple[int, ...] = _THREE) -> Callable[[Place
     return lambda place: [_step(place, method, place.teacher, _cut(layers))]
 
 
-def _step(place: Place, method: str, start: Path, flags: list[str], to: str = "tuned") -> Command:
+def _step(place: Place, method: str, start: Path | None, flags: list[str], to: str = "tuned") -> Command:
     teacher = f"--config.tasks.classify.objective.teacher={place.teacher}"
     return tuned(place, start, *flags, teacher, config=f"{_DISTILL}:{method}", to=to)
+
+
+def _bilstm(method: str = "") -> Callable[[Place], list[Command]]:
+    """A new BiLSTM with the tokenizer of the teacher, at the rate of a model that starts from random weights."""
+
+    def commands(place: Place) -> list[Command]:
+        new = ["--config.model.preset=bilstm", f"--config.data.tokenizer.model={place.teacher}/tokenizer"]
+        new += ["--config.optimizer.learning_rate=1e-3", "--config.optimizer.multipliers=[]"]
+        return [_step(place, method, None, new) if method else tuned(place, None, *new)]
+
+    return commands
 
 
 def _theseus(place: Place) -> list[Command]:
@@ -250,6 +261,8 @@ ROWS: dict[str, Row] = {
     "three-layers-twice": Row("", _twice),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus, "three-layers-twice"),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
+    "bilstm": Row("", _bilstm()),
+    "bilstm-soft": Row("BiLSTM, soft labels (Tang et al., 2019)", _bilstm("logits"), "bilstm"),
     "int8": Row("", _in_int8(), model="int8"),
     "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8(_EIGHT_BITS[0]), "int8", "int8"),
     "q8bert-activations": Row("Q8BERT, weights and activations", _in_int8(*_EIGHT_BITS), "int8", "int8"),

@@ -56,8 +56,9 @@ def run(
     if parts:
         running.check_served(chosen, subjects, materials)
 
-    def on_part(part):
-        print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)})", file=sys.stderr, flush=True)
+    def on_part(part, is_run):
+        skipped = "" if is_run else ", left out"
+        print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
 
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
     results.write(out, outcomes, subjects, materials, run_report.sections_before(subjects, trust_code))

@@ -1,8 +1,10 @@
 """Parser, exit codes and printed command lines of all commands."""
 
 import argparse
+import difflib
 import faulthandler
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -16,6 +18,9 @@ from bertjax.storage import StorageError
 FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED = 0, 1, 2, 3, 75, 130
 # The class of errors with each code; a class that is listed first decides for its subclasses.
 _CLASSES = {STOPPED: Unavailable, FAILED_AGAIN: FailedAgain, FAILED: RunFailed, BAD_INPUT: UserError}
+
+# What argparse puts before the flags that it does not know.
+_UNRECOGNIZED = "unrecognized arguments: "
 
 
 def command(module: str, *arguments: str) -> str:
@@ -44,7 +49,15 @@ class ArgumentParser(argparse.ArgumentParser):
     """A parser that reports a wrong flag like any other bad input: in one line."""
 
     def error(self, message: str):
-        raise UserError(f"{message}; see python -m {self.prog.removeprefix('python -m ')} --help")
+        near = self.nearest(message.removeprefix(_UNRECOGNIZED).partition("=")[0])
+        hint = f"did you mean {near}?" if near else f"see python -m {self.prog.removeprefix('python -m ')} --help"
+        raise UserError(f"{message}; {hint}")
+
+    def nearest(self, flag: str) -> str:
+        """Return the flag of this parser that is spelled most like an unknown flag; empty if none is."""
+        known = re.findall(r"--[a-z][\w-]*", self.format_usage())
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8) if flag.startswith("--") else []
+        return near[0] if near else ""
 
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
@@ -55,13 +68,18 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return main() or FINISHED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:
+    except (OSError, UserError) as error:
+        return report(error)
+
+
+def report(error: OSError | UserError) -> int:
+    """Print an expected error as one line on stderr, and return the exit code of a command that ends with it."""
+    line = printable(" ".join(str(error).splitlines()))
+    if isinstance(error, OSError):
         remedy = "" if code_for(error) == STOPPED else "free disk space or fix the path, then "
-        print(f"error: {printable(str(error))}; {remedy}run the same command again", file=sys.stderr)
-        return code_for(error)
-    except UserError as error:
-        print(f"error: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
-        return code_for(error)
+        line = f"{line}; {remedy}run the same command again"
+    print(f"error: {line}", file=sys.stderr)
+    return code_for(error)
 
 
 def code_for(error: Exception) -> int:

@@ -206,6 +206,11 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
         ("--heads", cuts.heads, encoder.heads, "heads"),
         ("--mlp", cuts.mlp, encoder.feedforward, "feed-forward neurons"),
     ):
+        if count and not encoder.has_attention:
+            raise UserError(
+                f"{flag}={count} cuts {unit}, which layers of model.layer_type={encoder.layer_type} do not have; leave "
+                "it out"
+            )
         if count and not 1 <= count < most:
             raise UserError(f"{flag}={count} is not a cut of {most} {unit}; give a number from 1 to {most - 1}")
         if flag == "--mlp" and count and encoder.feedforwards > 1:

@@ -20,7 +20,8 @@ from bertjax.data.masking import MASKINGS
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.errors import UserError
 from bertjax.models import directions
-from bertjax.models.config import LARGEST_VOCABULARY, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config_checks import LARGEST_VOCABULARY
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective

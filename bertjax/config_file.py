@@ -9,7 +9,7 @@ from typing import Any
 
 import ml_collections
 
-from bertjax import row_lengths, typed
+from bertjax import cli, row_lengths, typed
 from bertjax.config import INIT_FROM, Config, from_dict, plain
 from bertjax.errors import Untrusted, UserError
 from bertjax.models import directions
@@ -147,7 +147,7 @@ def _kinds_first(assignment: str) -> tuple[bool, int]:
     return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: cli.ArgumentParser) -> None:
     """Add --config; `parse` collects the overrides --config.a.b=value."""
     parser.add_argument(
         "--config",
@@ -161,7 +161,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
     """Parse flags.
 
     Returns:
@@ -176,7 +176,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str] | None = None) -> tup
 
 
 def parse_known(
-    parser: argparse.ArgumentParser, argv: list[str] | None = None
+    parser: cli.ArgumentParser, argv: list[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
     """Return what `parse` returns, and the unknown flags."""
     args, rest = parser.parse_known_args(argv)
@@ -184,15 +184,15 @@ def parse_known(
     return args, overrides, [flag for flag in rest if not flag.startswith("--config.")]
 
 
-def refuse(unknown: list[str], parser: argparse.ArgumentParser) -> None:
+def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
     """Raise UserError, with the nearest flag of the parser, if there are unknown flags."""
     for flag in unknown:
-        name, is_assigned, _ = flag.partition("=")
-        known = re.findall(r"--[a-z][\w-]*", parser.format_usage())
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8) if name.startswith("--") else []
-        if name.startswith("--") and is_assigned and "." in name:
-            near = [f"--config.{flag[2:]}"]
-        hint = f"did you mean {near[0]}?" if near else "see --help"
+        name, is_assigned, value = flag.partition("=")
+        near = parser.nearest(name)
+        if name.startswith("--") and is_assigned:
+            paths = [name[2:]] if "." in name else typed.paths_of(Config, name[2:])
+            near = f"--config.{paths[0]}={value}" if paths else near
+        hint = f"did you mean {near}?" if near else "see --help"
         raise UserError(f"unknown flag {flag!r}; {hint}")
 
 

@@ -30,7 +30,7 @@ from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import RunRecord, read_record
-from bertjax.training.run.workdir import Workdir, write_jsonl
+from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
 from bertjax.training.teachers import without_teachers
 
 
@@ -59,6 +59,8 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     model, config = saved.export, saved.config
+    if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
+        print(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)

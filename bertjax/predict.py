@@ -80,6 +80,8 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
         else:
             for prediction in predictor.predictions(request, progress.update):
                 file.write(_line(prediction, request.pipeline.fields, readable).encode() + b"\n")
+    if out:
+        print(f"{request.records:,} predictions in {out}", file=sys.stderr)
     for note, count in request.notes.items():
         print(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
 
@@ -108,7 +110,10 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     if texts:
         return records_of(texts, single_field(pipeline.fields))
     if file:
-        return read_file(file, pipeline.fields)
+        records = read_file(file, pipeline.fields)
+        if not records:
+            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
+        return records
     if sys.stdin.isatty():
         print("type one sentence per line, then Ctrl-D:", file=sys.stderr)
     return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))

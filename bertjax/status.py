@@ -13,19 +13,32 @@ from rich.text import Text
 
 from bertjax import cli, storage
 from bertjax.cli import FAILED, FINISHED, STOPPED
+from bertjax.errors import UserError
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.workdir import Workdir
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def run(paths: Sequence[epath.PathLike]) -> list[RunStatus]:
+def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserError | OSError]]:
     """Return the status of the run in each workdir, and of each seed in a folder of runs with `--seeds`.
 
-    Raises:
-      UserError: a path holds no run, or a file of a run is damaged.
+    Returns:
+      The statuses, and the errors of those paths that hold no run or whose files are damaged or cannot be read.
     """
-    return [read_status(workdir) for path in paths for workdir in _workdirs(Workdir.at(path).root)]
+    statuses, errors = [], []
+    for path in paths:
+        try:
+            workdirs = _workdirs(Workdir.at(path).root)
+        except (UserError, OSError) as error:
+            errors.append(error)
+            continue
+        for workdir in workdirs:
+            try:
+                statuses.append(read_status(workdir))
+            except (UserError, OSError) as error:
+                errors.append(error)
+    return statuses, errors
 
 
 def _workdirs(path: epath.Path) -> list[epath.Path]:
@@ -42,20 +55,31 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
 
 
 def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None) -> None:
-    """Print one run as lines, or several as a table with the warnings below it."""
+    """Print several runs as a table with the warnings below it; one run, or a table that is too wide, as lines."""
     console = console or Console()
-    if len(statuses) == 1:
-        for name, value in _cells(statuses[0]).items():
-            console.print(Text(f"{name:<12}{value}"), soft_wrap=True)
-    else:
-        table = Table(*_cells(statuses[0]))
-        for status in statuses:
-            table.add_row(*(Text(value) for value in _cells(status).values()))
+    rows = [_cells(status) for status in statuses]
+    table = Table(*(rows[0] if rows else ()))
+    for row in rows:
+        table.add_row(*map(Text, row.values()))
+    unlimited = console.options.update(max_width=10_000)
+    # The smallest width at which every word, such as a path, stays whole.
+    needed = console.measure(table, options=unlimited).minimum
+    is_table = len(statuses) > 1 and needed <= console.width
+    if is_table:
         console.print(table)
-    for status in statuses:
-        for warning in status.warnings:
-            prefix = f"{status.workdir}: " if len(statuses) > 1 else ""
-            console.print(Text(f"{'warning':<12}{prefix}{warning}"), soft_wrap=True)
+    for index, (status, row) in enumerate(zip(statuses, rows, strict=True)):
+        if is_table:
+            lines = [(name, f"{status.workdir}: {text}") for name, text in _remarks(status)]
+        else:
+            lines = [*row.items(), *_remarks(status)]
+            console.print("\n" * (index > 0), end="")
+        for name, text in lines:
+            console.print(Text(f"{name:<12}{text}"), soft_wrap=True)
+
+
+def _remarks(status: RunStatus) -> list[tuple[str, str]]:
+    failure = [("failure", status.failure)] if status.failure else []
+    return failure + [("warning", warning) for warning in status.warnings]
 
 
 def _cells(status: RunStatus) -> dict[str, str]:
@@ -67,6 +91,7 @@ def _cells(status: RunStatus) -> dict[str, str]:
     saved = "none" if status.checkpoint is None else f"step {status.checkpoint:,}"
     if status.checkpoint_age_seconds is not None:
         saved += f", {duration(status.checkpoint_age_seconds)} ago"
+    starts = "1 start" if status.starts == 1 else f"{status.starts:,} starts"
     losses = (f"{name} {'not finite' if loss is None else f'{loss:.3f}'}" for name, loss in status.losses.items())
     return {
         "run": status.workdir,
@@ -75,7 +100,7 @@ def _cells(status: RunStatus) -> dict[str, str]:
         "ETA": "unknown" if status.eta_seconds is None else duration(status.eta_seconds),
         "checkpoint": saved,
         "losses": ", ".join(losses) or "none",
-        "goodput": "unknown" if status.goodput is None else f"{status.goodput:.1%} in {status.starts} starts",
+        "goodput": "unknown" if status.goodput is None else f"{status.goodput:.1%} in {starts}",
     }
 
 
@@ -109,12 +134,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list with all values instead of tables")
     args = parser.parse_args(argv)
-    statuses = run(args.workdirs)
+    statuses, errors = run(args.workdirs)
     if args.json:
         print(json.dumps([dataclasses.asdict(status) for status in statuses], indent=2, ensure_ascii=False))
     else:
         print_statuses(statuses)
-    return exit_code(statuses)
+    codes = [cli.report(error) for error in errors]
+    return codes[0] if codes else exit_code(statuses)
 
 
 if __name__ == "__main__":

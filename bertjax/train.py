@@ -18,7 +18,7 @@ from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.errors import UserError
+from bertjax.errors import UserError, reason
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
 from bertjax.training import init_from, start, sweep
@@ -40,7 +40,7 @@ from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.watchdog import Watchdog
-from bertjax.training.run.workdir import Workdir, local_folder, write_json, write_jsonl
+from bertjax.training.run.workdir import Workdir, local_folder, read_jsonl, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
 
@@ -99,13 +99,14 @@ def run(
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
+        locks.push(lambda _, error, __: _clear_if_refused(files, error))
         versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
         before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
         if before is None:
             writer.add(elapsed, watchdog.heartbeat)
-        locks.push(lambda kind, *_: watchdog.end("failed") if kind else None)
+        locks.push(lambda kind, error, _: watchdog.end("failed", reason(error)) if kind else None)
         processes.together(lambda: init_from.check(files, config.init_from))
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
@@ -199,6 +200,16 @@ def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease |
     return lock
 
 
+def _clear_if_refused(files: Workdir, error: BaseException | None) -> None:
+    """Remove the signs of life of a start that ends with bad input, if the workdir has no run that they could be of."""
+    if not (isinstance(error, UserError) and cli.code_for(error) == cli.BAD_INPUT and processes.is_writer()):
+        return
+    with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(files.root):
+        if not storage.exists(files.config):
+            for path in (files.elapsed, files.heartbeat):
+                path.unlink(missing_ok=True)
+
+
 def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:
     with local_folder(files.export) as folder:
         export.write(folder, model)
@@ -217,14 +228,17 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     curves.draw(files.metrics, files.curves, name)
 
 
-def _next(config: Config, root: str) -> list[str]:
+def _next(config: Config, files: Workdir) -> list[str]:
     """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
+    root = str(files.path)
     export_folder, ship = f"{root}/export", []
     if isinstance(config.task.examples, LabeledFormat):
         use, score, ship = ["--file=FILE"], ["--corpus=TEST_FILE"], [command("convert", f"--from={root}", "--to=hf")]
     else:
         is_masked = "mlm" in config.task.objective.heads(config.model)
-        use, score = ["The [MASK] is old."] if is_masked else ["--do=embed", "The king is old."], []
+        samples = read_jsonl(files.samples)
+        masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
+        use, score = [masked] if is_masked else ["--do=embed", "The king is old."], []
     return [
         command("evaluate", export_folder, *score),
         command("predict", export_folder, *use),
@@ -360,7 +374,7 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         print(f"best      {better}")
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
     trust = ["--trust-code"] if config.foreign_kinds else []
-    for index, line in enumerate(_next(config, str(root))):
+    for index, line in enumerate(_next(config, Workdir.at(root))):
         print(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
     return 0
 

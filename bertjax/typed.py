@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,7 @@ from bertjax.errors import UserError, quoted
 
 # {declared type of a field: function from the kind, or None if there is none, to the class to build}.
 Unions = Mapping[type, Callable[[str | None], type]]
+_SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
@@ -71,10 +73,32 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
         fields.pop("kind", None)
     for key in fields:
         if key not in known:
+            deeper = [] if path else paths_of(expected, key)
             nameable = known | {"kind"} if is_union else known
-            raise UserError(f"unknown configuration key {quoted(_join(path, key))}{_nearest(key, nameable)}")
+            hint = f"; did you mean {deeper[0]!r}?" if deeper else _nearest(key, nameable)
+            raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
+
+
+def paths_of(expected: type, name: str, path: str = "") -> list[str]:
+    """Return the dotted paths of the settings called `name` in the dataclasses within a dataclass.
+
+    Args:
+      expected: the outermost dataclass.
+      name: the last part of a path.
+      path: dotted name of `expected` itself.
+    """
+    found = []
+    for key, hint in typing.get_type_hints(expected).items():
+        here = _join(path, key)
+        if path and key == name:
+            found.append(here)
+        if typing.get_origin(hint) is tuple:
+            hint, here = typing.get_args(hint)[0], f"{here}.0"
+        if dataclasses.is_dataclass(hint):
+            found += paths_of(hint, name, here)
+    return found
 
 
 def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> None:
@@ -109,13 +133,13 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> No
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return the leaves in which two nested structures differ, as `a.b: old -> new`."""
+    """Return the leaves in which two nested structures differ, as `a.b: old -> new`; fingerprints have 12 digits."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [line for key in keys for line in differences(old.get(key), new.get(key), _join(path, key))]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [line for i, pair in enumerate(zip(old, new)) for line in differences(*pair, _join(path, str(i)))]
-    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+    return [] if old == new else [_SHA256.sub(r"\1", f"{path}: {old!r} -> {new!r}")]
 
 
 def _join(path: str, key: str) -> str:

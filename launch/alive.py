@@ -1,12 +1,11 @@
-"""The liveness probe of gke_jobset.yaml: exit with 1 if a run shows no sign of life.
-
-    python launch/alive.py WORKDIR
+"""The liveness probe of gke_jobset.yaml: exit with 1 if a run shows no sign of life, otherwise with 0.
 
 `time` in WORKDIR/heartbeat.json may be 30 minutes old while the run trains, and 90 minutes in its other states, such as
 compiling. The file of an attempt before this one counts from the start of the container. A file that is absent or that
 cannot be read is no sign of a hang: the run may not have written one yet, or the bucket does not answer.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -44,4 +43,6 @@ def main(workdir: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workdir", metavar="WORKDIR", help="workdir of the run: a folder, or gs://BUCKET/DIR")
+    sys.exit(main(parser.parse_args().workdir))

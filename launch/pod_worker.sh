@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# The part of tpu_pod.sh that runs on every worker of a slice. It writes only to ~/bertjax: code/, venv/, train.log,
-# exit_code.
-#
-#   install COMMIT          install code/ and the locked packages into venv/, once per commit
-#   start LOGS ARGUMENT...  run venv/bin/python ARGUMENT... detached from the connection
-#   status                  print "bertjax-status" and running, an exit code, or lost (no exit code: a reboot)
-#   stop                    send SIGTERM, after which the training saves; SIGKILL after STOP_SECONDS
+# The part of tpu_pod.sh that runs on every worker of a slice.
 set -euo pipefail
+
+usage="usage: pod_worker.sh install|start|status|stop [ARGUMENT...]
+The part of tpu_pod.sh that runs on every worker of a slice; run tpu_pod.sh on your own machine.
+  install COMMIT          install code/ and the locked packages into venv/, once per commit
+  start LOGS ARGUMENT...  run venv/bin/python ARGUMENT... detached from the connection; its log is copied to LOGS
+  status                  print bertjax-status and running, an exit code, or lost (no exit code: a reboot)
+  stop                    send SIGTERM, after which the training saves; SIGKILL after STOP_SECONDS
+It writes only to ~/bertjax: code/, venv/, train.log, exit_code."
+
+case ${1:-} in
+  -h | --help) echo "$usage"; exit 0 ;;
+  install | start | status | stop | hold) ;; # hold is what start runs in the background
+  *) echo "'${1:-}' is not a command of pod_worker.sh"$'\n'"$usage" >&2; exit 2 ;;
+esac
 # shellcheck source=restarts.sh
 source "$(dirname "${BASH_SOURCE[0]}")/restarts.sh"
 cd "$HOME/bertjax"

@@ -86,6 +86,16 @@ tpu() { limited "$1" gcloud compute tpus "${@:2}" --project="$PROJECT" --zone="$
 on_workers() { tpu "$1" tpu-vm ssh "$NAME" --worker="$2" --command="$3"; }
 worker_script="bash bertjax/code/launch/pod_worker.sh"
 
+log_login() { log "gcloud is not logged in, or its login has expired; run: gcloud auth login"; }
+# Whether that is the last error: gcloud then names this command.
+is_logged_out() { grep -q 'gcloud auth login' "$scratch/error"; }
+
+# Other errors, as of the network, are left to the calls that need an answer.
+require_login() {
+  limited "$QUICK" gcloud auth print-access-token --quiet >/dev/null 2>"$scratch/error" || ! is_logged_out ||
+    { log_login; exit 2; }
+}
+
 # Prints the queued resource's state: NONE if it does not exist, UNKNOWN if gcloud fails, PREEMPTED if its VM is.
 state() {
   local answer
@@ -95,11 +105,16 @@ state() {
     echo "${answer:-UNKNOWN}"
   elif grep -q NOT_FOUND "$scratch/error"; then
     echo NONE
+  elif is_logged_out; then
+    log_login
+    echo UNKNOWN
   else
     cat "$scratch/error" >&2
     echo UNKNOWN
   fi
 }
+
+log_unknown() { log "gcloud cannot tell whether $NAME exists, see above; check PROJECT and ZONE, then run this again"; }
 
 remove() {
   local now attempt
@@ -123,14 +138,18 @@ up() {
   request+=(${CREATE_FLAGS[@]+"${CREATE_FLAGS[@]}"})
   now=$(state)
   case $now in
-    UNKNOWN) return 75 ;;
+    UNKNOWN) log_unknown; return 75 ;;
     FAILED | SUSPENDING | SUSPENDED | PREEMPTED | DELETING) remove && now=NONE || return 75 ;;
   esac
   if [[ $now == NONE ]]; then
     log "requesting $ACCELERATOR_TYPE in $ZONE as $NAME"
     if ! tpu "$SLOW" queued-resources create "$NAME" "${request[@]}" 2>"$scratch/error"; then
       cat "$scratch/error" >&2
-      ! grep -q INVALID_ARGUMENT "$scratch/error" || return 2
+      if grep -q INVALID_ARGUMENT "$scratch/error"; then
+        log "the request is wrong ($(sed -n 's/^ERROR: ([^)]*) *//; /INVALID_ARGUMENT/{p;q}' "$scratch/error"));" \
+          "correct ACCELERATOR_TYPE, RUNTIME_VERSION or ZONE"
+        return 2
+      fi
       log "Google Cloud refused the request: quota, rights or its API, see above; this is not a failure of the training"
       return 75
     fi
@@ -276,7 +295,7 @@ give_up() {
 
 babysit() {
   local pause=$BACKOFF outcome answers end
-  [[ $(state) != UNKNOWN ]] || exit 1
+  [[ $(state) != UNKNOWN ]] || { log_unknown; exit 1; }
   has_moved || true
   while :; do
     until [[ $(state) != UNKNOWN ]]; do sleep "$POLL"; done
@@ -295,7 +314,7 @@ babysit() {
           give_up 2 "bad input, see above: correct the settings or the files, then run babysit again"
         give_up 3 "failed twice at the same step, see above: read its last lines, then run babysit again"
         ;;
-      refused) log "the request is wrong, see above; correct ACCELERATOR_TYPE, RUNTIME_VERSION or ZONE"; return 2 ;;
+      refused) return 2 ;;
       deleted) log "$NAME was deleted by someone else; stopping"; return 1 ;;
       gone | stopped) log "preempted or stopped ($outcome); continuing"; end=$outcome ;;
       'no TPU') log "requesting again" ;;
@@ -334,5 +353,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 read_settings "${2:-$here/pod.env}"
+require_login
 case $1 in run | babysit) refuse_changes ;; esac
 case $1 in logs) logs ;; *) "$1" ;; esac

@@ -1,6 +1,8 @@
 """Fixtures of all tests: quick compilation, a token store, and one very small finished run."""
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +64,20 @@ def refused(flags, tmp_path, capsys):
         assert code == 2, output.err
         assert output.err.startswith("error: ") and output.err.count("\n") == 1, output.err
         assert "Traceback" not in output.err + output.out and len(output.err) < 800, output.err
-        assert not (tmp_path / "run" / "config.json").exists()
+        assert {path.name for path in (tmp_path / "run").glob("*")} <= {".lock"}
         return output.err
 
     return refuse
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of six megabytes."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 @pytest.fixture(scope="session")

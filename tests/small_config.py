@@ -17,5 +17,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer = {"learning_rate": 2e-3, "warmup_steps": 5}
     config.stages = [{"steps": 100, "seq_len": 32, "batch": 8}]
     config.eval = {"every": 50, "rows": 16, "samples": 1}
-    config.runtime = {"log_every": 1, "save_every": 10}
+    config.runtime = {"log_every": 1, "save_every": 10, "keep_every": 40}
     return config

@@ -31,6 +31,8 @@ SETTINGS = [
     ("init_layers=0", "init_layers=0 is int; it must be a list"),
     # unknown names
     ("optimizer.learning_rat=1", "'optimizer.learning_rat'; did you mean 'learning_rate'?"),
+    ("corpus=texts", "unknown configuration key 'corpus'; did you mean 'data.corpus'?"),
+    ("batch=3", "unknown configuration key 'batch'; did you mean 'stages.0.batch'?"),
     ("model.=3", "unknown configuration key 'model.'"),
     (".=3", "unknown configuration key ''"),
     ("stages.1.steps=3", "'1' is not an index of a list of 1"),
@@ -170,7 +172,7 @@ FLAGS = [
     ("--config=README.md", "configuration file 'README.md' is not Python; its name must end in .py"),
     ("--config=configs/tiny.py:huge", "unknown variant 'huge'; choose smoke"),
     ("--config=tests/small_config.py:x", "cannot be read: TypeError: get_config() takes 0 positional arguments"),
-    ("--steps=3", "unknown flag '--steps=3'; see --help"),
+    ("--steps=3", "unknown flag '--steps=3'; did you mean --config.stages.0.steps=3?"),
     ("--optimizer.learning_rate=1", "did you mean --config.optimizer.learning_rate=1?"),
     ("--config.seed", "write --config.seed=VALUE"),
     ("seed=3", "unknown flag 'seed=3'"),

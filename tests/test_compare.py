@@ -43,7 +43,7 @@ def test_tables_a_picture_and_what_to_do_next(here, capsys):
     assert rows["baseline: unigram_loss"] == ["6.5000", "-", "6.5000"], "the same for all seeds"
     assert rows["finished"] == ["yes", "no, of 20 steps", "3 of 3 seeds"]
     assert rows["steps"] == ["20", "10", "20"] and rows["seconds"] == ["50.0", "20.0", "50.0"]
-    assert rows["FLOPs"][0] == "2.000e+04"
+    assert rows["useful FLOPs"][0] == "2.000e+04"
     assert rows["mlm_loss"] == ["+1.2500", "-0.2500"], "one run of the first: there is nothing to draw from"
     *_, curves, following = output.splitlines()
     assert curves == "curves    compare.png" and (here / "compare.png").stat().st_size

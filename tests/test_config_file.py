@@ -1,12 +1,11 @@
 """Configuration files: the shipped ones, overrides, earlier names, and flags."""
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from bertjax import renames
+from bertjax import cli, renames
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.formats import FORMATS
@@ -198,7 +197,7 @@ def test_the_default_name_of_a_workdir(path, overrides, name):
 
 
 def test_flags():
-    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser = cli.ArgumentParser(allow_abbrev=False)
     add_flags(parser)
     parser.add_argument("--workdir")
     args, overrides = parse(parser, ["--config=a.py:b", "--config.seed=1", "--config.stages.0.steps=5"])
@@ -206,7 +205,9 @@ def test_flags():
     for flag, message in {
         "--workdri=x": "unknown flag '--workdri=x'; did you mean --workdir?",
         "--work-dir=runs/x": "unknown flag '--work-dir=runs/x'; did you mean --workdir?",
-        "--steps=3": "unknown flag '--steps=3'; see --help",
+        "--steps=3": "unknown flag '--steps=3'; did you mean --config.stages.0.steps=3?",
+        "--b2=0.98": "unknown flag '--b2=0.98'; did you mean --config.optimizer.b2=0.98?",
+        "--rows": "unknown flag '--rows'; see --help",
         "--stages.0.steps=5": "unknown flag '--stages.0.steps=5'; did you mean --config.stages.0.steps=5?",
     }.items():
         with pytest.raises(UserError) as error:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import config_file, evaluate, export, train
+from bertjax import cli, config_file, convert, evaluate, export, train
 from bertjax.data import tokenizer
 from bertjax.data.batch import Draw, place
 from bertjax.data.examples import Vocabulary
@@ -218,3 +218,32 @@ def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monke
     figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
+
+
+@pytest.mark.slow
+def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsys, monkeypatch):
+    """It starts from random weights, opens again, and is refused where attention is needed."""
+    teacher, flags, dev = files
+    new = [flag for flag in flags if "init_from" not in flag]
+    new += [f"--config.data.tokenizer.model={teacher / 'tokenizer'}", "--config.init_layers=[]"]
+    new += ["--config.model.preset=bilstm", "--config.model.max_positions=32", "--config.optimizer.learning_rate=1e-2"]
+    losses = "--config.tasks.good.objective.teacher_losses"
+    logits = [f"{losses}={{'logits': {{'kind': 'logits', 'compare': 'mse'}}}}"]
+    run = tmp_path / "run"
+    assert runs.call(*new, *logits, f"--workdir={run}") == 0
+    assert "attention:" not in capsys.readouterr().out
+    values = [record["train/logits_loss"] for record in runs.records(run / "metrics.jsonl")]
+    assert sum(values[-5:]) < 0.5 * sum(values[:5])
+    monkeypatch.chdir(dev.parent)
+    figures = evaluate.run(str(run / "export"), corpus=str(dev))
+    summary = json.loads((run / "summary.json").read_text())
+    assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
+    assert not (run / "export" / "hf").exists()
+    for arguments, complaint in (
+        ([f"{losses}={{'a': {{'kind': 'attention'}}}}"], "need attention; use kind=logits or kind=hidden"),
+        ([f"{losses}={{'a': {{'kind': 'hidden', 'on': 'summaries'}}}}"], "cannot compare summaries; set on=tokens"),
+    ):
+        assert runs.call(*new, *arguments, f"--workdir={tmp_path / 'refused'}") == 2
+        assert complaint in capsys.readouterr().err
+    assert cli.exit_code_of(lambda: convert.main([f"--from={run / 'export'}", "--to=hf"])) == 2
+    assert "converts neither to transformers nor to ONNX" in capsys.readouterr().err

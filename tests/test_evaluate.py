@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from bertjax import cli, evaluate
+from bertjax.errors import UserError
 from tests import runs
 
 
@@ -20,6 +21,17 @@ def test_the_figures_are_those_of_the_run(undisturbed, name):
 def test_an_earlier_checkpoint_scores_differently(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
+
+
+@pytest.mark.parametrize("name, is_said", [("{run}", True), ("{run}@100", False), ("{run}/export", False)])
+def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp_path, capsys, name, is_said):
+    copy = tmp_path / "run"
+    shutil.copytree(undisturbed, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    (copy / "summary.json").write_text(json.dumps(summary | {"finished": False}))
+    with pytest.raises(UserError, match="nowhere"):  # the note comes first, and nothing is computed
+        evaluate.run(name.format(run=copy), corpus=str(tmp_path / "nowhere"))
+    assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_said
 
 
 def test_where_a_run_was_trained_does_not_matter(undisturbed, tmp_path):
@@ -51,7 +63,7 @@ def test_the_command_prints_json(undisturbed):
     [
         ("{run}/nowhere", "does not exist"),
         ("{run}/events", "holds neither an export"),
-        ("{run}@7", "has no checkpoint 7; it has 10, 80, 90, 100"),
+        ("{run}@7", "has no checkpoint 7; it has 40, 80, 90, 100"),
         ("{run}@last", "has no checkpoint last"),
     ],
 )

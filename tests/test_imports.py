@@ -53,7 +53,7 @@ ALLOWED = {
     "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
     "training.quantization training.stages training.state",
     "opening": "errors untrusted private_paths renames data models export config training.run",
-    "config_file": "errors row_lengths typed models config opening",
+    "config_file": "errors cli row_lengths typed models config opening",
     "training": "errors user_code storage mesh typed data models hardware export objectives config opening "
     "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
     "training.quantization training.run "

@@ -53,6 +53,9 @@ def test_a_live_run(runs, capsys):
     (root / "starts.jsonl").write_text('{"time": "first"}\n{"time": "second"}\n')
     assert call("live") == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    (root / "starts.jsonl").write_text('{"time": "first"}\n')
+    call("live")
+    assert "50.0% in 1 start\n" in capsys.readouterr().out
     assert lines == {
         "run": "live",
         "state": "training, last sign of life 3 s ago",
@@ -93,6 +96,38 @@ def test_the_worst_run_of_several_decides_the_exit_code(runs, capsys):
     assert [row.split("│")[1].strip() for row in rows[-3:]] == ["stopped", "failed", "training"]
 
 
+def test_names_are_whole_on_a_narrow_terminal(runs, capsys, monkeypatch):
+    names = [f"runs/a-long-name-of-a-run,learning_rate=1e-4,seed={seed}" for seed in range(2)]
+    for name in names:
+        beat(write(runs / name, RECORDS), "training")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(*names) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("run ")] == names and len(lines) == 15
+    assert "state       training, last sign of life 3 s ago" in lines
+
+
+def test_a_bad_path_hides_no_other_run(runs, capsys):
+    for seed in range(2):
+        beat(write(runs / f"many/seed={seed}", RECORDS), "training")
+    (runs / "many/seed=0/heartbeat.json").write_text("{}")
+    beat(write(runs / "stopped", RECORDS), "stopped")
+    assert call("nowhere", "many", "stopped", "--json") == 2
+    output = capsys.readouterr()
+    assert [each["workdir"] for each in json.loads(output.out)] == ["many/seed=1", "stopped"]
+    assert [line.split()[1] for line in output.err.splitlines()] == ["nowhere", "many/seed=0/heartbeat.json"]
+
+
+def test_a_failed_run_has_a_reason(runs, capsys):
+    for state, name in (("failed", "run"), ("training", "again")):
+        beat(write(runs / name, RECORDS), state)
+        record = json.loads((runs / name / "heartbeat.json").read_text()) | {"failure": "no space is left"}
+        (runs / name / "heartbeat.json").write_text(json.dumps(record))
+    assert call("run", "again") == 1
+    assert "failure     run: no space is left" in capsys.readouterr().out.splitlines()
+    assert [each.failure for each in status.run(["run", "again"])[0]] == ["no space is left", None]
+
+
 def test_seeds_are_runs_of_their_own(runs, capsys):
     for seed in range(2):
         beat(write(runs / f"many/seed={seed}", RECORDS), "training")
@@ -110,12 +145,12 @@ def test_a_run_without_a_heartbeat(undisturbed, runs, capsys):
     assert 0.0 < printed["checkpoint_age_seconds"] < 86_400.0 and printed["starts"] == 1
     summary = json.loads((runs / "run" / "summary.json").read_text())
     (runs / "run" / "summary.json").write_text(json.dumps(summary | {"finished": False}))
-    printed = status.run(["run"])[0]
+    [printed], _ = status.run(["run"])
     assert printed.state == "training" and 0.0 < printed.goodput <= 1.0
 
 
 def test_a_real_run_has_finished(undisturbed):
-    [finished] = status.run([undisturbed])
+    [finished], _ = status.run([undisturbed])
     assert (finished.state, finished.step, finished.eta_seconds) == ("finished", 100, 0.0)
     assert finished.warnings == ()
 
@@ -142,14 +177,14 @@ def test_only_the_end_of_long_metrics_is_read(runs):
     root = write(runs / "run", [record(step, 5.0, speed=1.0 if step < 20_000 else 3.0) for step in range(1, 20_100)])
     beat(root, "training", step=2)
     start = time.monotonic()
-    assert status.run([root])[0].seconds_per_step == pytest.approx(3.0)
+    assert status.run([root])[0][0].seconds_per_step == pytest.approx(3.0)
     assert time.monotonic() - start < 1.0
 
 
 def test_a_run_that_has_not_started_to_train(runs):
     (runs / "run").mkdir()
     beat(runs / "run", "starting", step=0)
-    [starting] = status.run(["run"])
+    [starting], _ = status.run(["run"])
     assert (starting.state, starting.step, starting.eta_seconds, starting.losses) == ("starting", 0, None, {})
 
 
@@ -165,7 +200,7 @@ def test_a_run_in_an_object_store(runs, monkeypatch):
         if path.is_file():
             (remote / path.relative_to(root).parent.as_posix()).mkdir(parents=True, exist_ok=True)
             (remote / path.relative_to(root).as_posix()).write_bytes(path.read_bytes())
-    [here], [there] = status.run([root]), status.run([remote])
+    [here, there], _ = status.run([root, remote])
     assert there.workdir == "s3://bucket/run"
     assert (there.state, there.step, there.checkpoint, there.losses) == (here.state, here.step, 8, here.losses)
     assert there.goodput == here.goodput == 0.5

@@ -27,7 +27,7 @@ def test_a_run_writes_its_results(undisturbed):
     assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy", "nsp_majority"}
     assert summary["steps"] == 100 and summary["tokens"] <= 100 * 8 * 32
     assert [record["step"] for record in runs.records(undisturbed / "samples.jsonl")] == [50, 100]
-    assert sorted(int(path.name) for path in (undisturbed / "checkpoints").iterdir()) == [10, 80, 90, 100]
+    assert sorted(int(path.name) for path in (undisturbed / "checkpoints").iterdir()) == [40, 80, 90, 100]
     assert (undisturbed / "curves.png").stat().st_size and list((undisturbed / "events").iterdir())
     first, *_, last = runs.losses(undisturbed)
     assert last[1] < first[1]

@@ -74,13 +74,23 @@ class Part:
       name: its name in `--parts`.
       title: its heading on the page.
       named_only: whether it takes too long to run unless `--parts` names it.
+      needs_attention: whether it reads attention, heads or feed-forward neurons, which an LSTM lacks.
       results: the results of the parts before it, by name; `run_parts` sets them.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     named_only: ClassVar[bool] = False
+    needs_attention: ClassVar[bool] = False
     results: Mapping[str, Result] = MappingProxyType({})
+
+    def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
+        """Return why a model cannot be analyzed, as `missing` does; attention is also checked."""
+        if self.needs_attention and not subject.encoder.has_attention:
+            return (
+                f"has model.layer_type={subject.encoder.layer_type}, and this part reads attention; use --parts=layers"
+            )
+        return self.missing(subject, materials)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         """Return what a model or the materials lack, as the end of `patterns: ...`; empty if nothing is missing."""

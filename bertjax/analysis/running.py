@@ -35,7 +35,7 @@ def run_parts(
     subjects: Sequence[Subject],
     materials: Sequence[Material],
     progress: Progress = hide,
-    on_part: Callable[[Part], object] = lambda part: None,
+    on_part: Callable[[Part, bool], object] = lambda part, is_run: None,
 ) -> list[Outcome]:
     """Return the outcome of each part. A model that lacks what a part needs is left out of this part.
 
@@ -44,17 +44,16 @@ def run_parts(
       subjects: the models.
       materials: the texts.
       progress: makes progress bars.
-      on_part: called before each part that is run.
+      on_part: called before each part, with whether it is run, since it may serve none of the models.
 
     Raises:
       UserError: a text does not suit a model.
     """
     outcomes = []
     for part in parts:
-        missing = {subject.label: part.missing(subject, materials) for subject in subjects}
+        missing = {subject.label: part.lacks(subject, materials) for subject in subjects}
         served = [subject for subject in subjects if not missing[subject.label]]
-        if served:
-            on_part(part)
+        on_part(part, bool(served))
         part.results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
         result = part.run(served, materials, progress) if served else None
         outcomes.append(Outcome(part, result, {label: reason for label, reason in missing.items() if reason}))
@@ -64,7 +63,7 @@ def run_parts(
 def check_served(parts: Sequence[Part], subjects: Sequence[Subject], materials: Sequence[Material]) -> None:
     """Raise UserError if a part can serve none of the models."""
     for part in parts:
-        reasons = [part.missing(subject, materials) for subject in subjects]
+        reasons = [part.lacks(subject, materials) for subject in subjects]
         if all(reasons):
             raise UserError(f"--parts={part.name}: {subjects[0].label} {reasons[0]}")
 
@@ -117,7 +116,7 @@ def run_part(
         raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
     materials = materials_of(subjects, corpus=corpus, labels=labeled, texts=texts, examples=examples)
     for subject in subjects:
-        if reason := part.missing(subject, materials):
+        if reason := part.lacks(subject, materials):
             raise UserError(f"{name}: {subject.label} {reason}")
     return part.run(subjects, materials)
 

@@ -19,7 +19,7 @@ _SPENT = {
     "evaluated_at": ("last evaluation at step", "{:,.0f}"),
     "steps": ("steps", "{:,.0f}"),
     "tokens": ("tokens", "{:,.0f}"),
-    "flops": ("FLOPs", "{:.3e}"),
+    "flops": ("useful FLOPs", "{:.3e}"),
     "seconds": ("seconds", "{:,.1f}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
 }

@@ -41,7 +41,7 @@ def as_text(forecast: Forecast) -> str:
     known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
     busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
     lines += [
-        f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.binds}",
+        f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.description}",
         f"             ({', '.join(busy)})",
         f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
         f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}: "
@@ -55,7 +55,7 @@ def as_text(forecast: Forecast) -> str:
 def one_line(forecast: Forecast) -> str:
     """Return what distinguishes a forecast of a search from the others."""
     at = forecast
-    floor = f"floor {_milliseconds(at.floor.seconds)}, bound by {at.floor.binds}" if at.floor else "does not fit"
+    floor = f"floor {_milliseconds(at.floor.seconds)}, bound by {at.floor.description}" if at.floor else "does not fit"
     used = f"{gibibytes(at.memory.needed)} of {gibibytes(at.memory.usable)} GiB"
     return f"{at.strategy}, remat {at.remat}, {at.micro_batches} micro-batches: {used}, {floor}"
 

@@ -42,6 +42,12 @@ class Floor:
         return max(self._least, key=self._least.get)
 
     @property
+    def description(self) -> str:
+        """What the lower bound consists of: a resource, with the collectives during which it waits."""
+        waits = self.synchronous > 0 and self.binds in ("compute", "vector", "memory")
+        return f"{self.binds} plus synchronous collectives" if waits else self.binds
+
+    @property
     def _least(self) -> dict[str, float]:
         """Return the shortest time of a step that each resource allows."""
         return {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bertjax.config import Config
 from bertjax.forecast.forecast import Forecast, Memory, forecast_step
 from bertjax.forecast.topologies import Topology
-from bertjax.models.config import REMAT_POLICIES
+from bertjax.models.config_checks import REMAT_POLICIES
 from bertjax.training.parallel.sharding import check_batch
 from bertjax.training.program import Program
 

@@ -41,6 +41,17 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an error that could not be raised, except those of arrays that are written after a save has failed.
+
+    Orbax closes its event loop at the first array that cannot be written. For each further one, a thread of TensorStore
+    finds the loop closed, and its traceback would hide the line about the failed save.
+    """
+    is_of_closed_loop = unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"
+    if not is_of_closed_loop or unraisable.object is not None:
+        sys.__unraisablehook__(unraisable)
+
+
 class _Lines(logging.Formatter):
     """The message, after `warning: ` or `error: ` if it is one."""
 
@@ -57,6 +68,7 @@ def configure_logging(is_writer: bool = True) -> None:
             handler.setFormatter(_Lines())
     for library in ("absl", "asyncio"):  # Orbax logs tracebacks of errors that it raises as well
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    sys.unraisablehook = _report_unraisable
     logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)
 
 

@@ -40,7 +40,7 @@ class Fill(MaskedPipeline):
         positions = [np.flatnonzero(ids == mask_id) for ids in texts.ragged.token_lists()]
         for record, ids, masks in zip(records, encoded, positions, strict=True):
             if mask_id not in ids:
-                raise UserError(f"{record[WHERE]} has no [MASK]; write [MASK] in place of a word")
+                raise UserError(f"{record[WHERE]} has no [MASK]; write [MASK], in capital letters, in place of a word")
             if ids.count(mask_id) > len(masks):
                 raise UserError(
                     f"{record[WHERE]} has a [MASK] after the first {self.seq_len} tokens, which are all that the model "

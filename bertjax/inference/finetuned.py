@@ -9,6 +9,7 @@ from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Rec
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Pipeline
+from bertjax.inference.masked import masked_lm
 from bertjax.objectives.base import Objective
 
 
@@ -40,9 +41,10 @@ class FineTuned(Pipeline):
         if self.top < 0:
             raise UserError(f"top={self.top} must not be negative; 0 gives the probabilities of all classes")
         if not has_predictions(self.model):
+            others = "--do=embed" if masked_lm(self.model) is None else "--do=fill or --do=embed"
             raise UserError(
                 "the model was not fine-tuned for a task that predicts something for each record of text fields; "
-                "use --do=embed"
+                f"use {others}"
             )
         if len(tasks := self.model.settings["tasks"]) > 1:
             raise UserError(

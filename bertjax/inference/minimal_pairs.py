@@ -9,6 +9,7 @@ words does so if one sentence is a permutation of the other. Such a tie counts a
 coin would get, so that chance is 50%.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,21 @@ def table(figures: dict[str, Any]) -> str:
     groups = [group for name in GROUPINGS for group in figures.get(name, {}).items()]
     rows = [*groups, ("all", figures)]
     width = max(len(name) for name, _ in rows)
-    lines = [f"{name:<{width}}  {row['accuracy']:>8.1%}  {row['ties']:>7,}  {row['pairs']:>7,}" for name, row in rows]
-    return "\n".join([f"{'':<{width}}  accuracy     ties    pairs", *lines])
+    lines = [f"{'':<{width}}  accuracy     95% interval     ties    pairs"]
+    for name, row in rows:
+        low, high = interval(row["accuracy"], row["pairs"])
+        share = f"{row['accuracy']:>8.1%}  {low:>6.1%} to {high:>6.1%}"
+        lines.append(f"{name:<{width}}  {share}  {row['ties']:>7,}  {row['pairs']:>7,}")
+    return "\n".join(lines)
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Return the interval of 95% of a share of `count` pairs (Wilson, 1927, JASA 22, p. 209)."""
+    z = 1.959964  # of the normal distribution, two-sided
+    shrinkage = 1 + z**2 / count
+    center = (share + z**2 / (2 * count)) / shrinkage
+    half = z / shrinkage * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return center - half, center + half
 
 
 def _shares(points: np.ndarray | list[float]) -> dict[str, float]:

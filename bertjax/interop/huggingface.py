@@ -56,6 +56,11 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         Face's files cannot hold.
     """
     folder, tokenizer = Path(folder), export.tokenizer
+    if not export.encoder.has_attention:
+        raise UserError(
+            f"the model has model.layer_type={export.encoder.layer_type}, which bertjax converts neither to "
+            "transformers nor to ONNX; open it with bertjax.load"
+        )
     export, left_out_notes = _with_whole_attention(export)
     if bits := export.encoder.activation_bits:
         export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))

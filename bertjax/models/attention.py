@@ -9,7 +9,7 @@ from flax import linen as nn
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import with_fixed_heads
-from bertjax.models.kernels import PLAIN, attend_by_kernel, dropout_of, implementation_at
+from bertjax.models.kernels import LONGEST_WITH_PLAIN_QUERIES, PLAIN, attend_by_kernel, dropout_of, implementation_at
 from bertjax.models.layers import Dense, dropout
 from bertjax.models.relative import RelativeBias, RelativePositions
 from bertjax.models.rotary import Rotary, apply_rotary
@@ -85,14 +85,14 @@ class SelfAttention(nn.Module):
             taps.capture(self, name, value)
         rate = 0.0 if key is None else config.attention_dropout
         implementation = implementation_at(config.execution.attention, keys_BTD.shape[1])
-        if implementation == PLAIN or queries is not None:  # few queries are cheap, and the kernels take all T
+        if implementation == PLAIN or (queries is not None and keys_BTD.shape[1] <= LONGEST_WITH_PLAIN_QUERIES):
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
             inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT
             apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
             context_BQHD, probabilities_BHQT = apply(*inputs, dropout_of(config.execution.attention, columns_BQ))
             taps.capture(self, "attention", probabilities_BHQT)
         else:
-            inputs = query_BQHD, key_BTHD, value_BTHD, visibility, rate, key
+            inputs = query_BQHD, key_BTHD, value_BTHD, visibility, rate, key, columns_BQ
             context_BQHD = attend_by_kernel(implementation, config, *inputs)
         context_BQHD = taps.scale_heads(self, context_BQHD, visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)

@@ -4,10 +4,11 @@ The words of a row and head come from the row's key. The decision for a query an
 words and of two columns: whoever needs it computes it, in any order and as often as needed. No mask is kept for the
 backward pass, and neither devices nor micro-batches change a draw (with one key for each row, see `random`).
 
-One hashed word serves four decisions, one by each of its bytes, as in `layers.dropout`. The hash is `triple32` of
-Wellons (2018, "Prospecting for Hash Functions"), a permutation of 32-bit numbers with three products. One word of the
-seed enters before it and one within, so that two heads whose counters meet after the first do not meet after the
-second.
+One hashed word serves four decisions, one by each of its bytes, as in `layers.dropout`: about four keys of one group.
+The keys of a row are one group; those of a long row are several, which a kernel reads one after another. The hash is
+`triple32` of Wellons (2018, "Prospecting for Hash Functions"), a permutation of 32-bit numbers with three products. One
+word of the seed enters before it and one within, so that two heads whose counters meet after the first do not meet
+after the second.
 """
 
 import jax
@@ -16,6 +17,8 @@ import jax.numpy as jnp
 from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
 
 _BYTES = 4  # of a word
+# Rows up to the first length are one group of keys, longer ones groups of the second.
+LONGEST_GROUP, GROUP = 2048, 512
 
 
 def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
@@ -27,9 +30,14 @@ def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits(key, (rows, heads, 2)), jnp.int32)
 
 
-def words_per_query(tokens: int) -> int:
-    """Number of words that hold the decisions of one query about all T keys."""
-    return -(-tokens // _BYTES)
+def keys_per_group(tokens: int) -> int:
+    """Number of keys of a group in rows of T tokens: T, or a divisor of it."""
+    return tokens if tokens <= LONGEST_GROUP or tokens % GROUP else GROUP
+
+
+def words_per_query(keys: int) -> int:
+    """Number of words that hold the decisions of one query about the keys of a group."""
+    return -(-keys // _BYTES)
 
 
 def words(before: jax.Array, within: jax.Array, query: jax.Array, word: jax.Array, tokens: int) -> jax.Array:
@@ -38,7 +46,7 @@ def words(before: jax.Array, within: jax.Array, query: jax.Array, word: jax.Arra
     Args:
       before, within: int32, the two words of the row and head.
       query: int32, column of the query.
-      word: int32, number of the word among `words_per_query(tokens)`.
+      word: int32, number of the word among those of all groups.
       tokens: T.
     """
     x = (word * tokens + query) ^ before
@@ -78,9 +86,12 @@ def dropout_by_hash(
     seeds_BH2 = seeds_of(key, rows, heads)
     columns_BQ = jnp.arange(queries)[None] if columns_BQ is None else columns_BQ
     before_BH11, within_BH11 = seeds_BH2[..., 0, None, None], seeds_BH2[..., 1, None, None]
-    word_W = jnp.arange(words_per_query(tokens), dtype=jnp.int32)
+    keys = keys_per_group(tokens)
+    word_W = jnp.arange(tokens // keys * words_per_query(keys), dtype=jnp.int32)
     query_B1Q1 = columns_BQ[:, None, :, None].astype(jnp.int32)
-    keeps_BHQT = keeps(words(before_BH11, within_BH11, query_B1Q1, word_W, tokens), rate, axis=-1)[..., :tokens]
+    words_BHQW = words(before_BH11, within_BH11, query_B1Q1, word_W, tokens)
+    words_BHQGW = words_BHQW.reshape(rows, heads, queries, tokens // keys, words_per_query(keys))
+    keeps_BHQT = keeps(words_BHQGW, rate, axis=-1)[..., :keys].reshape(rows, heads, queries, tokens)
     kept_BHQT = jnp.where(keeps_BHQT, probabilities_BHQT * inverse_of_kept_share(rate), 0.0)
     return kept_BHQT.astype(probabilities_BHQT.dtype)
 

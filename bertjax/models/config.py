@@ -5,29 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.models import directions
+from bertjax.models import config_checks
+from bertjax.models.config_checks import DTYPES, REMAT_POLICIES, TRANSFORMER
 from bertjax.models.directions import BIDIRECTIONAL
-
-DTYPES = ("float32", "bfloat16")
-REMAT_POLICIES = ("none", "dots", "full")
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
-POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
-POSITIONS = ("learned", "rotary", "relative")
-NORMS = ("post", "pre")
-BIASES = ("all", "heads")
-SHARING = ("none", "attention", "feedforward", "all")
-BOTTLENECKED = ("none", "queries_keys", "all")
-NORMALIZATIONS = ("layer_norm", "no_norm")
-WORDS = ("single", "trigrams")
-FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
 
 # Name for checkpoint policies of the weights that `Execution.gather_layer` gathered.
 GATHERED = "gathered"
 
 # Matrix units read the vocabulary in tiles of 128 columns.
 VOCABULARY_MULTIPLE = 128
-# A hundred times the largest vocabulary in use, that of XLM-V (Liang et al., 2023, arXiv 2301.10472).
-LARGEST_VOCABULARY = 100_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +50,8 @@ class EncoderConfig:
 
     Attributes:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
+      layer_type: `transformer`, or `lstm`, a bidirectional LSTM (`bertjax.models.lstm`) with D / 2 channels in each
+        direction, which has neither heads nor a feed-forward part: settings of these then have no effect.
       layers: L, the depth; layers that share parameters count separately.
       width: D.
       heads: H.
@@ -93,7 +81,8 @@ class EncoderConfig:
         vocabulary).
       positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864); or
         `relative`, learned terms of distances and segments in the logits of attention, which then has no other biases,
-        and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2).
+        and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2); or `none`, for layers
+        that read tokens in their order (`lstm`).
       direction: which tokens of its example a token sees: all (`bidirectional`), itself and those before it
         (`left_to_right`; Radford et al., 2018, and BERT's baseline "LTR & No NSP", Devlin et al., 2019, section 5.1),
         or those and the whole of segment 0 (`prefix`, whose tokens see segment 0 only; Dong et al., 2019, UniLM, arXiv
@@ -131,6 +120,7 @@ class EncoderConfig:
     """
 
     vocab_size: int = 0
+    layer_type: str = TRANSFORMER
     layers: int = 12
     width: int = 768
     heads: int = 12
@@ -166,146 +156,18 @@ class EncoderConfig:
     execution: Execution = Execution()
 
     def __post_init__(self):
-        for field, known in (
-            ("activation", ACTIVATIONS),
-            ("pooler_activation", POOLER_ACTIVATIONS),
-            ("norm", NORMS),
-            ("normalization", NORMALIZATIONS),
-            ("bottlenecked", BOTTLENECKED),
-            ("words", WORDS),
-            ("biases", BIASES),
-            ("positions", POSITIONS),
-            ("sharing", SHARING),
-        ):
-            if (value := getattr(self, field)) not in known:
-                raise UserError(f"model.{field}={value!r} is unknown; choose one of {', '.join(known)}")
-        directions.check(self.direction)
-        at_least_one = ("layers", "width", "heads", "feedforward", "feedforwards", "max_positions")
-        for field in (*at_least_one, "sharing_groups", "global_every"):
-            if getattr(self, field) < 1:
-                raise UserError(f"model.{field}={getattr(self, field)} must be at least 1")
-        if not 0 <= self.vocab_size <= LARGEST_VOCABULARY:
-            raise UserError(
-                f"model.vocab_size={self.vocab_size} must be between 1 and {LARGEST_VOCABULARY}, or 0 for that of the "
-                "tokenizer"
-            )
-        for field, of_zero in (
-            ("embedding_width", "stands for model.width"),
-            ("inner_width", "stands for model.width"),
-            ("head_width", "stands for model.width over model.heads"),
-            ("position_offset", "reads the position table from its first row"),
-            ("segments", "has no segment table"),
-            ("task_types", "has no table of task embeddings"),
-            ("window", "lets every layer see everything"),
-        ):
-            if getattr(self, field) < 0:
-                raise UserError(f"model.{field}={getattr(self, field)} must not be negative; 0 {of_zero}")
-        if self.layer_width % self.heads and not self.head_width:
-            raise UserError(f"{self._layer_width_setting} is not divisible by model.heads={self.heads}")
-        self._check_positions()
-        self._check_mobile()
-        if self.fixed_heads:
-            self._check_fixed_heads()
-        if self.layers % self.sharing_groups:
-            raise UserError(
-                f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
-                "divisor"
-            )
-        if self.sharing == "none" and self.sharing_groups > 1:
-            raise UserError(
-                f"model.sharing_groups={self.sharing_groups} has no effect with model.sharing=none; set "
-                f"model.sharing to one of {', '.join(SHARING[1:])}, or remove sharing_groups"
-            )
-        if self.activation_bits not in (0, *range(2, 9)):
-            raise UserError(f"model.activation_bits={self.activation_bits} must be 2 to 8, or 0 for no rounding")
-        for field in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UserError(f"model.{field}={getattr(self, field)} must be at least 0 and below 1")
-        for field in ("norm_epsilon", "init_stddev"):
-            if not 0.0 <= getattr(self, field):
-                raise UserError(f"model.{field}={getattr(self, field)} must not be negative")
-
-    def _check_positions(self) -> None:
-        if self.positions != "learned" and self.position_offset:
-            raise UserError(
-                f"model.position_offset={self.position_offset} needs a position table, which "
-                f"model.positions={self.positions} does not have; set it to 0"
-            )
-        if self.positions == "relative" and self.task_types:
-            raise UserError(
-                f"model.task_types={self.task_types} are embeddings that are added to words, and "
-                "model.positions=relative adds nothing to words; choose learned or rotary, or set task_types to 0"
-            )
-        if self.positions == "relative" and self.width % 2:
-            raise UserError(f"model.positions=relative needs an even model.width, not {self.width}")
-        if self.positions == "rotary":
-            if self.head_channels % 2:
-                default = f"{self._layer_width_setting} over model.heads={self.heads}"
-                width = f"model.head_width={self.head_width}" if self.head_width else default
-                raise UserError(
-                    f"model.positions=rotary needs heads of even width, and {width} is odd; choose another number of "
-                    "heads"
-                )
-        elif self.rotary_base != EncoderConfig.rotary_base:
-            raise UserError(
-                f"model.rotary_base={self.rotary_base} has no effect with model.positions={self.positions}; remove "
-                "it, or choose rotary"
-            )
-        if self.rotary_base <= 1.0:
-            raise UserError(f"model.rotary_base={self.rotary_base} must be above 1; 10000 is usual")
-        if (self.window > 0) != (self.global_every > 1):
-            raise UserError(
-                f"model.window={self.window} and model.global_every={self.global_every} contradict each other; local "
-                "layers need a window above 0 and a global_every above 1"
-            )
-
-    def _check_mobile(self) -> None:
-        """Check the parts of MobileBERT, which are defined for layers with a norm after each sum."""
-        if self.bottlenecked != "none" and not self.inner_width:
-            raise UserError(
-                f"model.bottlenecked={self.bottlenecked} needs model.inner_width, the width that it maps to; set "
-                "it, or choose none"
-            )
-        if self.words == "trigrams" and self.embedded_width > self.width:
-            raise UserError(
-                f"model.words=trigrams needs embeddings of at most model.width={self.width}; lower "
-                f"model.embedding_width={self.embedding_width}"
-            )
-        if self.words == "trigrams" and self.positions == "relative":
-            raise UserError("model.words=trigrams needs an embedding norm; choose model.positions=learned or rotary")
-        name = "inner_width" if self.inner_width else "feedforwards"
-        part = f"model.{name}={getattr(self, name)}"
-        has_part = self.inner_width or self.feedforwards > 1
-        for field, excluded, remedy in (
-            ("norm", "pre", "post"),
-            ("activation", "geglu", "relu"),
-            ("positions", "relative", "learned"),
-        ):
-            if has_part and getattr(self, field) == excluded:
-                raise UserError(f"{part} is not defined for model.{field}={excluded}; choose {remedy}")
-        if has_part and self.sharing != "none":
-            raise UserError(f"{part} is not defined for layers that share parameters; set model.sharing=none")
-
-    def _check_fixed_heads(self) -> None:
-        if unknown := [pattern for pattern in self.fixed_heads if pattern not in FIXED_PATTERNS]:
-            raise UserError(f"model.fixed_heads has {unknown[0]!r}; choose from {', '.join(FIXED_PATTERNS)}")
-        if len(self.fixed_heads) >= self.heads:
-            raise UserError(
-                f"model.fixed_heads has {len(self.fixed_heads)} patterns, and model.heads={self.heads} leaves no "
-                f"learned head; set model.heads={len(self.fixed_heads) + 1} or more, or name fewer patterns"
-            )
-        for field, needed in (("positions", ("learned", "rotary")), ("direction", (BIDIRECTIONAL,)), ("window", (0,))):
-            if (value := getattr(self, field)) not in needed:
-                raise UserError(
-                    f"model.fixed_heads attend to all tokens of their example by place, which model.{field}={value} "
-                    f"contradicts; set model.{field}={needed[0]}, or model.fixed_heads=[]"
-                )
+        config_checks.check(self)
 
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name as JSON holds them, without `execution`."""
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del settings["execution"]
         return settings | {"fixed_heads": list(self.fixed_heads)}
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether layers have attention and a feed-forward part; those of an LSTM have neither."""
+        return self.layer_type == TRANSFORMER
 
     @property
     def head_channels(self) -> int:
@@ -318,7 +180,7 @@ class EncoderConfig:
         return self.inner_width or self.width
 
     @property
-    def _layer_width_setting(self) -> str:
+    def layer_width_setting(self) -> str:
         return f"model.inner_width={self.inner_width}" if self.inner_width else f"model.width={self.width}"
 
     @property

@@ -18,8 +18,9 @@ from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings, dropout
+from bertjax.models.lstm import LSTMLayer
 from bertjax.models.norms import normalization
-from bertjax.models.pooling import last_columns
+from bertjax.models.pooling import summaries, summary_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
 from bertjax.models.rotary import Rotary, rotary_at
@@ -153,7 +154,7 @@ class Encoder(nn.Module):
         positions = self._positions(zeros_BT, zeros_BT)
 
         def init(key: jax.Array) -> dict:
-            layer = Layer(self.config, parent=None)
+            layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
             return layer.init(key, hidden_BTD, Visibility(zeros_BT), positions=positions)["params"]
 
         return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
@@ -197,12 +198,9 @@ class Encoder(nn.Module):
         examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32)
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
-        order_BT = rank_BT
-        if ranks := ranks_of(self.config.direction):
-            order_BT = ranks(columns_BT, segments_BT)
-            summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
-        # An absent example's summary position may be any placeholder: no weight ever reads it.
-        summary_positions_BN = jnp.maximum(summary_positions_BN, 0)
+        ranks = ranks_of(self.config.direction)
+        order_BT = ranks(columns_BT, segments_BT) if ranks else rank_BT
+        summary_BM = summary_columns(self.config, examples_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
@@ -216,11 +214,12 @@ class Encoder(nn.Module):
             return Encoded(hidden, None)
         if read_BK is None:
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
-            summary_BND = jnp.take_along_axis(hidden, summary_positions_BN[..., None], axis=1)
+            summary_BMD = jnp.take_along_axis(hidden, summary_BM[..., None], axis=1)
         else:
-            read_BQ = jnp.concatenate([summary_positions_BN, read_BK], axis=1)
+            read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
-            summary_BND, hidden = jnp.split(read, [summary_positions_BN.shape[1]], axis=1)
+            summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
+        summary_BND = summaries(self.config, summary_BMD)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
@@ -288,7 +287,8 @@ class Encoder(nn.Module):
 
     def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
         """Run one layer, recomputed in the backward pass per the policy; return its output and captured values."""
-        layer, execution = Layer(self.config, parent=None), self.config.execution
+        layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
+        execution = self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = _REMAT_POLICIES[execution.remat]
         if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole

@@ -73,6 +73,9 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
     bottlenecks D is the inner width W, but for what attention reads of the D channels, and each dense layer of a
     bottleneck has D W. Lookups and elementwise operations do not count.
 
+    In a layer of an LSTM, each of two directions multiplies the D channels of a token and its last state of D / 2 with
+    the kernels of four gates of D / 2: 6 D^2 for each token, and the last layer computes all tokens too.
+
     Args:
       counts: what it computes on.
       read: number of positions for each prediction, in addition to the summary of each example, that the last layer
@@ -81,6 +84,9 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
         then computes only these, and no summaries.
     """
     width, inner, reads = config.width, config.layer_width, config.bottlenecked
+    embedded = (3 if config.words == "trigrams" else config.has_projection) * config.embedded_width * width
+    if not config.has_attention:
+        return (embedded + 6 * config.layers * width**2) * counts.tokens
     products = 3 if config.activation == "geglu" else 2 * config.feedforwards
     context = config.context_width
     learned = config.learned_heads * config.head_channels  # width of queries and keys
@@ -94,8 +100,7 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
     each_pair = learned + (3 if config.positions == "relative" else 1) * context
     seen = counts.token_pairs / max(counts.tokens, 1.0)
     added = counts.predictions if queries else 0.0
-    embedded = 3 if config.words == "trigrams" else config.has_projection
-    total = embedded * config.embedded_width * width * counts.tokens
+    total = embedded * counts.tokens
     for layer in range(config.layers):
         states, again = counts.tokens + added, 0.0
         if layer == config.layers - 1 and read is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.attention_dropout import dropout_by_hash, seeds_of
+from bertjax.models.attention_dropout import GROUP, LONGEST_GROUP, dropout_by_hash, seeds_of
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import dropout
 from bertjax.models.visibility import Visibility
@@ -19,8 +19,12 @@ PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
 # Name of what a kernel keeps for its backward pass, for checkpoint policies.
 KERNEL = "kernel"
 
-# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose logits fit into VMEM.
-FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), 2048
+# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into VMEM.
+FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), 8192
+
+# The positions of a last layer that is not read whole are few queries for the plain implementation. In longer rows they
+# are many, and a kernel, which takes all T, is cheaper.
+LONGEST_WITH_PLAIN_QUERIES = 2048
 
 # Shorter rows are as fast by the plain implementation: on v5e the forecasts of the two are equal at 128 tokens.
 SHORTEST_SPLASH = 256
@@ -30,7 +34,8 @@ _LANES, _LONGEST_BLOCK = 128, 512
 
 def implementation_at(requested: str, seq_len: int) -> str:
     """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
-    if requested == FUSED and (seq_len > LONGEST_FUSED or seq_len % _LANES):
+    tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
+    if requested == FUSED and (seq_len > LONGEST_FUSED or seq_len % tile):
         return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
@@ -49,28 +54,35 @@ def dropout_of(requested: str, columns_BQ: jax.Array | None) -> Callable[..., ja
 def attend_by_kernel(
     implementation: str,
     config: EncoderConfig,
-    query_BTHD: jax.Array,
+    query_BQHD: jax.Array,
     key_BTHD: jax.Array,
     value_BTHD: jax.Array,
     visibility: Visibility,
     rate: float,
     key: jax.Array | None,
+    columns_BQ: jax.Array | None = None,
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] by an implementation of this file.
+    """Return the context [B, Q, H, D / H] by an implementation of this file.
+
+    Args:
+      columns_BQ: int, columns of the queries; None for all tokens. The others are computed as well, of zeros.
 
     Raises:
       ValueError: the implementation cannot express the visibility or the config, or has no dropout.
     """
     if needs := config.needs_plain_attention:
         raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
-    if implementation == FUSED:
-        return attend_by_fused(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key)
-    if rate:
+    if rate and implementation != FUSED:
         raise ValueError(
             f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
         )
-    kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
-    return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)
+    by_fused = functools.partial(attend_by_fused, rate=rate, key=key)
+    kernel = {FUSED: by_fused, SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
+    if columns_BQ is None:
+        return kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
+    rows_B1 = jnp.arange(len(columns_BQ))[:, None]
+    query_BTHD = jnp.zeros_like(key_BTHD).at[rows_B1, columns_BQ].set(query_BQHD)
+    return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)[rows_B1, columns_BQ]
 
 
 def unfused(width: int, heads: int) -> str:

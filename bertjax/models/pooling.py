@@ -1,7 +1,10 @@
-"""Pooling of hidden states into one vector per example, and the column of the one that stands for it."""
+"""Pooling of hidden states into one vector per example, and the columns of the states that stand for it."""
 
 import jax
 import jax.numpy as jnp
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 
 
 def mean_of_examples(hidden_BTD: jax.Array, examples_BT: jax.Array, slots: int) -> jax.Array:
@@ -26,6 +29,43 @@ def l2_normalize(vectors: jax.Array) -> jax.Array:
     squares = jnp.sum(vectors**2, axis=-1, keepdims=True)
     has_length = squares > 1e-24
     return jnp.where(has_length, vectors * jax.lax.rsqrt(jnp.where(has_length, squares, 1.0)), 0.0)
+
+
+def summary_columns(config: EncoderConfig, examples_BT: jax.Array, summary_positions_BN: jax.Array) -> jax.Array:
+    """Return the columns whose states make the summary of each example, int32 [B, M]; see `summaries`.
+
+    M is N: the columns of [CLS], or those of the last tokens if [CLS] does not see them all. The directions of an LSTM
+    end at the last and at the first token of an example: M is then 2 N, all last columns followed by all first ones.
+
+    Args:
+      summary_positions_BN: int, column of the [CLS] of each example. No weight reads the summary of an absent example,
+        whose column may be any placeholder.
+    """
+    slots = summary_positions_BN.shape[1]
+    if not config.has_attention:
+        return jnp.concatenate([last_columns(examples_BT, slots), first_columns(examples_BT, slots)], axis=1)
+    if config.direction != BIDIRECTIONAL:
+        return last_columns(examples_BT, slots)
+    return jnp.maximum(summary_positions_BN, 0)
+
+
+def summaries(config: EncoderConfig, states_BMD: jax.Array) -> jax.Array:
+    """Return the summary of each example [B, N, D] from the states of its `summary_columns`.
+
+    That of an LSTM is the last state of each direction, as in the code of Tang et al. (2019, arXiv 1903.12136;
+    castorini/d-bert, `BiRNNModel`).
+    """
+    if config.has_attention:
+        return states_BMD
+    last_BND, first_BND = jnp.split(states_BMD, 2, axis=1)
+    channels = config.width // 2
+    return jnp.concatenate([last_BND[..., :channels], first_BND[..., channels:]], axis=-1)
+
+
+def first_columns(examples_BT: jax.Array, slots: int) -> jax.Array:
+    """Return the column of the first token of each example; the rest is as in `last_columns`."""
+    is_member_BNT = examples_BT[:, None, :] == 1 + jnp.arange(slots)[:, None]
+    return jnp.argmax(is_member_BNT, axis=-1).astype(jnp.int32)
 
 
 def last_columns(examples_BT: jax.Array, slots: int) -> jax.Array:

@@ -1,6 +1,7 @@
 """Architectures by name, in the sizes that their authors published."""
 
-from bertjax.models.config import FIXED_PATTERNS, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.config_checks import FIXED_PATTERNS
 
 
 def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
@@ -41,6 +42,8 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
 # xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
 # mobilebert*, ib_bert_large (its teacher): Sun et al. (2020), arXiv 2004.02984, table 1; dropout from their code.
+# bilstm: one layer, as wide as its embeddings, and ReLU on its last states, as students of Tang et al. (2019), arXiv
+# 1903.12136; init_stddev is that of the uniform values below 1 / sqrt(150) that PyTorch's LSTM of 150 channels has.
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
@@ -64,6 +67,9 @@ PRESETS: dict[str, EncoderConfig] = {
     "mobilebert_tiny": _mobilebert(2, "all"),
     "ib_bert_large": EncoderConfig(
         layers=24, width=512, heads=4, feedforward=4096, inner_width=1024, embedding_width=128, words="trigrams"
+    ),
+    "bilstm": EncoderConfig(
+        layer_type="lstm", layers=1, width=300, positions="none", pooler_activation="relu", init_stddev=0.047
     ),
     "modern_base": _modern(22, 768, 12, 1152),
     "modern_large": _modern(28, 1024, 16, 2624),

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.activations import pooler_activation
-from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoded, Encoder
 from bertjax.models.layers import Embeddings
-from bertjax.models.pooling import last_columns
+from bertjax.models.pooling import summaries, summary_columns
 
 
 def with_embeddings(embedded_BTE: jax.Array) -> Any:
@@ -59,12 +58,11 @@ def _ended(
     """Return what `Encoder.__call__` does with the states of all tokens after its layers."""
     if encoder.config.norm == "pre":
         hidden_BTD = encoder.final_norm(hidden_BTD)
-    if encoder.config.direction != BIDIRECTIONAL:
-        summary_positions_BN = last_columns(examples_BT, summary_positions_BN.shape[1])
-    columns_BN = jnp.maximum(summary_positions_BN, 0)
+    columns_BM = summary_columns(encoder.config, examples_BT, summary_positions_BN)
     pooled_BND = None
     if encoder.has_variable("params", "pooler"):
-        summary_BND = jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)
+        summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)
+        summary_BND = summaries(encoder.config, summary_BMD)
         pooled_BND = pooler_activation(encoder.config)(encoder.pooler(summary_BND))
     if read_BK is not None:
         hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)

@@ -25,7 +25,8 @@ between the caller and the layer passes them on, so every objective has them.
 
 An encoder that reads only some positions computes no others in its last layer: L is one less then, and `last` holds the
 values of the last layer at the Q positions that it computes, which are those of the summaries followed by `read_BK`
-(T stays the axis of its keys and values). With `rank_BT`, the states are the T + K of both streams.
+(T stays the axis of its keys and values). With `rank_BT`, the states are the T + K of both streams. Layers of an LSTM
+have `hidden` and `layer_mask` only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from bertjax.models.config import EncoderConfig
 TAPS, CAPTURED = "taps", "captured"
 HEAD_MASK, FEEDFORWARD_MASK = MASKS = ("head_mask", "feedforward_mask")
 LAYER_MASK, CONTEXT_OFFSET = "layer_mask", "context_offset"
+HIDDEN = "hidden"
 NAMES = ("hidden", "attention", "queries", "keys", "values", "context", "feedforward")
 LAST = "last"
 
@@ -52,10 +54,11 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
     if encoder.is_initializing():
         return {}
     masks = dict(encoder.variables.get(TAPS, {}))
+    known = (*MASKS, LAYER_MASK, CONTEXT_OFFSET) if config.has_attention else (LAYER_MASK,)
     widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
     for name, mask in masks.items():
-        if name not in (*MASKS, LAYER_MASK, CONTEXT_OFFSET):
-            raise ValueError(f"taps has no {name!r}; choose from {', '.join((*MASKS, LAYER_MASK, CONTEXT_OFFSET))}")
+        if name not in known:
+            raise ValueError(f"taps has no {name!r}; choose from {', '.join(known)}")
         if name == LAYER_MASK:
             if mask.shape != (config.layers,):
                 raise ValueError(f"{name} has shape {mask.shape}; pass [L], which is {(config.layers,)}")
@@ -79,9 +82,10 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
     """
     if encoder.is_initializing() or not encoder.is_mutable_collection(CAPTURED):
         return ()
-    names = tuple(encoder.variables.get(CAPTURED, {})) or NAMES
-    if unknown := sorted(set(names) - set(NAMES) - {LAST}):
-        raise ValueError(f"captured has no {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+    known = NAMES if encoder.config.has_attention else (HIDDEN,)
+    names = tuple(encoder.variables.get(CAPTURED, {})) or known
+    if unknown := sorted(set(names) - set(known) - {LAST}):
+        raise ValueError(f"captured has no {', '.join(unknown)}; choose from {', '.join(known)}")
     return tuple(name for name in names if name != LAST)
 
 

@@ -13,6 +13,7 @@ from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import Model
+from bertjax.models.taps import HIDDEN
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.teacher_losses.base import TeacherLoss, Values
 
@@ -37,6 +38,12 @@ def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
         raise UserError(
             f"teacher losses that read {shorten(names)} do not support model.positions=relative; use kind=logits only"
         )
+    for name, config in (("student", student), ("teacher", teacher.config)):
+        if not config.has_attention and (lacking := [capture for capture in names if capture != HIDDEN]):
+            raise UserError(
+                f"the {name} has model.layer_type={config.layer_type}, and teacher losses that read {shorten(lacking)} "
+                "need attention; use kind=logits or kind=hidden"
+            )
     for loss in objective.teacher_losses.values():
         loss.check(student, teacher.config)
         loss.pairs(student, teacher.config)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from bertjax.errors import UserError
-from bertjax.models.config import REMAT_POLICIES
+from bertjax.models.config_checks import REMAT_POLICIES
 from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "lamb")
@@ -303,7 +303,8 @@ class RuntimeConfig:
       save_seconds: smallest number of seconds between two of these checkpoints; 0 for no limit. With it, `save_every`
         may be small: steps that come too early are not saved.
       keep: number of newest checkpoints to keep.
-      keep_every: also keep one checkpoint in this many steps; 0 for none, None for 10 x `save_every`.
+      keep_every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none, None for
+        10 x `save_every`.
       keep_best: also keep this many checkpoints with the lowest held-out loss of the first term; a checkpoint is then
         saved at every evaluation.
       keep_at: numbers of steps after which a checkpoint is saved and kept; 0 is the state before the first update.
@@ -368,7 +369,7 @@ class RuntimeConfig:
 
     @property
     def kept_every(self) -> int:
-        """The steps of which one checkpoint is kept; 0 for none."""
+        """The number of steps at whose multiples a checkpoint is kept; 0 for none."""
         return 10 * self.save_every if self.keep_every is None else self.keep_every
 
     def skipped_before(self, step: int) -> list[list[int]]:

@@ -99,7 +99,7 @@ class Program:
         kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
         tensor = runtime.mesh.tensor
         seen = (encoder.window, encoder.positions, encoder.direction, encoder.fixed_heads)
-        seen += (encoder.context_width, encoder.heads)
+        seen += (encoder.context_width, encoder.heads, encoder.has_attention)
         attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, *seen)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 

@@ -23,7 +23,7 @@ from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
 from bertjax.training.evaluation import best_metric
 from bertjax.training.results.seeds import deviation, over_seeds
-from bertjax.training.run.workdir import Workdir, is_finished, read_json, write_json
+from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
 from bertjax.typed import differences
 
 _SECONDS_BETWEEN_ROUNDS = 10.0
@@ -146,7 +146,7 @@ def run_all(
         busy = []
         for trial in open_trials:
             workdir = root / trial.folder
-            if _is_finished(workdir):
+            if has_finished(Workdir(workdir)):
                 continue
             try:
                 if not train(trial, workdir):
@@ -183,7 +183,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
     results = []
     for folder, runs in groups.items():
-        finished = [root / run for run in runs if _is_finished(root / run)]
+        finished = [root / run for run in runs if has_finished(Workdir(root / run))]
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
         metric = _metric_of_first_task(config_of[runs[0]], figures[0]["eval"]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
@@ -240,15 +240,6 @@ def _check_base(root: epath.Path, base: Config) -> None:
         write_json(path, {"format_version": 1, "base": settings})
     elif changed := differences(read_json(path, "base")["base"], settings):
         raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
-
-
-def _is_finished(workdir: epath.Path) -> bool:
-    """Return whether a run has done all steps of its newest start."""
-    files = Workdir(workdir)
-    if not (storage.exists(files.config) and storage.exists(files.summary)):
-        return False
-    stages = read_json(files.config, "config")["config"]["stages"]
-    return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
 
 
 def _metric_of_first_task(config: Config, metrics: Mapping[str, float]) -> str:

@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from bertjax.errors import UserError
+from bertjax.training.run.record import read_checkpoint
 from tests import runs
 
 
@@ -33,7 +35,7 @@ def test_a_damaged_newest_checkpoint_is_reported_and_skipped(flags, undisturbed,
     shutil.rmtree(workdir / "export")
     done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
     assert done.returncode == 0, done.stderr
-    assert "checkpoint 100 is damaged" in done.stderr and "continuing from the one before" in done.stderr
+    assert "checkpoint 100 is damaged" in done.stderr and "; continuing from checkpoint 90\n" in done.stderr
     assert "resumed at step 90 of 100" in done.stderr
     assert runs.weights(workdir) == runs.weights(undisturbed)
     assert runs.losses(workdir) == runs.losses(undisturbed)
@@ -45,8 +47,25 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(flags, undisturbed, 
     for checkpoint in (workdir / "checkpoints").iterdir():
         _cut(checkpoint)
     assert runs.call(*flags, f"--workdir={workdir}") == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: every checkpoint is damaged (")
+    errors = capsys.readouterr().err
+    assert errors.splitlines()[-1].startswith("error: every checkpoint is damaged (") and "continuing" not in errors
     assert runs.losses(workdir) == runs.losses(undisturbed)
+
+
+def test_a_damaged_checkpoint_is_read_by_its_remedy(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertjax.training.run.checkpoint._PAUSE", 0.0)
+    shutil.copytree(undisturbed, tmp_path / "run")
+    newest, *older = sorted((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: -int(path.name))
+    for checkpoint in (newest, older[0]):
+        _cut(checkpoint)
+    with pytest.raises(UserError, match=rf"damaged \(.*\); use {tmp_path}/run@(\d+)$") as caught:
+        read_checkpoint(tmp_path / "run", "")
+    step = str(caught.value).rpartition("@")[2]
+    assert step == older[1].name and read_checkpoint(tmp_path / "run", step).numbers["steps"] == int(step)
+    for checkpoint in older[1:]:
+        _cut(checkpoint)
+    with pytest.raises(UserError, match="there is no other one that can be read; restore one from a backup$"):
+        read_checkpoint(tmp_path / "run", "")
 
 
 def _set_version(path):

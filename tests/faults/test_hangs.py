@@ -24,7 +24,8 @@ def test_a_begun_save_survives_a_loss_that_is_not_finite(flags, tmp_path):
     done = runs.finish(runs.start(*flags, f"--workdir={tmp_path}", fault="not_finite"))
     assert done.returncode == 1 and "not finite at step 12" in done.stderr.splitlines()[-1], done.stderr
     assert read_checkpoint(tmp_path, "").numbers["steps"] == 10
-    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "failed"
+    heartbeat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert heartbeat["state"] == "failed" and "not finite at step 12" in heartbeat["failure"]
 
 
 def test_a_begun_save_survives_it_in_two_processes(flags, tmp_path):

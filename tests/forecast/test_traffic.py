@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.sharding import PartitionSpec as P
 
 from bertjax.forecast import hlo, traffic
@@ -76,6 +77,19 @@ def test_the_two_bounds_of_a_step():
     assert (floor.seconds, floor.seconds_without_overlap) == (6.0, 14.5)
     alone = dataclasses.replace(floor, vector=0.0, memory=0.0, interconnect=0.0, network=0.0, synchronous=0.0)
     assert alone.seconds == alone.seconds_without_overlap == 4.0
+
+
+@pytest.mark.parametrize(
+    "changes, description",
+    [
+        ({}, "vector plus synchronous collectives"),
+        ({"synchronous": 0.0}, "vector"),
+        ({"interconnect": 9.0}, "interconnect"),  # the synchronous collectives are a part of it
+    ],
+)
+def test_what_binds_is_named_with_the_collectives_that_it_waits_for(changes, description):
+    floor = Floor(compute=4.0, vector=4.5, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
+    assert dataclasses.replace(floor, **changes).description == description
 
 
 def test_a_value_with_many_users_is_followed_once():

@@ -79,10 +79,11 @@ def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkey
     assert answers(capsys.readouterr().out) == predictor.fill(TEXTS[:1])
 
 
-def test_records_keep_their_fields(folder, predictor, tmp_path):
+def test_records_keep_their_fields(folder, predictor, tmp_path, capsys):
     records = [{"id": number, "text": text, "masks": "was here"} for number, text in enumerate(TEXTS)]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert call(folder, f"--file={tmp_path / 'records.jsonl'}", f"--out={tmp_path / 'out.jsonl'}") == 0
+    assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {tmp_path / 'out.jsonl'}\n"
     expected = [record | answer for record, answer in zip(records, predictor.fill(TEXTS), strict=True)]
     assert answers((tmp_path / "out.jsonl").read_text()) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "records.jsonl"]
@@ -129,7 +130,9 @@ def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
         ("a [MASK]\n\nb [MASK]\n", "texts.txt:2 is blank"),
         ("a [MASK]\nabc\n", "texts.txt:2 has no [MASK]; write [MASK]"),
         (b"a [MASK]\n\xff\n", "texts.txt:2 is not UTF-8"),
-        ("", "nothing to predict"),
+        ("a [mask]\n", "texts.txt:1 has no [MASK]; write [MASK], in capital letters"),
+        (b"PK\x03\x04\x14\xff\n", "texts.txt:1 is not UTF-8: its byte 5 is 0xff; it starts like a .docx"),
+        ("", "texts.txt has no lines, so there is nothing to predict"),
     ],
 )
 def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):

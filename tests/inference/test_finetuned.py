@@ -102,7 +102,7 @@ def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
     np.testing.assert_array_equal(Predictor(classifier).embed(texts), predictor.embed(texts))
     with pytest.raises(UserError, match="no masked-LM head"):
         Predictor(classifier).fill(["[MASK]"])
-    with pytest.raises(UserError, match="was not fine-tuned"):
+    with pytest.raises(UserError, match="was not fine-tuned .*; use --do=fill or --do=embed"):
         predictor.predict(texts)
 
 

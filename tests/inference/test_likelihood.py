@@ -7,6 +7,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 
 from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
@@ -131,13 +132,19 @@ def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
     assert list(minimal_pairs.request(predictor, pairs).notes.values()) == [1]
 
 
+@pytest.mark.parametrize("right, count", [(0, 1), (6, 6), (3, 6), (751, 1000)])
+def test_the_interval_is_that_of_scipy(right, count):
+    expected = scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
+    np.testing.assert_allclose(minimal_pairs.interval(right / count, count), expected, atol=1e-6)
+
+
 def test_a_table_has_each_kind_and_the_total():
     agreement = {"accuracy": 0.5, "ties": 0, "pairs": 1000}
     figures = {"accuracy": 0.75, "ties": 1200, "pairs": 2000, "UID": {"agreement": agreement}}
     assert minimal_pairs.table(figures).splitlines() == [
-        "           accuracy     ties    pairs",
-        "agreement     50.0%        0    1,000",
-        "all           75.0%    1,200    2,000",
+        "           accuracy     95% interval     ties    pairs",
+        "agreement     50.0%   46.9% to  53.1%        0    1,000",
+        "all           75.0%   73.1% to  76.8%    1,200    2,000",
     ]
 
 

@@ -9,6 +9,7 @@ in the folder holds the events to come, a JSON object of lists that are consumed
 - `ssh`: exit codes of the next connections (default: the exit codes of the commands)
 - `describe`: errors that gcloud prints instead of a state ("": no error; "hang": it never answers)
 - `create`: errors of the next requests ("": no error)
+- `login`: errors of the next checks of the login ("": no error)
 
 One state is not documented by gcloud: VM PREEMPTED stands for ACTIVE with a VM that is PREEMPTED.
 """
@@ -96,6 +97,12 @@ def create(flags: argparse.Namespace) -> None:
         fail(f"ALREADY_EXISTS: Resource '{flags.name}' already exists")
     waiting = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
     resource.write(take("requests", waiting), {**vars(flags), "do": None})
+
+
+def print_token(flags: argparse.Namespace) -> None:
+    if error := take("login", None):
+        fail(error)
+    print("token")
 
 
 def describe(flags: argparse.Namespace) -> None:
@@ -189,6 +196,8 @@ def parser() -> argparse.ArgumentParser:
     command(storage, "cp", copy, "target", parents=[anywhere])
     command(storage, "ls", list_folder, parents=[anywhere])
     command(storage, "cat", cat, parents=[anywhere])
+    auth = services.add_parser("auth").add_subparsers(required=True)
+    auth.add_parser("print-access-token", parents=[anywhere], allow_abbrev=False).set_defaults(do=print_token)
     compute = services.add_parser("compute").add_subparsers(required=True)
     tpus = compute.add_parser("tpus").add_subparsers(required=True)
     queued = tpus.add_parser("queued-resources").add_subparsers(required=True)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def test_shellcheck_fails_on_a_wrong_script(tmp_path):
 def test_the_scripts_are_executable():
     assert {"pod_worker.sh", "restarts.sh", "slurm.sbatch", "tpu_pod.sh"} <= set(SCRIPTS)
     assert all((LAUNCH / name).stat().st_mode & 0o111 for name in SCRIPTS if name.endswith(".sh"))
+
+
+@pytest.mark.parametrize("command", [["bash", "pod_worker.sh"], [sys.executable, "alive.py"]])
+def test_what_others_start_has_a_help(command):
+    environment = os.environ | {"HOME": "/nowhere"}
+    for arguments, code in ((["--help"], 0), ([], 2)):
+        done = subprocess.run([*command, *arguments], cwd=LAUNCH, env=environment, capture_output=True, text=True)
+        assert done.returncode == code and f"usage: {command[-1]} " in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_example_file_has_every_required_setting():

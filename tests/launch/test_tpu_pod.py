@@ -15,6 +15,15 @@ COMMAND = ["-m", "bertjax.train", "--distributed", "--config=configs/some.py:sma
 COMMAND += ["--config.a=two words"]
 
 
+LOGGED_OUT = """You do not currently have an active account selected.
+Please run:
+
+  $ gcloud auth login
+
+to obtain new credentials."""
+LOGIN = "gcloud is not logged in, or its login has expired; run: gcloud auth login"
+
+
 def wait(condition) -> None:
     deadline = time.monotonic() + 60
     while not condition():
@@ -198,11 +207,39 @@ def test_a_refused_request_is_repeated_without_a_limit(pod):
     assert done.stderr.count("this is not a failure of the training") == 8 and "INTERNAL: try again" in done.stderr
 
 
-def test_a_wrong_request_is_not_repeated(pod):
-    pod.script(create=["INVALID_ARGUMENT: no such accelerator type"])
-    done = pod("babysit")
+@pytest.mark.parametrize("command", ["up", "babysit"])
+def test_a_wrong_request_is_not_repeated(pod, command):
+    pod.script(create=["INVALID_ARGUMENT: no such accelerator type\nread the reference"])
+    done = pod(command)
     assert done.returncode == 2 and len(pod.calls("create")) == 1
-    assert "INVALID_ARGUMENT: no such" in done.stderr and "correct ACCELERATOR_TYPE" in done.stderr
+    line = (
+        "the request is wrong (INVALID_ARGUMENT: no such accelerator type); correct ACCELERATOR_TYPE, RUNTIME_VERSION"
+    )
+    assert done.stderr.splitlines()[-1] == f"tpu_pod: {line} or ZONE"
+
+
+@pytest.mark.parametrize("command", ["up", "run", "status", "logs", "down", "babysit"])
+def test_without_a_login_each_command_is_one_line(pod, command):
+    pod.script(login=[LOGGED_OUT])
+    done = pod(command)
+    assert done.returncode == 2 and done.stderr == f"tpu_pod: {LOGIN}\n" and not pod.calls("compute")
+
+
+def test_a_login_that_expires_is_one_line_and_babysit_goes_on(pod):
+    pod.script(describe=["", LOGGED_OUT], trainings=[0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(LOGIN) == 1 and "active account" not in done.stderr
+
+
+@pytest.mark.parametrize("command, code", [("up", 75), ("babysit", 1)])
+def test_a_cloud_that_cannot_be_asked_is_named(pod, command, code):
+    pod.script(login=["UNAVAILABLE: no network"], describe=["PERMISSION_DENIED: no such project"])
+    done = pod(command)
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1] == (
+        "tpu_pod: gcloud cannot tell whether pod exists, see above; check PROJECT and ZONE, then run this again"
+    )
 
 
 def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bertjax.models import attention_dropout
 from bertjax.models.attention_dropout import dropout_by_hash, inverse_of_kept_share
 
 B, H, T = 4, 3, 64
@@ -23,6 +24,14 @@ def dropped(step: int, rate: float, rows: int = B, tokens: int = T) -> np.ndarra
     return np.asarray(dropout_by_hash(jnp.ones((rows, H, tokens, tokens)), rate, row_keys(step, rows)) == 0.0)
 
 
+@pytest.fixture(params=["one group of keys", "four groups of keys"])
+def groups(request, monkeypatch):
+    if request.param.startswith("four"):
+        monkeypatch.setattr(attention_dropout, "LONGEST_GROUP", T // 2)
+        monkeypatch.setattr(attention_dropout, "GROUP", T // 4)
+
+
+@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.25])
 def test_the_share_of_zeros_is_that_of_the_rate_everywhere(rate):
     """Of each row, head, query, key and byte of a word, against the binomial distribution."""
@@ -35,6 +44,7 @@ def test_the_share_of_zeros_is_that_of_the_rate_everywhere(rate):
         assert stats.chi2.sf(statistic, len(found)) > LEVEL
 
 
+@pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_decisions_are_independent(rate):
     """Of heads, rows, steps, queries, keys, and of the bytes of a word: chi-squared of every 2 x 2 table."""
@@ -57,6 +67,7 @@ def test_decisions_are_independent(rate):
         assert stats.chi2_contingency(table).pvalue > LEVEL, name
 
 
+@pytest.mark.usefixtures("groups")
 def test_no_two_rows_heads_or_steps_share_words():
     """Rows of bits that are equal or each other's complement would be found here, whatever their order."""
     patterns = np.concatenate([dropped(step, 0.5).reshape(-1, T * T) for step in range(4)]).astype(np.float32) * 2 - 1

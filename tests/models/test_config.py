@@ -58,6 +58,7 @@ def test_presets_are_the_published_sizes():
         "mobilebert": (24, 512, 4, 512),
         "mobilebert_tiny": (24, 512, 4, 512),
         "ib_bert_large": (24, 512, 4, 4096),
+        "bilstm": (1, 300, 12, 3072),  # heads and feed-forward are those of no layer
         "modern_base": (22, 768, 12, 1152),
         "modern_large": (28, 1024, 16, 2624),
     }

@@ -13,7 +13,8 @@ from bertjax import cli, config_file, convert
 from bertjax.config import to_dict
 from bertjax.errors import UserError
 from bertjax.interop.families import FAMILIES
-from bertjax.models.config import FIXED_PATTERNS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.encoder import Encoder
 from bertjax.models.fixed import fixed_maps
 from bertjax.models.flops import Counts, encoder_products

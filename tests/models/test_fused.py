@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models import attention, fused, kernels
+from bertjax.models import attention, attention_dropout, fused, kernels
 from bertjax.models.attention import attend
 from bertjax.models.attention_dropout import dropout_by_hash
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.fused_kernels import Plan
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, implementation_at
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
@@ -70,10 +71,23 @@ def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
     assert_equal_to_plain(2, 64, Visibility(packed(2, 256), jnp.int32(40)), 0.1)
 
 
-def test_the_longest_row_has_a_block_of_a_tile():
-    plan = fused._Plan(64, 0.1, False, "", True)
-    assert fused._Grid(plan, 1, LONGEST_FUSED, 768).sizes == (1, 6, LONGEST_FUSED // 128)
-    assert fused._Grid(plan, 8, 128, 768).sizes == (8, 1, 1)  # all heads of a short row in one program
+def test_the_programs_of_rows():
+    plan = Plan(64, 0.1, False, "", True)
+    grids = (fused._Grid(plan, rows, tokens, 768) for rows, tokens in ((1, 2048), (8, 128), (1, LONGEST_FUSED)))
+    assert [(*grid.programs, grid.blocks, grid.groups) for grid in grids] == [
+        (1, 6, 16, 1),
+        (8, 1, 1, 1),  # all heads of a short row in one program
+        (1, 6, LONGEST_FUSED // 512, LONGEST_FUSED // 512),
+    ]
+
+
+@pytest.mark.parametrize("window, rate", [(None, 0.1), (40, 0.5), (150, 0.0)])
+def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
+    """With a running softmax, and without the groups that a block of queries does not see."""
+    monkeypatch.setattr(attention_dropout, "LONGEST_GROUP", 256)
+    monkeypatch.setattr(attention_dropout, "GROUP", 128)
+    monkeypatch.setattr(fused, "_LOGITS", 128 * 128)
+    assert_equal_to_plain(2, 64, Visibility(packed(1, 512), None if window is None else jnp.int32(window)), rate)
 
 
 def test_examples_of_a_row_do_not_leak():
@@ -107,9 +121,18 @@ WIDE = dataclasses.replace(
 )
 
 
-@pytest.mark.parametrize("reads, remat", [(None, "dots"), (np.array([[3, 95, 127], [0, 1, 2]]), "full")])
-def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation(reads, remat, monkeypatch):
-    """All positions, or only a few at the last layer, which then is plain in both and draws what the kernel would."""
+@pytest.mark.parametrize(
+    "reads, remat, longest",
+    [
+        (None, "dots", 128),
+        (np.array([[3, 95, 127], [0, 1, 1]]), "full", 128),
+        (np.array([[3, 95], [1, 1]]), "dots", 64),
+    ],
+)
+def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation(reads, remat, longest, monkeypatch):
+    """All positions, or only a few at the last layer. It is then plain in both and draws what the kernel would, or in
+    long rows computes all positions by the kernel."""
+    monkeypatch.setattr(attention, "LONGEST_WITH_PLAIN_QUERIES", longest)
     config = dataclasses.replace(WIDE, execution=Execution(attention="fused", remat=remat))
     tokens_BT = jnp.asarray(np.random.default_rng(0).integers(7, 100, (2, 128)))
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)
@@ -134,9 +157,9 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 
 
 def test_rows_that_are_not_tiled_or_too_long_stay_plain():
-    lengths = (96, 128, 384, 500, LONGEST_FUSED, 2 * LONGEST_FUSED)
+    lengths = (96, 128, 384, 500, 2048, 2176, 2560, LONGEST_FUSED, 2 * LONGEST_FUSED)
     assert [implementation_at("fused", length) for length in lengths] == [
-        "plain", "fused", "fused", "plain", "fused", "plain",
+        "plain", "fused", "fused", "plain", "fused", "plain", "fused", "fused", "plain",
     ]  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def test_splash_has_no_local_layers():
     [
         ({"norm": "middle"}, "model.norm='middle' is unknown; choose one of post, pre"),
         ({"biases": "some"}, "model.biases='some' is unknown; choose one of all, heads"),
-        ({"positions": "none"}, "model.positions='none' is unknown; choose one of learned, rotary, relative"),
+        ({"positions": "sines"}, "model.positions='sines' is unknown; choose one of learned, rotary, relative, none"),
         (
             {"positions": "rotary", "position_offset": 2},
             "model.position_offset=2 needs a position table, which model.p",

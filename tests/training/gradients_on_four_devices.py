@@ -12,23 +12,36 @@ from bertjax.training.step import gradients
 from tests import batches
 from tests.training.trainer import context
 
+# {name: (layer_type, choices of the layout)}
 LAYOUTS = {
-    "replicated": {"mesh": MeshConfig(4, 1, 1), "strategy": "replicated"},
-    "gathered": {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"},
+    "replicated": ("transformer", {"mesh": MeshConfig(4, 1, 1), "strategy": "replicated"}),
+    "gathered": ("transformer", {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
+    "gathered lstm": ("lstm", {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
 }
 
 
 def main() -> None:
-    batch, one = batches.make(), context()
-    params = batches.filled(batches.param_shapes(one.objective, one.model.config, batch))
-    expected = _gradient(one, params, batch)
-    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
-    differences = {}
-    for name, choices in LAYOUTS.items():
-        actual = _gradient(context(**choices), params, batch)
-        by_leaf = jax.tree.map(lambda a, b: np.abs(a - b).max() / largest, actual, expected)
-        differences[name] = float(max(jax.tree.leaves(by_leaf)))
+    batch, differences, on_one = batches.make(), {}, {}
+    for name, (layer_type, choices) in LAYOUTS.items():
+        if layer_type not in on_one:
+            on_one[layer_type] = _on_one(layer_type, batch)
+        params, expected = on_one[layer_type]
+        actual = _gradient(context(layer_type=layer_type, **choices), params, batch)
+        differences[name] = _difference(actual, expected)
     print(json.dumps(differences))
+
+
+def _difference(actual: dict, expected: dict) -> float:
+    """Return the largest difference as a share of the largest number."""
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected))
+    return float(max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), actual, expected))) / largest)
+
+
+def _on_one(layer_type: str, batch: dict) -> tuple[dict, dict]:
+    """Return params and their gradient on one device."""
+    one = context(layer_type=layer_type)
+    params = batches.filled(batches.param_shapes(one.objective, one.model.config, batch))
+    return params, _gradient(one, params, batch)
 
 
 def _gradient(parts, params: dict, batch: dict) -> dict:

@@ -10,7 +10,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
-from bertjax.models.config import FIXED_PATTERNS, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -103,8 +104,9 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
         },
         {"inner_width": 32, "bottlenecked": "all"},
         {"inner_width": 256},
+        {"layer_type": "lstm", "positions": "none"},
     ],
-    ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted"],
+    ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
 )
 def test_the_formula_counts_the_products_of_other_architectures(changes):
     made = program("mlm", dataclasses.replace(SMALL, **changes))

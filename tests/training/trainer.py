@@ -33,6 +33,7 @@ def context(
     strategy: str = "gathered",
     remat: str = "none",
     attention: str = "plain",
+    layer_type: str = "transformer",
 ) -> StepContext:
     """The step of a small BERT, on as many of the first devices as the mesh takes."""
     layout = Layout(
@@ -44,6 +45,8 @@ def context(
         batches.ENCODER,
         dropout=dropout,
         attention_dropout=dropout,
+        layer_type=layer_type,
+        positions="none" if layer_type == "lstm" else "learned",
         execution=Execution(remat=remat, attention=attention, gather_layer=layout.gather_layer),
     )
     return StepContext(

@@ -33,6 +33,7 @@ class Disabling(Part):
 
     name = "disabling"
     title = "Disabling heads"
+    needs_attention = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         return lacks_objective(subject, materials)

@@ -12,7 +12,8 @@ from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
-from bertjax.models.config import FIXED_PATTERNS, EncoderConfig
+from bertjax.models.config import EncoderConfig
+from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.fixed import fixed_maps
 from bertjax.models.visibility import Visibility
@@ -56,6 +57,7 @@ class Fixed(Part):
 
     name = "fixed"
     title = "Heads beside fixed patterns"
+    needs_attention = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         if subject.encoder.direction != BIDIRECTIONAL:

@@ -39,6 +39,7 @@ class Identifiability(Part):
 
     name = "identifiability"
     title = "How much of attention has an effect"
+    needs_attention = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         if subject.encoder.direction != BIDIRECTIONAL:

@@ -40,6 +40,7 @@ class ImportanceOfParts(Part):
 
     name = "importance"
     title = "Importance and pruning of heads"
+    needs_attention = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         return lacks_objective(subject, materials)

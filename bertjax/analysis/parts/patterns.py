@@ -26,6 +26,7 @@ class Patterns(Part):
 
     name = "patterns"
     title = "Self-attention patterns"
+    needs_attention = True
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         numbers, arrays = {}, {}

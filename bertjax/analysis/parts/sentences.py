@@ -34,6 +34,7 @@ class Sentences(Part):
 
     name = "sentences"
     title = "Sentences"
+    needs_attention = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         material = _material(materials)

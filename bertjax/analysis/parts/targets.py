@@ -31,6 +31,7 @@ class Targets(Part):
 
     name = "targets"
     title = "Where heads look"
+    needs_attention = True
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         numbers: dict[str, Any] = {}

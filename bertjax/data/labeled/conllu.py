@@ -6,7 +6,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, stop
+from bertjax.data.sources.base import OnBad, decoded, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
@@ -118,10 +118,7 @@ def _word(line: bytes, where: str) -> dict[str, Any] | None:
     """Return the columns of a line, None for a comment, a multiword token and an empty node."""
     from conllu import exceptions, parser
 
-    try:
-        columns = line.decode("utf-8").split("\t")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8 ({error.reason}); convert the file") from None
+    columns = decoded(line, where).split("\t")
     if columns[0].startswith("#"):
         return None
     if len(columns) != len(COLUMNS):

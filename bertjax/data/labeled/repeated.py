@@ -8,7 +8,7 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, decoded
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -60,9 +60,9 @@ def _lines(path: str, field: str, on_bad: OnBad) -> list[Record]:
     records = []
     for number, line in numbered_lines(epath.Path(path)):
         try:
-            text = line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            on_bad(UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file"))
+            text = decoded(line, f"{path}:{number}").strip()
+        except UserError as error:
+            on_bad(error)
             continue
         if text:
             records.append({field: text, WHERE: f"{path}:{number}"})

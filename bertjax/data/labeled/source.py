@@ -95,16 +95,22 @@ class LabeledSource:
     @functools.cached_property
     def train(self) -> list[Record]:
         """The records of the training file, and further ones without labels."""
-        return limited(self.format.read(self.format.train), self.format) + self.format.further_train()
+        return limited(self._read("train", self.format.train), self.format) + self.format.further_train()
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
         """The records of the held-out file."""
-        return self.format.read(self.format.heldout)
+        return self._read("heldout", self.format.heldout)
 
     @functools.cached_property
     def _further(self) -> dict[str, list[Record]]:
-        return {name: self.format.read(path) for name, path in self.format.further_heldout.items()}
+        return {name: self._read("further_heldout", path) for name, path in self.format.further_heldout.items()}
+
+    def _read(self, setting: str, path: str) -> list[Record]:
+        try:
+            return self.format.read(path)
+        except UserError as error:
+            raise type(error)(f"examples.{setting}: {error}") from None
 
     def records(self, split: str) -> list[Record]:
         """Return the records of `train`, `heldout` or a name of `further_heldout`."""

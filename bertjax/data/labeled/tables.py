@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, object_of, stop, text_of
+from bertjax.data.sources.base import OnBad, check_surrogates, decoded, object_of, stop, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.errors import UserError, shorten
 from bertjax.storage import reason_of
@@ -110,9 +110,17 @@ def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
     names = shorten([repr(name[:_SHOWN]) for name in header], limit=20)
     for column in columns:
         if column not in header:
-            raise UserError(f"{path} has no column {column!r}; it has {names}")
+            raise UserError(f"{path} has no column {column!r}; it has {names}; {_column_hint(header)}")
         if header.count(column) > 1:
             raise UserError(f"{path} has {header.count(column)} columns {column!r}; rename all but one of them")
+
+
+def _column_hint(header: list[str]) -> str:
+    """Return what may be wrong with a table whose first line lacks a column."""
+    delimiter = next((mark for mark in ";\t,|" if len(header) == 1 and mark in header[0]), "")
+    if delimiter:
+        return f"its fields are separated by {delimiter!r}: separate those of a .csv by commas, those of a .tsv by tabs"
+    return "name one of these, or give the numbers of all columns, counted from 0, if the file has no header"
 
 
 def _check_width(row: list[str], width: int, kind: str, quoted: bool) -> None:
@@ -209,7 +217,4 @@ def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Reco
 def _text(path: str) -> Iterator[str]:
     """Yield lines as text without their ends."""
     for number, line in numbered_lines(epath.Path(path)):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file") from None
+        yield decoded(line, f"{path}:{number}")

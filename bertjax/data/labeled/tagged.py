@@ -15,7 +15,7 @@ from bertjax.data.framing import special_tokens
 from bertjax.data.labeled import conllu
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.windows import most_context, windows
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, decoded
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, shorten
@@ -164,10 +164,7 @@ def _sentences(path: str, comment: str) -> Iterator[list[tuple[int, list[str]]]]
     """Yield runs of lines between blank lines or `_DOCUMENT` lines, each line as its number and columns."""
     lines = []
     for number, line in numbered_lines(epath.Path(path)):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number} is not UTF-8 ({error.reason}); convert the file") from None
+        text = decoded(line, f"{path}:{number}")
         if comment and text.startswith(comment):
             continue
         columns = text.split("\t") if "\t" in text else text.split()

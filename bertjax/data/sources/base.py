@@ -15,6 +15,9 @@ from bertjax.storage import reason_of
 
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
+# The first bytes of ZIP (.docx, .xlsx) and OLE (.doc, .xls), and of text in UTF-16 with its byte order mark.
+_OFFICE = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 OnRead = Callable[[int], object]
 OnBad = Callable[[UserError], object]
@@ -140,13 +143,7 @@ def text_of(value: Any, where: str, field: str = "") -> str:
     """
     what = f"{where}: field {field!r}" if field else where
     if isinstance(value, bytes):
-        try:
-            value = value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{what} is not UTF-8: its byte {error.start} is {value[error.start]:#04x}; "
-                "convert it, e.g. with iconv -t UTF-8"
-            ) from None
+        value = decoded(value, what)
     elif not isinstance(value, str):
         raise UserError(f"{what} is {str(value)[:40]!r}, not a string; set data.text_field")
     else:
@@ -154,6 +151,32 @@ def text_of(value: Any, where: str, field: str = "") -> str:
     if not value.strip():
         raise UserError(f"{what} is blank; remove it")
     return value
+
+
+def decoded(content: bytes, where: str) -> str:
+    """Return the text of bytes in UTF-8.
+
+    Args:
+      content: a line, a field or a whole file.
+      where: its place, for the error message.
+
+    Raises:
+      UserError: the bytes are not UTF-8; the message names what they are if their start tells.
+    """
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"its byte {error.start} is {content[error.start]:#04x}"
+        raise UserError(f"{where} is not UTF-8: {byte}; {_conversion(content)}") from None
+
+
+def _conversion(content: bytes) -> str:
+    """Return how content becomes UTF-8, as its first bytes tell."""
+    if content.startswith(_OFFICE):
+        return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
+    if content.startswith(_UTF16):
+        return "it starts like UTF-16; convert the file: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+    return "convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, such as -f WINDOWS-1252"
 
 
 def check_surrogates(text: str, what: str) -> None:
@@ -181,7 +204,7 @@ def json_of(content: bytes, path: str) -> Any:
         raise UserError(f"{path}:{error.lineno} is not JSON ({error.msg}); correct the file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); convert the file") from None
+        raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); {_conversion(content)}") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
         raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); correct the file") from None
 

@@ -48,6 +48,12 @@ class HiddenStates(MappedLoss):
         return ("hidden",)
 
     def check(self, student, teacher):
+        for name, config in (("student", student), ("teacher", teacher)):
+            if self.on == SUMMARIES and not config.has_attention:
+                raise UserError(
+                    f"the {name} has model.layer_type={config.layer_type}, whose [CLS] sees its example from one side "
+                    "only, so that the teacher loss 'hidden' cannot compare summaries; set on=tokens"
+                )
         if student.width != teacher.width and not self.projection and self.compare != STATISTICS:
             raise UserError(
                 f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "

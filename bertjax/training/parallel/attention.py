@@ -23,6 +23,7 @@ def choose_attention(
     fixed_heads: tuple[str, ...] = (),
     width: int = 768,
     heads: int = 12,
+    has_attention: bool = True,
 ) -> str:
     """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
@@ -63,6 +64,8 @@ def choose_attention(
             reasons.append(
                 f"computes all attention maps, and those of model.fixed_heads={list(fixed_heads)} are constant"
             )
+        if name != PLAIN and not has_attention:
+            reasons.append("computes attention, and model.layer_type=lstm has none")
         if name == FUSED and (reason := unfused(width, heads)):
             reasons.append(reason)
         return reasons

@@ -26,6 +26,7 @@ ENCODER_RULES: Rules = (
         P(None, "fsdp", "tensor"),
     ),
     (r"encoder/layers/(attention/(query|key|value)|(feedforward_\d+/)?intermediate|gate)/bias$", P(None, "tensor")),
+    (r"encoder/layers/(forward|backward)/(input/)?kernel$", P(None, "fsdp", None)),
     (r"encoder/layers/bottleneck/(input|attention|output)/kernel$", P(None, "fsdp", None)),
     (r"encoder/layers/(attention/|feedforward_\d+/)?output/kernel$", P(None, ("tensor", "fsdp"), None)),
     (r"encoder/.*(bias|scale)$", P()),

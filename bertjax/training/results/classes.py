@@ -7,9 +7,8 @@ import csv
 import dataclasses
 import io
 import math
-import types
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -57,10 +56,11 @@ class ClassReport:
         return cls(tuple(classes), confusion_CC)
 
     @property
-    def scores(self) -> dict[str, dict[str, float]]:
-        """{class: {`precision`, `recall`, `f1`, `support`}}, a ratio without examples is 0; then two kinds of means.
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """{class: {`precision`, `recall`, `f1`, `support`, `taken_for`}}, a ratio without examples is 0; two means.
 
-        `macro avg` is the mean over the classes, `weighted avg` the mean weighted by their supports.
+        `taken_for` is {the other class that is predicted most often: how often}, empty if there is none. `macro avg` is
+        the mean over the classes, `weighted avg` the mean weighted by their supports; both lack `taken_for`.
         """
         right, support = np.diag(self.confusion_CC), self.confusion_CC.sum(axis=1)
         precision, recall = _ratio(right, self.confusion_CC.sum(axis=0)), _ratio(right, support)
@@ -68,10 +68,13 @@ class ClassReport:
         rows = [*zip(self.classes, table.T, support)]
         rows.append(("macro avg", table.mean(axis=1), support.sum()))
         rows.append(("weighted avg", table @ support / support.sum(), support.sum()))
-        return {
+        scores = {
             name: dict(zip(("precision", "recall", "f1"), map(float, values))) | {"support": int(count)}
             for name, values, count in rows
         }
+        for name, wrong_C in zip(self.classes, self.confusion_CC - np.diag(right)):
+            scores[name]["taken_for"] = {self.classes[wrong_C.argmax()]: int(wrong_C.max())} if wrong_C.any() else {}
+        return scores
 
     def warnings(self, loss: float | None) -> list[str]:
         """Return one line for each sign that the model has not learned the task, or too much of its training file.
@@ -101,17 +104,7 @@ class ClassReport:
 
     def text(self) -> str:
         """Return the scores as a table, those of the classes with the lowest F1 first."""
-        return table_of(self.scores, self._confused)
-
-    @property
-    def _confused(self) -> dict[str, str]:
-        """{class with errors: the other class that is predicted for it most often, and how often}."""
-        wrong_CC = self.confusion_CC - np.diag(np.diag(self.confusion_CC))
-        return {
-            name: f"{self.classes[row.argmax()]} ({row.max():,})"
-            for name, row in zip(self.classes, wrong_CC)
-            if row.max()
-        }
+        return table_of(self.scores)
 
     def csv(self) -> str:
         """Return the confusion matrix as a table: a row for each true class, a column for each prediction."""
@@ -142,25 +135,19 @@ class ClassReport:
         return figure
 
 
-def table_of(
-    scores: Mapping[str, Mapping[str, float]], confused: Mapping[str, str] = types.MappingProxyType({})
-) -> str:
-    """Return scores as a table, those of the classes with the lowest F1 first, the means last.
-
-    Args:
-      scores: `ClassReport.scores`.
-      confused: {class: the class that it is most often taken for}.
-    """
+def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return `ClassReport.scores` as a table, those of the classes with the lowest F1 first, the means last."""
     rows = [{"name": name, **row} for name, row in scores.items()]
     rows, means = sorted(rows[:-2], key=lambda row: row["f1"]), rows[-2:]
     table = Table(title="classes by F1, the lowest first", pad_edge=False)
     table.add_column("class")
-    for name in ("precision", "recall", "f1", "support", *(["most often taken for"] if confused else [])):
-        table.add_column(name, justify="left" if name.startswith("most") else "right")
+    for name in ("precision", "recall", "f1", "support"):
+        table.add_column(name, justify="right")
+    table.add_column("most often taken for")
     for row in [*rows[:_SHOWN], *means]:
         numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
-        last = [Text(confused.get(row["name"], ""))] if confused else []
-        table.add_row(Text(row["name"]), *numbers, f"{row['support']:,}", *last)
+        taken_for = "".join(f"{other} ({count:,})" for other, count in row.get("taken_for", {}).items())
+        table.add_row(Text(row["name"]), *numbers, f"{row['support']:,}", Text(taken_for))
     if len(rows) > _SHOWN:
         table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
     console = Console(file=io.StringIO(), width=100)

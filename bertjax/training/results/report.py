@@ -1,6 +1,7 @@
 """What a run prints: its parameters and data at the start, samples of evaluations, a table at the end."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +50,18 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
             right = "  (right)" if guesses[0] == answer else ""
             lines.append(f"    {printable(answer):>16} <- {printable('  '.join(guesses))}{right}")
     return "\n".join(lines)
+
+
+def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence with [MASK] to try a model with: a short one of the samples if they are not plain English.
+
+    Args:
+      samples: the samples of an evaluation, as in `samples.jsonl`.
+    """
+    sentences = [part.strip() for sample in samples for part in re.split(r"\[CLS\]|\[SEP\]", sample["text"])]
+    letters = filter(str.isalpha, "".join(sentences))
+    masked = [] if all(map(str.isascii, letters)) else [sentence for sentence in sentences if "[MASK]" in sentence]
+    return min(masked, key=len, default="The [MASK] is old.")
 
 
 def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
@@ -116,7 +129,8 @@ def layout_line(program: Program) -> str:
     paths = ", ".join(
         f"{implementation_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
     )
-    return f"{devices}, {layout.dtype}{summed}; attention: {paths}"
+    attention = f"; attention: {paths}" if program.encoder.has_attention else ""
+    return f"{devices}, {layout.dtype}{summed}{attention}"
 
 
 def stage_line(index: int, program: Program) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import time
@@ -20,7 +21,7 @@ from bertjax import storage
 from bertjax.errors import Damaged, RunFailed, UserError, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
-from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, first_line, not_read
+from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
 from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.state import State
 
@@ -39,6 +40,21 @@ log = logging.getLogger(__name__)
 # limit of bytes: in Orbax 0.12.8, `_serialize_arrays_batches_without_dispatcher` (jax_array_handlers.py) calls
 # `transfer_arrays_to_host` (replica_slices.py, "Blocks until completion") before it starts to write.
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
+
+
+@dataclasses.dataclass
+class _FirstOfEach(policy.PreservationPolicy):
+    """Keeps the first checkpoint at or after each multiple of `every` steps.
+
+    Orbax has `EveryNSteps` for the multiples alone, of which none is saved with `save_seconds`, and with
+    `exact_interval=False` for steps that depend on where earlier starts of the run have stopped.
+    """
+
+    every: int
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        multiples = [info.step // self.every for info in checkpoints]
+        return [multiple > before for before, multiple in itertools.pairwise([0, *multiples])]
 
 
 @dataclasses.dataclass
@@ -80,7 +96,7 @@ class Checkpoints:
     Args:
       folder: folder of the checkpoints.
       keep: number of newest checkpoints to keep, at least two.
-      every: also keep one checkpoint in every so many steps; 0 for none.
+      every: also keep the first checkpoint at or after each multiple of so many steps; 0 for none.
       best: also keep so many checkpoints with the lowest score.
       at: also keep the checkpoints of these steps.
 
@@ -92,7 +108,7 @@ class Checkpoints:
         self._folder = folder
         policies = [policy.LatestN(max(keep, _MIN_KEPT))]
         if every:
-            policies.append(policy.EveryNSteps(every, exact_interval=False))
+            policies.append(_FirstOfEach(every))
         if best:
             policies.append(
                 policy.BestN(get_metric_fn=_score_of, reverse=True, n=best, keep_checkpoints_without_metrics=False)
@@ -203,8 +219,9 @@ class Checkpoints:
             if jax.process_count() == 1:  # a new one waits for all processes, but those that could write are not here
                 with contextlib.suppress(Exception):
                     self._open_writer().close()  # the next save deletes what threads of the failed one still write
+            reason = why_not_written(error)
             raise NotSaved(
-                f"a checkpoint could not be written to {self._folder}: {first_line(error)}; the older ones are kept"
+                f"a checkpoint could not be written to {self._folder}: {reason}; the older ones are kept"
             ) from error
 
     def restore_newest(self, abstract_state: Callable[[int], Any]) -> Restored | None:
@@ -232,10 +249,11 @@ class Checkpoints:
             try:
                 restored = self.restore(step, abstract_state(step))
             except Damaged as error:
-                log.warning("checkpoint %d is damaged (%s); continuing from the one before", step, error)
                 damaged[step] = error
             else:
-                # Only now: if all are damaged, none is renamed.
+                # Only now: if all are damaged, the error says so, and none is renamed.
+                for later, error in damaged.items():
+                    log.warning("checkpoint %d is damaged (%s); continuing from checkpoint %d", later, error, step)
                 processes.on_writer(lambda: [self._set_aside(later) for later in damaged], "set-aside")
                 return restored
         if damaged:

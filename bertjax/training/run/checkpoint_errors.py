@@ -1,4 +1,4 @@
-"""What an error of reading a checkpoint means: damage, storage that may heal, missing rights, or too little memory."""
+"""What an error of a checkpoint means: damage, storage that may heal, missing rights, a full disk, or a full memory."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ import jax
 from etils import epath
 
 from bertjax import storage
-from bertjax.errors import Damaged, RunFailed, UserError, shorten
+from bertjax.errors import Damaged, RunFailed, UserError, cut_text, shorten
 from bertjax.storage import StorageError
 
 # TensorStore raises ValueErrors that start with a code of Abseil. With these codes a file is missing, cut short, or its
@@ -17,6 +17,7 @@ from bertjax.storage import StorageError
 _CORRUPT = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"}
 _NO_RIGHTS = {"PERMISSION_DENIED", "UNAUTHENTICATED"}
 _CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
+_SYSTEM_ERROR = re.compile(r"\[os_error_code='(\d+)'")
 
 
 def explain(error: Exception, path: epath.PathLike) -> Exception:
@@ -65,6 +66,12 @@ def not_read(error: Exception, path: epath.PathLike) -> RunFailed:
     reason = storage.reason_of(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
     remedy = "give this process the right to read it" if lacks_rights else "starts.jsonl has the versions that wrote it"
     return RunFailed(f"{os.fspath(path)} cannot be read ({reason.splitlines()[0][:200]}); it is kept; {remedy}")
+
+
+def why_not_written(error: BaseException) -> str:
+    """Return why a checkpoint could not be written: of a long message of TensorStore the error of the system."""
+    number = _SYSTEM_ERROR.search(str(error))
+    return os.strerror(int(number[1])) if number else cut_text(storage.reason_of(error))
 
 
 def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:

@@ -59,3 +59,13 @@ class Failures:
             f"step {step} failed twice from checkpoint {self._checkpoint} ({record['reason']}); the same command would "
             "fail again: see docs/guides/running.md#when-a-run-diverges"
         )
+
+
+def explained(error: Exception, step: int) -> Exception:
+    """Return the error to raise for one that ends a step: one line with a remedy if memory was too small."""
+    if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
+        return error
+    return RunFailed(
+        f"step {step} does not fit into memory ({reason_of(error)}); set runtime.micro_tokens, so that a device "
+        "computes a batch in parts, lower stages.N.batch or stages.N.examples, or set runtime.remat=full"
+    )

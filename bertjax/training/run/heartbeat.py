@@ -22,10 +22,13 @@ class Heartbeat:
     Args:
       path: the JSON file.
       steps: number of steps of the run.
+
+    Attributes:
+      failure: why the run failed, which is then in the file as well; empty if it has not.
     """
 
     def __init__(self, path: epath.Path, steps: int = 0):
-        self.path, self.steps = path, steps
+        self.path, self.steps, self.failure = path, steps, ""
         self._step, self._state, self._time = 0, "starting", time.time()
         self._written_time, self._due = 0.0, -math.inf
 
@@ -48,5 +51,7 @@ class Heartbeat:
             return
         self._due = time.monotonic() + _SECONDS_BETWEEN_WRITES
         record = {"step": self._step, "time": reported, "state": self._state, "steps": self.steps}
-        storage.write_text(self.path, json.dumps(record) + "\n")
+        if self.failure:
+            record["failure"] = self.failure
+        storage.write_text(self.path, json.dumps(record, ensure_ascii=False) + "\n")
         self._written_time = reported

@@ -201,10 +201,21 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
                 listed = ", ".join(map(str, checkpoints.steps())) or "none"
                 raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
         except Damaged as error:
-            others = ", ".join(str(other) for other in steps if other != number) or "none"
-            raise UserError(
-                f"checkpoint {number} of run {path} is damaged ({error}); the others are {others}"
-            ) from error
+            usable = next(
+                (other for other in reversed(steps) if other != number and _is_whole(checkpoints, other)), None
+            )
+            remedy = "there is no other one that can be read; restore one from a backup"
+            if usable is not None:
+                remedy = f"use {path}@{usable}"
+            raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); {remedy}") from error
+
+
+def _is_whole(checkpoints: Checkpoints, step: int) -> bool:
+    try:
+        checkpoints.restore(step)
+    except UserError:
+        return False
+    return True
 
 
 def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModule]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class RunStatus:
       goodput: share of the wall time of all starts that went into steps that are in a checkpoint.
       starts: number of starts.
       last_start: time of the last start.
-      warnings: the newest spikes, losses that are not finite, the last failure, and damaged checkpoints.
+      failure: why the last start failed; None if it did not.
+      warnings: the newest spikes, losses that are not finite, the last failure at a step, and damaged checkpoints.
     """
 
     workdir: str
@@ -58,6 +59,7 @@ class RunStatus:
     goodput: float | None
     starts: int
     last_start: str | None
+    failure: str | None
     warnings: tuple[str, ...]
 
     @property
@@ -107,6 +109,7 @@ def _read(workdir: Workdir) -> RunStatus:
         goodput=_goodput(workdir, saved, state),
         starts=len(starts),
         last_start=starts[-1].get("time") if starts else None,
+        failure=heartbeat.get("failure") if heartbeat and state == "failed" else None,
         warnings=_warnings(workdir, records),
     )
 

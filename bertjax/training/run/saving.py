@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import jax
 from etils import epath
 
-from bertjax import storage
 from bertjax.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
+from bertjax.training.run.checkpoint_errors import why_not_written
 from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.state import State
@@ -65,7 +65,7 @@ class Saving:
                 with contextlib.suppress(OSError, UserError):
                     trial.close()
                     self._remove(folder)
-            reason = storage.reason_of(error.__cause__ or error)
+            reason = why_not_written(error.__cause__ or error)
             raise NotSaved(
                 f"workdir {folder.parent} cannot hold a checkpoint ({reason}); free disk space or memory, or choose "
                 "another --workdir"

@@ -82,9 +82,11 @@ class Watchdog:
         finally:
             self._enter(before, is_watched=True)
 
-    def end(self, name: str) -> None:
-        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped` or `failed`."""
+    def end(self, name: str, failure: str = "") -> None:
+        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped` or `failed` and why."""
         self._enter(name, is_watched=True)
+        if self.heartbeat:
+            self.heartbeat.failure = failure
         self._report(name)
 
     def locate(self, step: int, steps: int) -> None:

@@ -213,6 +213,19 @@ def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
     return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
 
 
+def has_finished(files: Workdir) -> bool:
+    """Return whether a run has done all steps of its newest start.
+
+    Raises:
+      UserError: a file of the run is damaged.
+      StorageError: a file cannot be read.
+    """
+    if not (storage.exists(files.config) and storage.exists(files.summary)):
+        return False
+    stages = read_json(files.config, "config")["config"]["stages"]
+    return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
+
+
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
     """Write one record per line, all of them or nothing; the folder is created."""
     storage.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True), path)

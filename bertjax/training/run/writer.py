@@ -54,10 +54,12 @@ class LogWriter:
         return self
 
     def __exit__(self, kind: type | None, *_) -> None:
-        self.flush(_SECONDS_AFTER_A_FAILURE if kind else _SECONDS_AT_THE_END)
+        is_written = self.flush(_SECONDS_AFTER_A_FAILURE if kind else _SECONDS_AT_THE_END)
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        if is_written and self._thread.is_alive():  # if a file cannot be written, nobody waits for it again
+            self._thread.join(_SECONDS_AFTER_A_FAILURE)  # afterwards, it changes no file
 
     def add(self, *sinks: Sink) -> None:
         """Write further sinks from now on."""

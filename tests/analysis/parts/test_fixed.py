@@ -10,7 +10,7 @@ from bertjax.analysis import drawing
 from bertjax.analysis.part import Result
 from bertjax.analysis.parts.fixed import Fixed, Overlap
 from bertjax.analysis.subject import Subject, captured
-from bertjax.models.config import FIXED_PATTERNS
+from bertjax.models.config_checks import FIXED_PATTERNS
 from tests.analysis.conftest import packed_rows
 from tests.models.test_fixed import map_of
 

@@ -156,7 +156,7 @@ def test_the_loss_is_that_of_single_examples(result, checkpoints, words):
         total, weight = total + float(own), weight + float(count)
     assert lengths.max() <= 32
     loss = result.numbers["loss"]["texts"]["small (2 seeds)"]
-    assert result.numbers["runs"] == {"small (2 seeds)": {"seeds": 2, "steps": [10, 80, 100]}}
+    assert result.numbers["runs"] == {"small (2 seeds)": {"seeds": 2, "steps": [40, 80, 100]}}
     np.testing.assert_allclose(loss["mean"][1], total / weight, atol=1e-5)
     assert all(low < mean < high for low, mean, high in zip(loss["low"], loss["mean"], loss["high"]))
     assert loss["mean"][2] < loss["mean"][0]
@@ -165,7 +165,7 @@ def test_the_loss_is_that_of_single_examples(result, checkpoints, words):
 def test_the_numbers_of_other_parts_are_drawn(result):
     assert set(result.numbers["parts"]) == {"toy", "silent"} and not result.numbers["parts"]["silent"]
     assert result.numbers["parts"]["toy"]["texts/share"] == {
-        "small (2 seeds)": dict.fromkeys(("mean", "low", "high"), [1.0, 8.0, 10.0])
+        "small (2 seeds)": dict.fromkeys(("mean", "low", "high"), [4.0, 8.0, 10.0])
     }
     assert result.arrays["toy/texts/by layer/small (2 seeds)"].shape == (2, 3, 2)
     names = [figure.name for figure in result.figures]
@@ -173,9 +173,9 @@ def test_the_numbers_of_other_parts_are_drawn(result):
                      "toy-texts-with-embeddings-small-2-seeds"]  # fmt: skip
     for figure in result.figures:
         assert "<svg" in drawing.svg_of(figure.draw()) and "step" in figure.caption
-    assert "share changes most, from 1.000 to 10.000" in result.figures[1].caption
+    assert "share changes most, from 4.000 to 10.000" in result.figures[1].caption
     assert (
-        "small (2 seeds): 3 checkpoints, from step 10 to 100. Other parts with numbers that change: toy." in result.text
+        "small (2 seeds): 3 checkpoints, from step 40 to 100. Other parts with numbers that change: toy." in result.text
     )
 
 
@@ -197,7 +197,7 @@ def test_the_page_of_a_run(two_seeds, tmp_path, monkeypatch, capsys):
     for parts in ("steps,training", "training"):  # those before it on the page, or all others
         assert exit_code_of(lambda parts=parts: analyze.main([*arguments, f"--parts={parts}"])) == 0
         numbers = json.loads((tmp_path / "report" / "analysis.json").read_text())["parts"]["training"]
-        assert numbers["parts"]["steps"]["step"]["seed=0"]["mean"] == [10.0, 80.0, 90.0, 100.0]
+        assert numbers["parts"]["steps"]["step"]["seed=0"]["mean"] == [40.0, 80.0, 90.0, 100.0]
         assert (tmp_path / "report" / "figures" / "training-steps.svg").exists()
     export = str(two_seeds / "seed=0" / "export")
     assert exit_code_of(lambda: analyze.main([export, *arguments[1:], "--parts=training"])) == 2

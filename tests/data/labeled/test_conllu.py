@@ -62,7 +62,11 @@ def test_words_and_tags(tmp_path, name, field, tags):
         (f"3-1\ta\t{BLANK}\n", {}, r"train.conllu:1 is not CoNLL-U \('3-1' is not a valid ID.*\); correct the line"),
         (f"_\ta\t{BLANK}\n", {}, "train.conllu:1 has no number; correct the line"),
         (f"1\t\t{BLANK}\n", {}, "train.conllu:1 has no word; correct the line"),
-        (f"1\t\udcff\t{BLANK}\n", {}, r"train.conllu:1 is not UTF-8 \(invalid start byte\); convert the file"),
+        (
+            f"1\t\udcff\t{BLANK}\n",
+            {},
+            r"train.conllu:1 is not UTF-8: its byte \d is 0xff; convert the file: iconv -f",
+        ),
         ("# text = a\n\n", {}, "train.conllu has no sentences that can be used; give a file in the format of CoNLL-U"),
         (
             SENTENCES,

@@ -109,7 +109,7 @@ def test_every_word_has_a_tag_in_one_window(spelling, words, seq_len, stride):
         ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns, but examples.tag=1; correct either of them, or set .*"),
         ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns, but examples.word=-3; correct either of them, or set .*"),
         ("\n-DOCSTART- O\n\n", {}, r"train.txt has no sentences; give a file with a word and its tag in each line$"),
-        ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8 \(invalid start byte\); convert the file$"),
+        ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8: its byte \d is 0xff; convert the file: iconv -f"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, text, choices, message):

@@ -32,7 +32,8 @@ def test_scores_are_those_of_scikit_learn(pairs):
     theirs = classification_report(*pairs, labels=CLASSES, output_dict=True, zero_division=0)
     ours = ClassReport.of(CLASSES, *pairs).scores
     for name, row in ours.items():
-        for score, value in row.items():
+        for score in ("precision", "recall", "f1", "support"):
+            value = row[score]
             assert value == pytest.approx(theirs[name]["f1-score" if score == "f1" else score]), (name, score)
     assert ours.keys() == {*CLASSES, "macro avg", "weighted avg"}
 
@@ -46,6 +47,17 @@ def test_the_confusion_matrix_is_that_of_scikit_learn(pairs):
     np.testing.assert_array_equal([list(map(int, row[1:])) for row in rows], expected)
     texts = [text.get_text() for text in report.figure().axes[0].texts]
     assert sorted(texts) == sorted(str(number) for number in expected.ravel() if number)
+
+
+def test_the_class_that_another_is_taken_for(pairs):
+    report = ClassReport.of(CLASSES, *pairs)
+    matrix = confusion_matrix(*pairs, labels=CLASSES)
+    np.fill_diagonal(matrix, 0)
+    for name, wrong in zip(CLASSES, matrix, strict=True):
+        for other, count in report.scores[name]["taken_for"].items():
+            assert count == wrong.max() == wrong[CLASSES.index(other)] and f"{other} ({count})" in report.text()
+        assert len(report.scores[name]["taken_for"]) == wrong.any()
+    assert sum(len(row.get("taken_for", {})) for row in report.scores.values()) > 3
 
 
 def test_the_table_starts_with_the_worst_classes(pairs):

@@ -4,12 +4,13 @@ import dataclasses
 import io
 
 import jax
+import pytest
 from rich.console import Console
 
 from bertjax.objectives.outputs import Sample
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.results.report import parameter_lines, print_summary, show_samples, summary_of
+from bertjax.training.results.report import masked_sentence, parameter_lines, print_summary, show_samples, summary_of
 from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
 from tests import batches
@@ -93,3 +94,19 @@ def test_the_table_has_baselines_beside_the_metrics():
 
 def test_a_table_of_a_bare_evaluation_has_no_caption():
     assert "steps" not in printed({"eval": EVALUATION.metrics, "baseline": {}})
+
+
+@pytest.mark.parametrize(
+    "texts, sentence",
+    [
+        (
+            ["[CLS] 바람 [MASK] 분다. [SEP] [MASK] 온다. [SEP]", "[CLS] 비 [SEP]"],
+            "[MASK] 온다.",
+        ),
+        (["[CLS] “No!” [MASK] he. [SEP]"], "The [MASK] is old."),
+        (["<s>Grüße <mask></s>"], "The [MASK] is old."),
+        ([], "The [MASK] is old."),
+    ],
+)
+def test_a_sentence_to_try_is_of_the_language_of_the_run(texts, sentence):
+    assert masked_sentence([{"text": text, "answers": [], "guesses": []} for text in texts]) == sentence

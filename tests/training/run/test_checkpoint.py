@@ -82,12 +82,22 @@ def test_the_newest_are_kept(tmp_path, keep, kept):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == kept
 
 
-def test_one_checkpoint_in_every_so_many_steps_is_kept(tmp_path):
+@pytest.mark.parametrize("starts", [[(2, 4, 6, 8, 10, 12, 14)], [(2, 3), (4, 6, 8), (9, 10, 11), (12, 14)]])
+def test_multiples_are_kept_wherever_a_run_stops(tmp_path, starts):
+    for steps in starts:
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
+        for step in steps:
+            checkpoints.save(step, state(step), META)
+        checkpoints.close()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [4, 8, 12, 14]
+
+
+def test_without_a_multiple_the_next_checkpoint_is_kept(tmp_path):
     checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
-    for step in range(1, 12):
+    for step in (0, 3, 6, 9, 15, 18, 21):
         checkpoints.save(step, state(step), META)
-    checkpoints.settle()
-    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [1, 5, 9, 10, 11]
+    checkpoints.close()
+    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [6, 9, 15, 18, 21]
 
 
 def test_chosen_steps_are_kept_over_restarts(tmp_path):
@@ -217,7 +227,7 @@ def assert_reported(folder: Path, caplog) -> None:
     ours = [record for record in caplog.records if record.name.startswith("bertjax")]
     [record] = [record for record in ours if record.levelno == logging.WARNING]
     assert record.getMessage().startswith("checkpoint 20 is damaged (")
-    assert record.getMessage().endswith("); continuing from the one before")
+    assert record.getMessage().endswith("); continuing from checkpoint 10")
     assert len(record.getMessage().splitlines()) == 1
     assert Checkpoints(epath.Path(folder)).steps() == [10]
     [aside] = folder.parent.glob("c.damaged-20-*")

@@ -1,11 +1,13 @@
 """Failures that repeat: the same step from the same checkpoint, and nothing else."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 from etils import epath
 
 from bertjax.cli import code_for
 from bertjax.errors import RunFailed, Unavailable, UserError
-from bertjax.training.run.failures import Failures, NotFinite
+from bertjax.training.run.failures import Failures, NotFinite, explained
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
 
@@ -66,3 +68,13 @@ def test_a_run_that_fails_twice_ends_in_code_3(flags, tmp_path, capsys):
     assert runs.call(*flags, *too_fast) == 3
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: step 2 failed twice from checkpoint 0 (loss or")
     assert runs.call(*flags, *too_fast, "--config.runtime.max_skipped=1") == 1, "step 3"
+
+
+def test_a_step_that_does_not_fit_into_memory_names_the_settings():
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        jax.block_until_ready(jax.jit(lambda: jnp.zeros(1 << 50))())
+    told = explained(error.value, 7)
+    assert isinstance(told, RunFailed) and str(told).startswith("step 7 does not fit into memory (")
+    assert "set runtime.micro_tokens" in str(told) and "\n" not in str(told)
+    other = ValueError("a bug")
+    assert explained(other, 7) is other

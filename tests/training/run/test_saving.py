@@ -1,13 +1,16 @@
 """Saves: a trial before the first step, one that may fail, two that may not, and the last one."""
 
 import logging
+import sys
 import threading
 import time
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from etils import epath
 
+from bertjax.hardware import platform
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.saving import Saving
@@ -62,6 +65,25 @@ def test_one_failed_save_is_reported_and_two_in_a_row_end_the_run(saving, tmp_pa
     assert warning.endswith("the run continues, free disk space")
     with pytest.raises(NotSaved, match="two saves in a row have failed, now: a checkpoint could not be written to"):
         saving.save(200, STATE, {})
+
+
+def test_a_full_disk_is_one_line(small_disk, monkeypatch, capfd):
+    """The disk holds one checkpoint of 100 arrays; those of the next ones fail one after the other."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # pytest has its own
+    platform.configure_logging()
+    checkpoints = Checkpoints(epath.Path(small_disk / "checkpoints"))
+    draw, failures = np.random.default_rng(0), []
+    for step in range(1, 5):
+        arrays = draw.random((100, 20, 500), np.float32)
+        try:
+            checkpoints.save(step, {"step": jnp.int32(step), "params": list(map(jnp.asarray, arrays))}, {})
+            checkpoints.settle()
+        except NotSaved as error:
+            failures.append(str(error))
+    checkpoints.close()
+    line = f"a checkpoint could not be written to {small_disk}/checkpoints: No space left on device"
+    assert failures == [f"{line}; the older ones are kept"] * 3
+    assert "Event loop" not in capfd.readouterr().err and saved(small_disk) == [1]
 
 
 def test_a_save_that_succeeds_forgives_the_one_before(saving, tmp_path, monkeypatch):

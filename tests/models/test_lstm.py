@@ -1,0 +1,157 @@
+"""The layer of a bidirectional LSTM: parity with numpy, gradients, and the examples of a row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models import taps
+from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoder
+from bertjax.models.lstm import LSTMLayer
+from bertjax.models.visibility import Queries, Visibility
+
+WIDTH = 6
+EXAMPLES_BT = np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 3, 3]])
+
+
+@pytest.fixture(scope="module")
+def setting():
+    """Return (layer, its params with values of order 1, inputs)."""
+    layer = LSTMLayer(EncoderConfig(layer_type="lstm", positions="none", width=WIDTH, dropout=0.0))
+    rng = np.random.default_rng(0)
+    hidden_BTD = rng.normal(size=(*EXAMPLES_BT.shape, WIDTH)).astype(np.float32)
+    params = layer.init(jax.random.key(0), hidden_BTD, Visibility(jnp.array(EXAMPLES_BT)))["params"]
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
+    return layer, params, hidden_BTD
+
+
+def apply(layer, params, hidden_BTD, examples_BT=EXAMPLES_BT, queries=None):
+    return layer.apply({"params": params}, hidden_BTD, Visibility(jnp.array(examples_BT)), None, queries)
+
+
+def reference(params, hidden_BTD):
+    """Return the output in float64, one example and one token at a time."""
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    output = np.zeros(hidden_BTD.shape)
+    for row, examples in enumerate(EXAMPLES_BT):
+        for example in np.unique(examples):
+            columns = np.flatnonzero(examples == example)
+            for name, order, part in (("forward", columns, slice(0, 3)), ("backward", columns[::-1], slice(3, 6))):
+                state, cell = np.zeros(3), np.zeros(3)
+                for column in order:
+                    gates = (
+                        hidden_BTD[row, column] @ np.float64(params[name]["input"]["kernel"])
+                        + params[name]["input"]["bias"]
+                    )
+                    write, keep, new, read = np.split(gates + state @ np.float64(params[name]["kernel"]), 4)
+                    cell = sigmoid(keep) * cell + sigmoid(write) * np.tanh(new)
+                    state = sigmoid(read) * np.tanh(cell)
+                    output[row, column, part] = state
+    return output
+
+
+def test_output_is_that_of_numpy(setting):
+    layer, params, hidden = setting
+    np.testing.assert_allclose(apply(layer, params, hidden), reference(params, hidden), atol=1e-5)
+
+
+def test_gradients_are_finite_differences_of_numpy(setting):
+    layer, params, hidden = setting
+    weights = np.random.default_rng(1).normal(size=hidden.shape)
+    gradients = jax.grad(lambda params: (apply(layer, params, hidden) * weights).sum())(params)
+    leaves, tree = jax.tree.flatten(jax.tree.map(np.float64, params))
+    for number, gradient in enumerate(jax.tree.leaves(gradients)):
+        for index in list(np.ndindex(gradient.shape))[::7]:
+            sums = []
+            for change in (1e-5, -1e-5):
+                moved = [leaf.copy() for leaf in leaves]
+                moved[number][index] += change
+                sums.append((reference(jax.tree.unflatten(tree, moved), np.float64(hidden)) * weights).sum())
+            assert gradient[index] == pytest.approx((sums[0] - sums[1]) / 2e-5, abs=1e-5, rel=1e-5)
+
+
+def test_an_example_does_not_depend_on_its_neighbors(setting):
+    layer, params, hidden = setting
+    gradients = jax.grad(lambda x: apply(layer, params, x)[1, 1:5].sum())(hidden)
+    outside = np.ones(EXAMPLES_BT.shape, bool)
+    outside[1, 1:5] = False
+    assert not np.any(gradients[outside])
+    assert np.all(np.any(gradients[1, 1:5] != 0, axis=-1))
+
+
+def test_queries_are_columns_of_all_states(setting):
+    layer, params, hidden = setting
+    columns = np.array([[4, 0], [6, 1]])
+    queries = Queries(np.take_along_axis(hidden, columns[..., None], 1), columns)
+    expected = np.take_along_axis(np.array(apply(layer, params, hidden)), columns[..., None], 1)
+    np.testing.assert_array_equal(apply(layer, params, hidden, queries=queries), expected)
+
+
+CONFIG = EncoderConfig(
+    vocab_size=60, layer_type="lstm", positions="none", layers=2, width=WIDTH, pooler_activation="relu", init_stddev=0.3
+)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """Return (encoder, its params, tokens of `EXAMPLES_BT`, the first column of each example)."""
+    tokens_BT = np.random.default_rng(2).integers(5, 60, EXAMPLES_BT.shape)
+    params = Encoder(CONFIG).init(jax.random.key(1), tokens_BT)["params"]
+    return Encoder(CONFIG), params, tokens_BT, np.array([[0, 3, -1], [0, 1, 5]])
+
+
+def test_an_example_of_a_packed_row_has_the_states_and_the_summary_of_its_own_row(encoder):
+    module, params, tokens_BT, summaries_BN = encoder
+    packed = module.apply({"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN)
+    for row, example in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3)):
+        columns = np.flatnonzero(EXAMPLES_BT[row] == example)
+        alone = module.apply({"params": params}, tokens_BT[row : row + 1, columns])
+        np.testing.assert_allclose(packed.hidden[row, columns], alone.hidden[0], atol=1e-6)
+        np.testing.assert_allclose(packed.pooled_BND[row, example - 1], alone.pooled_BND[0, 0], atol=1e-6)
+
+
+def test_the_summary_is_the_last_state_of_each_direction(encoder):
+    module, params, tokens_BT, _ = encoder
+    whole = module.apply({"params": params}, tokens_BT)
+    summary_BD = np.concatenate([whole.hidden[:, -1, : WIDTH // 2], whole.hidden[:, 0, WIDTH // 2 :]], axis=-1)
+    pooled_BD = np.maximum(summary_BD @ params["pooler"]["kernel"] + params["pooler"]["bias"], 0)
+    np.testing.assert_allclose(whole.pooled_BND[:, 0], pooled_BD, atol=1e-6)
+
+
+def test_read_positions_are_those_of_all_states(encoder):
+    module, params, tokens_BT, summaries_BN = encoder
+    inputs = {"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN
+    whole, read = module.apply(*inputs), module.apply(*inputs, read_BK=np.array([[4], [2]]))
+    np.testing.assert_allclose(read.hidden[:, 0], whole.hidden[[0, 1], [4, 2]], atol=1e-6)
+    np.testing.assert_allclose(read.pooled_BND, whole.pooled_BND, atol=1e-6)
+
+
+def test_taps_of_attention_are_refused(encoder):
+    module, params, tokens_BT, _ = encoder
+    _, state = module.apply({"params": params}, tokens_BT, mutable=[taps.CAPTURED])
+    assert set(state[taps.CAPTURED]) == {"hidden"}
+    with pytest.raises(ValueError, match="captured has no attention; choose from hidden"):
+        module.apply({"params": params, taps.CAPTURED: {"attention": None}}, tokens_BT, mutable=[taps.CAPTURED])
+    with pytest.raises(ValueError, match="taps has no 'head_mask'; choose from layer_mask"):
+        module.apply({"params": params, taps.TAPS: {taps.HEAD_MASK: np.ones((2, 12))}}, tokens_BT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layer_type": "gru"}, "model.layer_type='gru' is unknown; choose one of transformer, lstm"),
+        ({"positions": "none"}, "model.positions=none needs model.layer_type=lstm"),
+        ({"layer_type": "lstm"}, "does not go with model.positions=learned; set model.positions=none"),
+        ({"layer_type": "lstm", "positions": "none", "width": 7}, "needs an even model.width, not 7"),
+        ({"layer_type": "lstm", "positions": "none", "window": 2, "global_every": 2}, "set model.window=0"),
+        ({"layer_type": "lstm", "positions": "none", "activation_bits": 8}, "set model.activation_bits=0"),
+    ],
+)
+def test_settings_that_do_not_go_with_an_lstm(settings, message):
+    with pytest.raises(UserError, match=message):
+        EncoderConfig(**settings)
