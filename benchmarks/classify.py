@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import gzip
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.finetuning import finished
-from benchmarks.train_step import machine
+from benchmarks.train_step import machine, threads
 from bertjax import cli, convert
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.glue import COLUMNS
@@ -235,7 +234,7 @@ def trainer(job: Job, seed: int, model: Path, folder: Path, python: str) -> tupl
         "kind": job.format.kind,
         "model": str(model.absolute()),
         "seed": seed,
-        "threads": os.cpu_count(),
+        "threads": threads(),
         "classes": len(job.classes),
         "train": [given | label(value) for given, value in zip(inputs("train"), job.labels("train"))],
         "heldout": inputs("heldout"),

@@ -30,7 +30,7 @@ from benchmarks import finetuning_smoke, finetuning_table
 from benchmarks.arms.trainer import PACKAGES
 from benchmarks.finetuning_cell import SOURCES, Cell, job_of, open_cell
 from benchmarks.finetuning_scores import majority, scores_of
-from benchmarks.train_step import machine
+from benchmarks.train_step import machine, threads
 from bertjax import cli, config_file, convert
 from bertjax.errors import RunFailed, UserError
 from bertjax.hardware import platform
@@ -110,13 +110,12 @@ def finished(path: Path) -> list[dict]:
 
 def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[str, Any]:
     """Run one arm with one seed and return its line of the file."""
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         if arm == "bertjax":
             pairs, figures = run_bertjax(cell, seed, Path(folder))
         else:
-            pairs, figures = run_trainer(cell, seed, Path(folder), model, python, threads)
+            pairs, figures = run_trainer(cell, seed, Path(folder), model, python, threads())
         wall_seconds = time.monotonic() - began
     metric = cell.config.task.objective.best_metric
     scores = scores_of(cell, pairs)
@@ -132,7 +131,7 @@ def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[s
         "scores": scores,
         "recipe": cell.recipe,
         "train_examples": len(cell.train),
-        "threads": threads,
+        "threads": threads(),
         "machine": machine(),
     }
 

@@ -148,6 +148,11 @@ def machine() -> str:
     return f"{models[0] if models else platform.processor()}, {os.cpu_count()} cores, {platform.platform()}"
 
 
+def threads() -> int:
+    """Return the number of cores that this process may use: fewer than the machine has, where `taskset` says so."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def start(arms: dict[str, Arm], torch_python: str, setting: Setting) -> tuple[list[Worker], dict[str, dict]]:
     """Start one arm after the other, wait until each is warm, and print which are absent.
 
