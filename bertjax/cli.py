@@ -14,8 +14,8 @@ from pathlib import Path
 from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.storage import StorageError
 
-# Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again.
-FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED = 0, 1, 2, 3, 75, 130
+# Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again. 130 and 141 are those of SIGINT and SIGPIPE.
+FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 3, 75, 130, 141
 # The class of errors with each code; a class that is listed first decides for its subclasses.
 _CLASSES = {STOPPED: Unavailable, FAILED_AGAIN: FailedAgain, FAILED: RunFailed, BAD_INPUT: UserError}
 
@@ -65,9 +65,15 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     if not faulthandler.is_enabled():  # a mapped file that cannot be read would end the process without a message
         faulthandler.enable(sys.__stderr__)
     try:
-        return main() or FINISHED
+        try:
+            return main() or FINISHED
+        finally:
+            sys.stdout.flush()  # where the reader has left (`| head`), it fails here and not when the interpreter ends
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except (OSError, UserError) as error:
         return report(error)
 

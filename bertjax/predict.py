@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,11 +215,8 @@ def main(argv: list[str] | None = None) -> int:
     if isinstance(pipeline, FineTuned):
         print("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
-    try:
-        readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
-        run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0)
-    except BrokenPipeError:  # the reader of stdout has closed it; closing it here must not fail either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
+    run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0)
     return 0
 
 

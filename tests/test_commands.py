@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bertjax import cli
 from bertjax.cli import command
 
 
@@ -33,3 +34,15 @@ def test_a_signal_that_ends_the_process_prints_the_stack():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
+
+
+def test_a_command_whose_reader_has_left_ends_quietly():
+    """As in `... --help | head -1`: the exit code is that of SIGPIPE, as of other commands."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for output in ("print('a line')", "import argparse; argparse.ArgumentParser().parse_args(['--help'])"):
+        code = f"import sys\nfrom bertjax import cli\ndef main():\n    {output}\nsys.exit(cli.exit_code_of(main))"
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, env=environ)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (cli.UNREAD, b""), output

@@ -113,7 +113,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     first = json.loads(process.stdout.readline())
     process.stdout.close()
     assert first["text"] == "abc" and len(first["embedding"]) == 16
-    assert process.wait(timeout=300) == 0 and process.stderr.read() == b""
+    assert process.wait(timeout=300) == cli.UNREAD and process.stderr.read() == b""
 
 
 def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
