@@ -3,7 +3,10 @@
 Histogram packing (Krell, Kosec, Perez and Fitzgibbon, "Efficient sequence packing without cross-contamination",
 arXiv 2107.02027, section 3.1) packs lengths, not examples. Only the number of examples of each length matters, so the
 work does not grow with the number of examples. Lengths are packed from the longest to the shortest, each into the rows
-with the least sufficient room.
+with the least sufficient room. So a row has examples of similar lengths: few long ones, or many short ones.
+
+`mixed` packs example by example in a random order, for losses that are a mean over examples. There an example among few
+would have a larger weight than one among many.
 """
 
 import bisect
@@ -11,6 +14,8 @@ import dataclasses
 from collections import defaultdict
 
 import numpy as np
+
+from bertjax.data.random import bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +90,37 @@ def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarr
             slot += count
         row = stop
     return rows_RN
+
+
+def mixed(lengths: np.ndarray, seq_len: int, max_row_examples: int) -> np.ndarray:
+    """Return rows of examples in a random order, each in the open row with the least sufficient room.
+
+    Args:
+      lengths: tokens of each example, int [E], at most T = `seq_len`.
+      max_row_examples: largest number of examples in a row.
+
+    Returns:
+      rows_RN, int32: the examples of each row, -1 for an empty slot. They depend only on the arguments.
+    """
+    rows: list[list[int]] = []
+    open_rows: list[list[int]] = [[] for _ in range(seq_len + 1)]  # by the room that they leave
+    has_open = 0  # bit r: a row with room r can hold another example
+    order = np.argsort(bits(0, "packing", 0, np.arange(len(lengths)), 0), kind="stable")
+    for example, length in zip(order.tolist(), lengths[order].tolist()):
+        if sufficient := has_open >> length:
+            room = length + (sufficient & -sufficient).bit_length() - 1
+            row = open_rows[room].pop()
+            has_open ^= (not open_rows[room]) << room
+        else:
+            room, row = seq_len, len(rows)
+            rows.append([])
+        rows[row].append(example)
+        room -= length
+        if room and len(rows[row]) < max_row_examples:
+            open_rows[room].append(row)
+            has_open |= 1 << room
+    slots = max(map(len, rows))
+    return np.array([row + [-1] * (slots - len(row)) for row in rows], np.int32)
 
 
 class _OpenRows:

@@ -1,11 +1,11 @@
-"""Histogram packing: capacity, the number of rows, and padding."""
+"""Packing of lengths and of examples: capacity, the number of rows, padding, and the weights of examples."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.packing import assign, pack
+from bertjax.data.packing import assign, mixed, pack
 
 
 def packed(lengths: np.ndarray, seq_len: int, most: int) -> np.ndarray:
@@ -83,3 +83,28 @@ def test_work_grows_with_the_number_of_lengths_and_not_of_examples():
         for length, count in pattern.lengths:
             totals[length] += pattern.rows * count
     np.testing.assert_array_equal(totals, histogram)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=200), st.integers(0, 20), st.integers(1, 9))
+@settings(max_examples=300, deadline=None)
+def test_every_example_has_one_place_in_mixed_rows(lengths, more, most):
+    lengths = np.array(lengths)
+    seq_len = int(lengths.max()) + more
+    rows_RN = mixed(lengths, seq_len, most)
+    np.testing.assert_array_equal(np.sort(rows_RN[rows_RN >= 0]), np.arange(len(lengths)))
+    assert rows_RN.dtype == np.int32 and rows_RN.shape[1] <= most
+    assert filled(rows_RN, lengths).max() <= seq_len and (rows_RN[:, 0] >= 0).all()
+    assert (np.diff((rows_RN >= 0).astype(int), axis=1) <= 0).all()  # empty slots last
+    np.testing.assert_array_equal(rows_RN, mixed(lengths, seq_len, most))
+
+
+def test_mixed_rows_hold_similar_numbers_of_examples():
+    """In a mean over a row the weight of an example is 1 / n; without packing all weights are equal."""
+    lengths = np.clip(np.random.default_rng(0).gamma(2.0, 7.0, 2000).astype(int), 3, 128)
+    spread, rows = {}, {}
+    for packing, rows_RN in (("lengths", packed(lengths, 128, 64)), ("mixed", mixed(lengths, 128, 64))):
+        is_real_RN = rows_RN >= 0
+        weights = np.broadcast_to(1.0 / is_real_RN.sum(axis=1)[:, None], rows_RN.shape)[is_real_RN]
+        spread[packing], rows[packing] = weights.std() / weights.mean(), len(rows_RN)
+    assert spread["mixed"] < 0.5 * spread["lengths"]
+    assert rows["mixed"] <= 1.02 * rows["lengths"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.subset import limited
-from bertjax.data.packing import assign, pack
+from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 # Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
 _NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
 # In the same fingerprint: another way to fill rows gives other batches.
-_PACKING_VERSION = 2
+_PACKING_VERSION = 3
 # Epochs whose examples are kept; a batch may span two.
 _EPOCHS_KEPT = 2
 
@@ -157,8 +157,7 @@ class LabeledSource:
                 f"{group} texts that belong together have {lengths.max()} tokens and a row has {spec.seq_len}; "
                 "raise stages.0.seq_len"
             )
-        patterns = pack(np.bincount(lengths, minlength=spec.seq_len + 1), max(1, spec.max_row_examples // group))
-        groups_RN = assign(lengths, patterns, max(pattern.examples for pattern in patterns))
+        groups_RN = mixed(lengths, spec.seq_len, max(1, spec.max_row_examples // group))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
         tokens = int(lengths.sum())
