@@ -55,7 +55,8 @@ def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
 @pytest.mark.slow
 def test_pairs_find_each_other(tmp_path):
     files, run = files_of(labeled_files.repeated, tmp_path), tmp_path / "run"
-    assert finetune("embeddings.py:pairs-smoke", "embeddings", *files, run, *pair_columns("")) == 0
+    more = [*pair_columns(""), "--config.stages.0.epochs=6"]
+    assert finetune("embeddings.py:pairs-smoke", "embeddings", *files, run, *more) == 0
     scores = course(run, "eval/heldout/accuracy")
     losses = course(run, "train/embedding_loss")
     assert np.mean(losses[-3:]) < losses[0] / 2 and scores[-1] > 0.7

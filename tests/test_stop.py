@@ -98,7 +98,7 @@ def test_the_export_is_written_although_the_last_save_fails(flags, tmp_path, mon
 @pytest.mark.slow
 def test_rows_are_skipped_only_from_a_checkpoint_before_them(flags, undisturbed, tmp_path, capsys):
     shutil.copytree(undisturbed, tmp_path / "run")
-    skipping = [*flags, f"--workdir={tmp_path / 'run'}", "--config.runtime.skip_rows=[[30,40]]"]
+    skipping = [*flags, f"--workdir={tmp_path / 'run'}", "--config.runtime.skip_rows=[[40,50]]"]
     assert runs.call(*skipping) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: checkpoint 100 was trained with runtime.skip_rows=[], and the settings differ")
@@ -106,5 +106,5 @@ def test_rows_are_skipped_only_from_a_checkpoint_before_them(flags, undisturbed,
         shutil.rmtree(tmp_path / "run" / "checkpoints" / str(step))
     assert runs.call(*skipping) == 0
     before, after = runs.losses(undisturbed), runs.losses(tmp_path / "run")
-    assert after[:30] == before[:30] and not set(after[30:]) & set(before[30:])
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["identity"]["skip_rows"] == [[30, 40]]
+    assert after[:40] == before[:40] and not set(after[40:]) & set(before[40:])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["identity"]["skip_rows"] == [[40, 50]]
