@@ -9,8 +9,8 @@ and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the comman
 task and a seed: its model is made, scored on the development set, and its latency is measured in turns with the
 teacher's. Each cell is a line of --results; a cell with a line of today's commands is not run again, and an interrupted
 training resumes. What cells share, the converted encoder and the teacher, is in --out and is made again where it is
-missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2 and glue/MRPC with train.tsv.gz and
-dev.tsv.gz.
+missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with
+train.tsv.gz and dev.tsv.gz.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.commands import REPOSITORY, call, json_of
-from benchmarks.compression_rows import ROWS, TASKS, Place, Task, adapting
+from benchmarks.compression_rows import ROWS, adapting
 from benchmarks.compression_table import markdown
+from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.finetuning import finished
 from benchmarks.train_step import machine
 from bertjax import cli
@@ -62,14 +63,18 @@ class Cell(NamedTuple):
         """A hash of the commands that make the model and the teacher, and of the records that they use."""
         place = self.place(Path("OUT"), "CORPUS")
         teacher = ROWS[_TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
-        made_of = TASKS[self.task], teacher, ROWS[self.row].commands(place)
+        made_of = TASKS[self.task].records, teacher, ROWS[self.row].commands(place)
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 
 def cells(rows: str = "", tasks: str = "") -> list[Cell]:
-    """Return the cells of rows and tasks, all if empty: seed 0 of all rows first, the teacher before its students."""
+    """Return the cells of rows and tasks, all if empty: seed 0 of all rows first, the teacher before its students.
+
+    Rows that train nothing have seed 0 only.
+    """
     chosen = _chosen(rows, tuple(ROWS), "--rows"), _chosen(tasks, tuple(TASKS), "--tasks")
-    return [Cell(row, task, seed) for seed in SEEDS for task in chosen[1] for row in chosen[0]]
+    seeds_of = {row: SEEDS if ROWS[row].is_trained else SEEDS[:1] for row in chosen[0]}
+    return [Cell(row, task, seed) for seed in SEEDS for task in chosen[1] for row in chosen[0] if seed in seeds_of[row]]
 
 
 def _chosen(names: str, known: tuple[str, ...], flag: str) -> tuple[str, ...]:
@@ -116,19 +121,21 @@ def _make(cell: Cell, place: Place) -> None:
 
 
 def write_records(task: Task, data: Path, folder: Path) -> None:
-    """Write the records that all cells of a task use, the training records up to the limit of the task."""
+    """Write the records that all cells of a task use, training records up to its limit, and the texts of these."""
     files = {
         split: str(data / "glue" / task.name / f"{name}.tsv.gz")
         for split, name in (("train", "train"), ("heldout", "dev"))
     }
-    labeled = LabeledText(**files, **task.columns, limit=task.limit)
+    labeled = LabeledText(**files, **task.columns, label=task.label, limit=task.limit)
     folder.mkdir(parents=True, exist_ok=True)
     for split, path in files.items():
         records = labeled.read(path)
         if split == "train":
             records = limited(records, labeled)
-        columns = [*task.columns.values(), labeled.label]
-        lines = [json.dumps({column: record[column] for column in columns}, ensure_ascii=False) for record in records]
+            texts = [record[column] for record in records for column in labeled.inputs]
+            (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+        chosen = [{name: record[name] for name in labeled.inputs} | {"label": record[task.label]} for record in records]
+        lines = [json.dumps(record, ensure_ascii=False) for record in chosen]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -1,63 +1,26 @@
 """The rows of the compression benchmark: the commands that make each small model, and the row to compare it with.
 
 A model is made by commands that users type. `without` names the same student without the method: the same initial
-weights, epochs and rates. Layers of three-layer students are 0, 2 and 4 of the teacher.
+weights, epochs and rates, except that `pretrained-distilled` trains once more. Layers of three-layer students are 0, 2
+and 4 of the teacher.
+
+A regression has one logit, so its soft labels are compared by squared error, without a temperature.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.compression_tasks import TASKS, Place
+
 _CLASSIFY, _DISTILL = "configs/finetune/classify.py:cls", "configs/finetune/distill.py"
 _THREE, _TWO = (0, 2, 4), (0, 3)
+# Variants of the recipe with a loss on soft labels of classes.
+_SOFT = ("soft", "pkd", "pkd_last", "tinybert_soft", "internal")
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
+_THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 # Masked LM that gives the teacher a head, and the steps of each row that pretrains a student.
 ADAPTING_STEPS, PRETRAINING_STEPS = 400, 800
-
-
-class Task(NamedTuple):
-    """A labeled task.
-
-    Attributes:
-      name: its folder in GLUE, which has train.tsv.gz and dev.tsv.gz.
-      columns: name of a column of `examples` -> its name in the files.
-      limit: records of the training file; 0 for all.
-    """
-
-    name: str
-    columns: dict[str, str]
-    limit: int
-
-
-TASKS = {
-    task.name: task
-    for task in (
-        Task("SST-2", {"text": "sentence"}, 8000),
-        Task("MRPC", {"text": "sentence1", "pair": "sentence2"}, 0),
-    )
-}
-
-
-class Place(NamedTuple):
-    """Where a cell finds what others made, and where it writes.
-
-    Attributes:
-      task: name of the task.
-      seed: seed of every training.
-      data: folder with train.jsonl and heldout.jsonl.
-      corpus: text for pretraining.
-      adapted: the pretrained encoder with a masked-LM head.
-      teacher: the fine-tuned teacher.
-      out: folder of the cell.
-    """
-
-    task: str
-    seed: int
-    data: Path
-    corpus: str
-    adapted: Path
-    teacher: Path
-    out: Path
 
 
 Command = list[str]
@@ -71,12 +34,14 @@ class Row(NamedTuple):
       commands: the commands that make the model, each a module and its flags.
       without: name of the row without the method; empty for a baseline.
       model: where the commands leave the model, in the folder of the cell.
+      is_trained: whether the model depends on the seed.
     """
 
     source: str
     commands: Callable[[Place], list[Command]]
     without: str = ""
     model: str = "tuned/export"
+    is_trained: bool = True
 
 
 def adapting(model: Path, corpus: str, to: Path) -> list[Command]:
@@ -89,6 +54,8 @@ def tuned(place: Place, start: Path | None, *flags: str, config: str = _CLASSIFY
     task, prefix = TASKS[place.task], "--config.tasks.classify.examples"
     files = [f"{prefix}.{split}={place.data / split}.jsonl" for split in ("train", "heldout")]
     columns = [f"{prefix}.{name}={column}" for name, column in task.columns.items()]
+    if task.kind != "classification":
+        columns.append(f"--config.tasks.classify.objective.kind={task.kind}")
     shape = [f"--config.init_from={start}"] * (start is not None) + ["--config.stages.0.seq_len=64"]
     return _trained(config, place.out / to, place.seed, *shape, *files, *columns, *flags)
 
@@ -136,8 +103,11 @@ def _distilled(method: str, layers: tuple[int, ...] = _THREE) -> Callable[[Place
 
 
 def _step(place: Place, method: str, start: Path | None, flags: list[str], to: str = "tuned") -> Command:
-    teacher = f"--config.tasks.classify.objective.teacher={place.teacher}"
-    return tuned(place, start, *flags, teacher, config=f"{_DISTILL}:{method}", to=to)
+    objective = "--config.tasks.classify.objective"
+    against = [f"{objective}.teacher={place.teacher}"]
+    if TASKS[place.task].kind == "regression" and method in _SOFT:
+        against += [f"{objective}.teacher_losses.soft.{setting}" for setting in ("compare=mse", "temperature=1.0")]
+    return tuned(place, start, *flags, *against, config=f"{_DISTILL}:{method}", to=to)
 
 
 def _bilstm(method: str = "") -> Callable[[Place], list[Command]]:
@@ -161,9 +131,9 @@ def _twice(place: Place) -> list[Command]:
     return [first, tuned(place, place.out / "first" / "export")]
 
 
-def _tinybert(place: Place) -> list[Command]:
-    task, more = TASKS[place.task], place.out / "more.jsonl"
-    columns = [f"--{name}={column}" for name, column in task.columns.items()]
+def _augmented(place: Place) -> tuple[Command, str]:
+    """Return the command that writes a variant of each training text, and the flag that trains on them too."""
+    more = place.out / "more.jsonl"
     augment = [
         "bertjax.augment",
         str(place.data / "train.jsonl"),
@@ -171,13 +141,15 @@ def _tinybert(place: Place) -> list[Command]:
         f"--to={more}",
         "--copies=1",
     ]
-    unlabeled = f"--config.tasks.classify.examples.unlabeled={more}"
+    columns = [f"--{name}={column}" for name, column in TASKS[place.task].columns.items()]
+    command = [*augment, *columns, f"--seed={place.seed}", "--platform=cpu"]
+    return command, f"--config.tasks.classify.examples.unlabeled={more}"
+
+
+def _tinybert(place: Place) -> list[Command]:
+    augment, unlabeled = _augmented(place)
     layers = _step(place, "tinybert_layers", place.teacher, [*_cut(_THREE), unlabeled], to="layers")
-    return [
-        [*augment, *columns, f"--seed={place.seed}", "--platform=cpu"],
-        layers,
-        _step(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled]),
-    ]
+    return [augment, layers, _step(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled])]
 
 
 def _in_int8(*flags: str) -> Callable[[Place], list[Command]]:
@@ -240,13 +212,73 @@ def _pretrained(method: str) -> Callable[[Place], list[Command]]:
             ]
             flags += ["--config.tasks.mlm.objective.teacher_losses.relations.kind=relations"]
             flags += ["--config.tasks.mlm.objective.teacher_losses.relations.heads=12"]
-        pretrained = place.out.parent / f"{method}-pretrained-{place.seed}"  # all tasks share it
+        pretrained = _shared(place, method)
         return [
             _trained(config, pretrained, place.seed, *flags),
             tuned(place, pretrained / "export"),
         ]
 
     return commands
+
+
+def _shared(place: Place, method: str) -> Path:
+    """Return the folder of a pretraining, which all tasks share."""
+    return place.out.parent / f"{method}-pretrained-{place.seed}"
+
+
+def _pretrained_distilled(place: Place) -> list[Command]:
+    """Pretrain, learn the soft labels of the teacher, then the labels.
+
+    The transfer set is the training texts and a variant of each. Their labels are not used.
+    """
+    augment, unlabeled = _augmented(place)
+    return [
+        _pretrained("mlm")(place)[0],
+        augment,
+        _step(place, "tinybert_soft", _shared(place, "mlm") / "export", [unlabeled], to="distilled"),
+        tuned(place, place.out / "distilled" / "export"),
+    ]
+
+
+def _albert(width: int) -> Callable[[Place], list[Command]]:
+    """A student of six layers with one set of weights, pretrained from random ones as a masked LM, as `pretrained`.
+
+    It cannot start with weights of the teacher, whose layers differ. ALBERT's sentence order is left out.
+    """
+
+    def commands(place: Place) -> list[Command]:
+        pretrained = _shared(place, f"albert-{width}")
+        new = ["--config.init_from=", "--config.model.preset=albert_base", "--config.model.layers=6"]
+        new += [f"--config.model.width={width}", f"--config.model.feedforward={4 * width}"]
+        new += ["--config.optimizer.learning_rate=5e-4"]
+        flags = _on(place.corpus, PRETRAINING_STEPS, place.adapted)
+        return [
+            _trained(f"configs/adapt.py:{place.adapted}", pretrained, place.seed, *flags, *new),
+            tuned(place, pretrained / "export"),
+        ]
+
+    return commands
+
+
+def _curvature_bits(place: Place) -> list[Command]:
+    report = place.out / "report"
+    labeled = f"--labeled={place.data / 'train.jsonl'}"
+    analysis = [
+        "bertjax.analyze",
+        str(place.teacher),
+        "--parts=curvature",
+        "--examples=200",
+        labeled,
+        f"--out={report}",
+    ]
+    _, *flags = tuned(place, place.teacher, _EIGHT_BITS[0])
+    return [[*analysis, "--platform=cpu"], ["benchmarks.arms.train_layer_bits", str(report), *flags]]
+
+
+def _trimmed(place: Place) -> list[Command]:
+    """The teacher with the pieces of the training texts; other words of the development set have other pieces."""
+    cut = f"--to={place.out / 'cut'}"
+    return [["bertjax.compress", str(place.teacher), cut, f"--vocabulary={place.data / 'texts.txt'}", "--platform=cpu"]]
 
 
 ROWS: dict[str, Row] = {
@@ -268,11 +300,17 @@ ROWS: dict[str, Row] = {
     "q8bert-activations": Row("Q8BERT, weights and activations", _in_int8(*_EIGHT_BITS), "int8", "int8"),
     "four-bits": Row("", _four_bits_later),
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
+    "three-bits": Row("3 bits in all layers, trained", _plain_teacher(_EIGHT_BITS[0], _THREE_BITS)),
+    "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),
     "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),
     "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
     "narrow": Row("", _narrow(by_importance=False)),
     "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
     "pretrained": Row("", _pretrained("mlm")),
     "distilbert": Row("DistilBERT (Sanh et al., 2019)", _pretrained("distilbert"), "pretrained"),
+    "pretrained-distilled": Row("pretrained distillation (Turc et al., 2019)", _pretrained_distilled, "pretrained"),
     "relations": Row("MiniLM v2 relations (Wang et al., 2021)", _pretrained("relations"), "pretrained"),
+    "albert": Row("shared layers, 384 wide (Lan et al., 2020)", _albert(384)),
+    "albert-wide": Row("shared layers, 768 wide (Lan et al., 2020)", _albert(768)),
+    "vocabulary": Row("pieces of the training texts, not trained", _trimmed, model="cut", is_trained=False),
 }  # fmt: skip

@@ -4,6 +4,7 @@ import statistics
 from typing import Any
 
 from benchmarks.compression_rows import ROWS
+from benchmarks.compression_tasks import TASKS
 
 Line = dict[str, Any]
 
@@ -16,9 +17,10 @@ def markdown(lines: list[Line]) -> str:
         tasks.setdefault(task, {}).setdefault(row, []).append(line)
     text = []
     for task, rows in tasks.items():
-        majority = next(iter(rows.values()))[0]["baseline"]["majority_accuracy"]
+        majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
+        name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
         text += [
-            f"| {task} (majority {100 * majority:.1f}) | source | parameters | bytes | accuracy | of the teacher | "
+            f"| {name} | source | parameters | bytes | {TASKS[task].metric} | of the teacher | "
             "without the method | ms at batch 1 | at batch 32 |",
             "|---|---|---|---|---|---|---|---|---|",
             *(_row(row, rows) for row in ROWS if row in rows),
@@ -31,7 +33,7 @@ def _row(row: str, rows: dict[str, list[Line]]) -> str:
     lines, teacher, without = rows[row], rows.get("teacher", []), rows.get(ROWS[row].without, [])
     one, whole = lines[0], teacher[0] if teacher else None
     smaller = {name: f" ({whole[name] / one[name]:.1f} x smaller)" if whole else "" for name in ("parameters", "bytes")}
-    share = statistics.fmean(map(_accuracy, lines)) / statistics.fmean(map(_accuracy, teacher)) if teacher else None
+    share = statistics.fmean(map(_score, lines)) / statistics.fmean(map(_score, teacher)) if teacher else None
     cells = [
         f"`{row}`",
         ROWS[row].source,
@@ -45,13 +47,13 @@ def _row(row: str, rows: dict[str, list[Line]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _accuracy(line: Line) -> float:
-    return line["eval"]["accuracy"]
+def _score(line: Line) -> float:
+    return line["eval"][TASKS[line["task"]].metric]
 
 
 def _spread(lines: list[Line]) -> str:
     """Return the mean in percent, with the lowest, the highest and the number of seeds."""
-    values = [100 * _accuracy(line) for line in lines]
+    values = [100 * _score(line) for line in lines]
     mean = f"{statistics.fmean(values):.1f}"
     return f"{mean} (1)" if len(values) == 1 else f"{mean} [{min(values):.1f}, {max(values):.1f}] ({len(values)})"
 
