@@ -16,7 +16,7 @@ from tests import labeled_files, runs
 RECIPE = runs.CONFIG.parents[1] / "configs" / "finetune" / "classify.py"
 
 
-@pytest.mark.parametrize("width, rate", [(256, 3e-4), (768, 1e-4), (1024, 7.5e-5)])
+@pytest.mark.parametrize("width, rate", [(256, 1.5e-4), (384, 1e-4), (768, 5e-5)])
 def test_narrow_encoders_have_higher_rates(width, rate):
     assert fine_tuning_rate(width) == rate
 
