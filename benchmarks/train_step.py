@@ -149,7 +149,7 @@ def machine() -> str:
 
 
 def threads() -> int:
-    """Return the number of cores that this process may use: fewer than the machine has, where `taskset` says so."""
+    """Return the number of cores that this process may use: fewer than the machine has, if `taskset` limits it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 

@@ -5,6 +5,7 @@ import difflib
 import faulthandler
 import os
 import re
+import select
 import shlex
 import shutil
 import sys
@@ -65,17 +66,34 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     if not faulthandler.is_enabled():  # a mapped file that cannot be read would end the process without a message
         faulthandler.enable(sys.__stderr__)
     try:
-        try:
-            return main() or FINISHED
-        finally:
-            sys.stdout.flush()  # where the reader has left (`| head`), it fails here and not when the interpreter ends
+        code = main() or FINISHED
+    except SystemExit as ended:  # --help
+        code = ended.code or FINISHED
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNREAD
+        code = INTERRUPTED
     except (OSError, UserError) as error:
-        return report(error)
+        code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
+    return _flushed(code)
+
+
+def _reader_has_left() -> bool:
+    """Return whether stdout is a pipe that nobody reads."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _flushed(code: int) -> int:
+    """Flush stdout, which fails here and not when the interpreter ends. An earlier error keeps its exit code."""
+    if sys.stdout is None:  # closed by the caller (`>&-`)
+        return code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or failed
+    return code
 
 
 def report(error: OSError | UserError) -> int:

@@ -191,7 +191,7 @@ def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
         near = parser.nearest(name)
         if name.startswith("--") and is_assigned:
             paths = [name[2:]] if "." in name else typed.paths_of(Config, name[2:])
-            near = f"--config.{paths[0]}={value}" if paths else near
+            near = " or ".join(f"--config.{path}={value}" for path in paths) or near
         hint = f"did you mean {near}?" if near else "see --help"
         raise UserError(f"unknown flag {flag!r}; {hint}")
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertjax import cli, storage
-from bertjax.cli import FAILED, FINISHED, STOPPED
+from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.errors import UserError
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.workdir import Workdir
@@ -139,8 +139,8 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps([dataclasses.asdict(status) for status in statuses], indent=2, ensure_ascii=False))
     else:
         print_statuses(statuses)
-    codes = [cli.report(error) for error in errors]
-    return codes[0] if codes else exit_code(statuses)
+    codes = {exit_code(statuses), *map(cli.report, errors)}
+    return next(code for code in (BAD_INPUT, FAILED, STOPPED, FINISHED) if code in codes)
 
 
 if __name__ == "__main__":

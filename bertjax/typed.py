@@ -75,7 +75,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
         if key not in known:
             deeper = [] if path else paths_of(expected, key)
             nameable = known | {"kind"} if is_union else known
-            hint = f"; did you mean {deeper[0]!r}?" if deeper else _nearest(key, nameable)
+            hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
             raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
@@ -89,16 +89,19 @@ def paths_of(expected: type, name: str, path: str = "") -> list[str]:
       name: the last part of a path.
       path: dotted name of `expected` itself.
     """
-    found = []
+    paths = []
+    derived = {field.name for field in dataclasses.fields(expected) if field.metadata.get("is_derived")}
     for key, hint in typing.get_type_hints(expected).items():
+        if key in derived:
+            continue
         here = _join(path, key)
-        if path and key == name:
-            found.append(here)
+        if key == name:
+            paths.append(here)
         if typing.get_origin(hint) is tuple:
             hint, here = typing.get_args(hint)[0], f"{here}.0"
         if dataclasses.is_dataclass(hint):
-            found += paths_of(hint, name, here)
-    return found
+            paths += paths_of(hint, name, here)
+    return paths
 
 
 def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bertjax import cli
 from bertjax.cli import command
 
@@ -36,13 +38,61 @@ def test_a_signal_that_ends_the_process_prints_the_stack():
     assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
 
 
-def test_a_command_whose_reader_has_left_ends_quietly():
-    """As in `... --help | head -1`: the exit code is that of SIGPIPE, as of other commands."""
+def ended(body: str, stdout) -> tuple[int, str]:
+    """Run a command whose entry point has this body; return its exit code and what it printed on stderr."""
+    code = f"import argparse, os, sys\nfrom bertjax import cli, errors\ndef main():\n    {body}\n"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    for output in ("print('a line')", "import argparse; argparse.ArgumentParser().parse_args(['--help'])"):
-        code = f"import sys\nfrom bertjax import cli\ndef main():\n    {output}\nsys.exit(cli.exit_code_of(main))"
-        reading, writing = os.pipe()
-        os.close(reading)
-        done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, env=environ)
-        os.close(writing)
-        assert (done.returncode, done.stderr) == (cli.UNREAD, b""), output
+    command = [sys.executable, "-c", f"{code}sys.exit(cli.exit_code_of(main))"]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader has left, as in `... | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "print('a line')",
+        "print('a line', flush=True)",
+        "argparse.ArgumentParser().parse_args(['--help'])",
+    ],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(body, unread):
+    """The exit code is that of SIGPIPE, as of other commands."""
+    assert ended(body, unread) == (cli.UNREAD, "")
+
+
+@pytest.mark.parametrize(
+    "raised, code",
+    [
+        ("UserError('bad')", cli.BAD_INPUT),
+        ("FailedAgain('bad')", cli.FAILED_AGAIN),
+        ("Unavailable('bad')", cli.STOPPED),
+    ],
+)
+def test_an_error_is_printed_and_keeps_its_code_where_nobody_reads_the_output(raised, code, unread):
+    assert ended(f"print('a line'); raise errors.{raised}", unread) == (code, "error: bad\n")
+
+
+def test_another_broken_pipe_is_an_error():
+    code, error = ended("raise BrokenPipeError(32, 'Broken pipe')", subprocess.PIPE)
+    assert code == cli.FAILED and error.startswith("error: [Errno 32] Broken pipe; ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_an_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        code, error = ended("print('a line')", full)
+    assert code == cli.FAILED and "No space left on device" in error and error.count("\n") == 1
+
+
+def test_a_closed_output_changes_nothing():
+    for body, expected in (("pass", (0, "")), ("raise errors.UserError('bad')", (cli.BAD_INPUT, "error: bad\n"))):
+        assert ended(f"os.close(1) if sys.stdout else None; sys.stdout = None; {body}", subprocess.PIPE) == expected

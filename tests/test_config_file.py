@@ -206,6 +206,8 @@ def test_flags():
         "--workdri=x": "unknown flag '--workdri=x'; did you mean --workdir?",
         "--work-dir=runs/x": "unknown flag '--work-dir=runs/x'; did you mean --workdir?",
         "--steps=3": "unknown flag '--steps=3'; did you mean --config.stages.0.steps=3?",
+        "--seed=3": "unknown flag '--seed=3'; did you mean --config.seed=3 or --config.eval.seed=3?",
+        "--attention=x": "unknown flag '--attention=x'; did you mean --config.runtime.attention=x?",
         "--b2=0.98": "unknown flag '--b2=0.98'; did you mean --config.optimizer.b2=0.98?",
         "--rows": "unknown flag '--rows'; see --help",
         "--stages.0.steps=5": "unknown flag '--stages.0.steps=5'; did you mean --config.stages.0.steps=5?",

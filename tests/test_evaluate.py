@@ -23,15 +23,15 @@ def test_an_earlier_checkpoint_scores_differently(undisturbed):
     assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
 
 
-@pytest.mark.parametrize("name, is_said", [("{run}", True), ("{run}@100", False), ("{run}/export", False)])
-def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp_path, capsys, name, is_said):
+@pytest.mark.parametrize("name, is_named", [("{run}", True), ("{run}@100", False), ("{run}/export", False)])
+def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp_path, capsys, name, is_named):
     copy = tmp_path / "run"
     shutil.copytree(undisturbed, copy)
     summary = json.loads((copy / "summary.json").read_text())
     (copy / "summary.json").write_text(json.dumps(summary | {"finished": False}))
     with pytest.raises(UserError, match="nowhere"):  # the note comes first, and nothing is computed
         evaluate.run(name.format(run=copy), corpus=str(tmp_path / "nowhere"))
-    assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_said
+    assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_named
 
 
 def test_where_a_run_was_trained_does_not_matter(undisturbed, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from etils import epath
 
 from bertjax import cli, status
+from bertjax.errors import Unavailable
 from tests.comparison.workdirs import STEPS, record, write
 from tests.data.test_remote import Bucket
 
@@ -116,6 +117,18 @@ def test_a_bad_path_hides_no_other_run(runs, capsys):
     output = capsys.readouterr()
     assert [each["workdir"] for each in json.loads(output.out)] == ["many/seed=1", "stopped"]
     assert [line.split()[1] for line in output.err.splitlines()] == ["nowhere", "many/seed=0/heartbeat.json"]
+
+
+def test_an_unreachable_path_does_not_outweigh_a_failed_run_or_a_bad_path(runs, capsys, monkeypatch):
+    def read(workdir):
+        if workdir.name == "bucket":
+            raise Unavailable("the bucket does not answer")
+        return ordinary(workdir)
+
+    ordinary = status.read_status
+    monkeypatch.setattr(status, "read_status", read)
+    beat(write(runs / "failed", RECORDS), "failed")
+    assert [call(*paths) for paths in (["bucket"], ["bucket", "failed"], ["bucket", "nowhere"])] == [75, 1, 2]
 
 
 def test_a_failed_run_has_a_reason(runs, capsys):

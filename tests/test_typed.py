@@ -119,13 +119,13 @@ def test_differences_name_the_leaves():
     old = {"a": 1, "b": {"c": [1, 2], "d": "x"}, "gone": 0}
     new = {"a": 1, "b": {"c": [1, 3], "d": "y"}, "new": [1]}
     assert differences(old, new) == ["b.c.1: 2 -> 3", "b.d: 'x' -> 'y'", "gone: 0 -> None", "new: None -> [1]"]
+    assert differences(old, old) == []
+    assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1] -> [1, 2]"]
 
 
 def test_differences_of_fingerprints_are_short():
     old, new = {"plans": "0123456789ab" + 52 * "c", "text": 65 * "a"}, {"plans": ["f" * 64], "text": ""}
     assert differences(old, new) == ["plans: '0123456789ab' -> ['ffffffffffff']", f"text: '{65 * 'a'}' -> ''"]
-    assert differences(old, old) == []
-    assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1] -> [1, 2]"]
 
 
 def test_another_kind_does_not_inherit_settings():

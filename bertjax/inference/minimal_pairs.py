@@ -148,7 +148,7 @@ def interval(share: float, count: int) -> tuple[float, float]:
     shrinkage = 1 + z**2 / count
     center = (share + z**2 / (2 * count)) / shrinkage
     half = z / shrinkage * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    return center - half, center + half
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 def _shares(points: np.ndarray | list[float]) -> dict[str, float]:

@@ -51,7 +51,7 @@ class EncoderConfig:
     Attributes:
       vocab_size: V, number of token ids; 0 takes it from the tokenizer.
       layer_type: `transformer`, or `lstm`, a bidirectional LSTM (`bertjax.models.lstm`) with D / 2 channels in each
-        direction, which has neither heads nor a feed-forward part: settings of these then have no effect.
+        direction. `heads`, `feedforward`, `activation` and `attention_dropout` then have no effect.
       layers: L, the depth; layers that share parameters count separately.
       width: D.
       heads: H.
@@ -153,7 +153,7 @@ class EncoderConfig:
     attention_dropout: float = 0.1
     norm_epsilon: float = 1e-12
     init_stddev: float = 0.02
-    execution: Execution = Execution()
+    execution: Execution = dataclasses.field(default=Execution(), metadata={"is_derived": True})
 
     def __post_init__(self):
         config_checks.check(self)

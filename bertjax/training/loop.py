@@ -22,7 +22,7 @@ from bertjax.training.program import Program
 from bertjax.training.results.newest import NewestResults
 from bertjax.training.results.report import show_samples, summary_of
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
-from bertjax.training.run.failures import Failures, NotFinite, explained
+from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu, speed
 from bertjax.training.run.lease import Lease
@@ -182,8 +182,6 @@ class Loop:
             judged = self._failures.judge(self._taken + 1, error)
             if isinstance(error, NotFinite):
                 processes.together(functools.partial(_raise, judged))  # they leave together
-            if judged is error:
-                judged = explained(error, self._taken + 1)
             if judged is error:
                 raise
             raise judged from error

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from bertjax.errors import UserError
+from bertjax.errors import Unavailable, UserError
+from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.record import read_checkpoint
 from tests import runs
 
@@ -65,6 +66,22 @@ def test_a_damaged_checkpoint_is_read_by_its_remedy(undisturbed, tmp_path, monke
     for checkpoint in older[1:]:
         _cut(checkpoint)
     with pytest.raises(UserError, match="there is no other one that can be read; restore one from a backup$"):
+        read_checkpoint(tmp_path / "run", "")
+
+
+def test_storage_that_does_not_answer_is_not_called_damage(undisturbed, tmp_path, monkeypatch):
+    def restore(self, step, abstract_state=None):
+        if step == newest:
+            return ordinary(self, step, abstract_state)
+        raise Unavailable("the bucket does not answer")
+
+    monkeypatch.setattr("bertjax.training.run.checkpoint._PAUSE", 0.0)
+    shutil.copytree(undisturbed, tmp_path / "run")
+    newest = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    _cut(tmp_path / "run" / "checkpoints" / str(newest))
+    ordinary = Checkpoints.restore
+    monkeypatch.setattr(Checkpoints, "restore", restore)
+    with pytest.raises(Unavailable, match="the bucket does not answer"):
         read_checkpoint(tmp_path / "run", "")
 
 

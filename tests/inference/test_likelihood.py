@@ -132,10 +132,12 @@ def test_long_sentences_are_cut_and_counted(predictor, tmp_path):
     assert list(minimal_pairs.request(predictor, pairs).notes.values()) == [1]
 
 
-@pytest.mark.parametrize("right, count", [(0, 1), (6, 6), (3, 6), (751, 1000)])
+@pytest.mark.parametrize("right, count", [(0, 1), (6, 6), (3, 6), (0, 7), (20, 20), (751, 1000)])
 def test_the_interval_is_that_of_scipy(right, count):
     expected = scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
-    np.testing.assert_allclose(minimal_pairs.interval(right / count, count), expected, atol=1e-6)
+    low, high = minimal_pairs.interval(right / count, count)
+    np.testing.assert_allclose((low, high), expected, atol=1e-6)
+    assert 0.0 <= low <= high <= 1.0
 
 
 def test_a_table_has_each_kind_and_the_total():

@@ -225,7 +225,7 @@ def test_without_a_login_each_command_is_one_line(pod, command):
     assert done.returncode == 2 and done.stderr == f"tpu_pod: {LOGIN}\n" and not pod.calls("compute")
 
 
-def test_a_login_that_expires_is_one_line_and_babysit_goes_on(pod):
+def test_babysit_continues_after_a_login_that_expires(pod):
     pod.script(describe=["", LOGGED_OUT], trainings=[0])
     done = pod("babysit")
     assert done.returncode == 0, done.stderr

@@ -161,7 +161,7 @@ def decoded(content: bytes, where: str) -> str:
       where: its place, for the error message.
 
     Raises:
-      UserError: the bytes are not UTF-8; the message names what they are if their start tells.
+      UserError: the bytes are not UTF-8; the message names their format if their first bytes identify it.
     """
     try:
         return content.decode("utf-8")

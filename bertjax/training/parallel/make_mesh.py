@@ -86,7 +86,14 @@ def fill_mesh(
         for width in (
             encoder.embedded_width,
             encoder.layer_width,
-            *(wide // config.tensor for wide in (encoder.width, encoder.context_width, encoder.feedforward)),
+            *(wide // config.tensor for wide in _inner_widths(encoder)),
         )
     ]
     return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))
+
+
+def _inner_widths(encoder: EncoderConfig) -> tuple[int, ...]:
+    """Return the widths that `tensor` shards: those of a Transformer, or of the two directions of an LSTM."""
+    if not encoder.has_attention:
+        return encoder.width, encoder.width // 2
+    return encoder.width, encoder.context_width, encoder.feedforward

@@ -251,7 +251,7 @@ class Checkpoints:
             except Damaged as error:
                 damaged[step] = error
             else:
-                # Only now: if all are damaged, the error says so, and none is renamed.
+                # Only now: if all are damaged, the error lists them, and none is renamed.
                 for later, error in damaged.items():
                     log.warning("checkpoint %d is damaged (%s); continuing from checkpoint %d", later, error, step)
                 processes.on_writer(lambda: [self._set_aside(later) for later in damaged], "set-aside")

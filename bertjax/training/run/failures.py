@@ -40,11 +40,15 @@ class Failures:
         self._records = processes.gather(records, "failures")[0]
 
     def judge(self, step: int, error: Exception) -> Exception:
-        """Record the failure of a step, and return the error to raise: `FailedAgain` if the last one was the same."""
+        """Record the failure of a step, and return the error to raise, explained if its cause is known.
+
+        It is `FailedAgain` if the last failure was the same.
+        """
         if isinstance(error, (UserError, OSError)) and not isinstance(error, NotFinite):
             return error
+        known = explained(error, step)
         if jax.process_count() > 1 and not isinstance(error, NotFinite):
-            return error
+            return known
         place = {"checkpoint": self._checkpoint, "step": step}
         failed_before = bool(self._records) and self._records[-1].items() >= place.items()
         record = place | {"reason": reason_of(error), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
@@ -54,7 +58,9 @@ class Failures:
             except (OSError, UserError) as failure:  # it must not hide the error
                 log.warning("%s cannot be written: %s", self._path, failure)
         if not failed_before:
-            return error
+            return known
+        if known is not error:
+            return FailedAgain(f"{known}; it failed twice from checkpoint {self._checkpoint}")
         return FailedAgain(
             f"step {step} failed twice from checkpoint {self._checkpoint} ({record['reason']}); the same command would "
             "fail again: see docs/guides/running.md#when-a-run-diverges"

@@ -53,5 +53,5 @@ class Heartbeat:
         record = {"step": self._step, "time": reported, "state": self._state, "steps": self.steps}
         if self.failure:
             record["failure"] = self.failure
-        storage.write_text(self.path, json.dumps(record, ensure_ascii=False) + "\n")
+        storage.write_text(self.path, json.dumps(record) + "\n")
         self._written_time = reported

@@ -213,7 +213,7 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
 def _is_whole(checkpoints: Checkpoints, step: int) -> bool:
     try:
         checkpoints.restore(step)
-    except UserError:
+    except (Damaged, Deleted):
         return False
     return True
 

@@ -6,7 +6,7 @@ import pytest
 from etils import epath
 
 from bertjax.cli import code_for
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError
 from bertjax.training.run.failures import Failures, NotFinite, explained
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
@@ -70,11 +70,17 @@ def test_a_run_that_fails_twice_ends_in_code_3(flags, tmp_path, capsys):
     assert runs.call(*flags, *too_fast, "--config.runtime.max_skipped=1") == 1, "step 3"
 
 
-def test_a_step_that_does_not_fit_into_memory_names_the_settings():
+def test_a_step_that_does_not_fit_into_memory_names_the_settings(tmp_path):
     with pytest.raises(jax.errors.JaxRuntimeError) as error:
         jax.block_until_ready(jax.jit(lambda: jnp.zeros(1 << 50))())
-    told = explained(error.value, 7)
-    assert isinstance(told, RunFailed) and str(told).startswith("step 7 does not fit into memory (")
-    assert "set runtime.micro_tokens" in str(told) and "\n" not in str(told)
+    explained_error = explained(error.value, 7)
+    assert isinstance(explained_error, RunFailed) and str(explained_error).startswith(
+        "step 7 does not fit into memory ("
+    )
+    assert "set runtime.micro_tokens" in str(explained_error) and "\n" not in str(explained_error)
     other = ValueError("a bug")
     assert explained(other, 7) is other
+
+    for kind in (RunFailed, FailedAgain):
+        judged = Failures(epath.Path(tmp_path / "failures.jsonl"), 5).judge(7, error.value)
+        assert type(judged) is kind and str(judged).startswith(str(explained_error))
