@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None else config.attention_dropout
-        implementation = implementation_at(config.execution.attention, keys_BTD.shape[1])
+        implementation = implementation_at(config.execution, keys_BTD.shape[1])
         if implementation == PLAIN or (queries is not None and keys_BTD.shape[1] <= LONGEST_WITH_PLAIN_QUERIES):
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
             inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT

@@ -224,7 +224,7 @@ class Encoder(nn.Module):
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
     def _check(self, captures, seq_len, read_BK, rank_BT, memory_BT):
-        implementation = implementation_at(self.config.execution.attention, seq_len)
+        implementation = implementation_at(self.config.execution, seq_len)
         if "attention" in captures and implementation != PLAIN:
             raise ValueError(
                 f"attention={implementation} keeps no probabilities to capture; build the encoder with "

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.attention_dropout import GROUP, LONGEST_GROUP, dropout_by_hash, seeds_of
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.layers import dropout
 from bertjax.models.visibility import Visibility
 
@@ -19,8 +19,9 @@ PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
 # Name of what a kernel keeps for its backward pass, for checkpoint policies.
 KERNEL = "kernel"
 
-# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into VMEM.
-FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), 8192
+# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into the 16 MiB
+# of v4's VMEM.
+FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), {"bfloat16": 8192, "float32": 4096}
 
 # The positions of a last layer that is not read whole are few queries for the plain implementation. In longer rows they
 # are many, and a kernel, which takes all T, is cheaper.
@@ -32,10 +33,11 @@ SHORTEST_SPLASH = 256
 _LANES, _LONGEST_BLOCK = 128, 512
 
 
-def implementation_at(requested: str, seq_len: int) -> str:
+def implementation_at(execution: Execution, seq_len: int) -> str:
     """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
+    requested = execution.attention
     tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
-    if requested == FUSED and (seq_len > LONGEST_FUSED or seq_len % tile):
+    if requested == FUSED and (seq_len > LONGEST_FUSED[execution.dtype] or seq_len % tile):
         return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN

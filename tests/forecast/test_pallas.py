@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
 from bertjax.forecast.pallas import Work, calls, kernels, work_of_call
-from bertjax.models.kernels import attend_by_fused, attend_by_splash
+from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
 
@@ -36,6 +36,27 @@ def test_attention(attend):
     assert sorted(work.flops for work in counted.values()) == pytest.approx([4 * logits * width, 10 * logits * width])
     # The exponential, its maximum and sum, the mask and the scale are at least five operations for each logit.
     assert all(5 * logits < work.operations < 100 * logits for work in counted.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", LONGEST_FUSED)
+def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
+    """Twice the length, or float32 at the length of bfloat16, does not: libtpu reports that VMEM is exhausted."""
+    devices = mesh("v4:2x2x1")
+    replicated = PartitionSpec()
+
+    def gradients(query, key, value, examples):
+        def loss(*states):
+            return jnp.sum(fused_with_dropout(*states, Visibility(examples)).astype(jnp.float32))
+
+        return jax.grad(loss, argnums=(0, 1, 2))(query, key, value)
+
+    seq_len, sharding = LONGEST_FUSED[dtype], NamedSharding(devices, replicated)
+    states = jax.ShapeDtypeStruct((1, seq_len, 4, 64), jnp.dtype(dtype), sharding=sharding)
+    examples = jax.ShapeDtypeStruct((1, seq_len), jnp.int32, sharding=sharding)
+    on_each = jax.shard_map(gradients, mesh=devices, in_specs=replicated, out_specs=replicated, check_vma=False)
+    module = hlo.parse(jax.jit(on_each).trace(states, states, states, examples).lower().compile().as_text())
+    assert len(list(calls(module))) == 2  # forward and backward
 
 
 def test_operations_of_a_kernel():

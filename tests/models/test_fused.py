@@ -73,11 +73,11 @@ def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
 
 def test_the_programs_of_rows():
     plan = Plan(64, 0.1, False, "", True)
-    grids = (fused._Grid(plan, rows, tokens, 768) for rows, tokens in ((1, 2048), (8, 128), (1, LONGEST_FUSED)))
+    grids = (fused._Grid(plan, rows, tokens, 768) for rows, tokens in ((1, 2048), (8, 128), (1, 8192)))
     assert [(*grid.programs, grid.blocks, grid.groups) for grid in grids] == [
         (1, 6, 16, 1),
         (8, 1, 1, 1),  # all heads of a short row in one program
-        (1, 6, LONGEST_FUSED // 512, LONGEST_FUSED // 512),
+        (1, 6, 16, 16),
     ]
 
 
@@ -157,10 +157,12 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 
 
 def test_rows_that_are_not_tiled_or_too_long_stay_plain():
-    lengths = (96, 128, 384, 500, 2048, 2176, 2560, LONGEST_FUSED, 2 * LONGEST_FUSED)
-    assert [implementation_at("fused", length) for length in lengths] == [
-        "plain", "fused", "fused", "plain", "fused", "plain", "fused", "fused", "plain",
-    ]  # fmt: skip
+    for dtype, longest in LONGEST_FUSED.items():
+        lengths = (96, 128, 384, 500, 2048, 2176, 2560, longest, longest + 512)
+        execution = Execution(dtype, attention="fused")
+        assert [implementation_at(execution, length) for length in lengths] == [
+            "plain", "fused", "fused", "plain", "fused", "plain", "fused", "fused", "plain",
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

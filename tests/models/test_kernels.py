@@ -73,13 +73,13 @@ def test_splash_refuses_what_it_cannot_express(packed, states):
 
 
 def test_short_and_untiled_rows_stay_plain():
-    assert [implementation_at("splash", length) for length in (128, 256, 300, 512)] == [
+    assert [implementation_at(Execution(attention="splash"), length) for length in (128, 256, 300, 512)] == [
         "plain",
         "splash",
         "plain",
         "splash",
     ]
-    assert implementation_at("plain", 512) == "plain"
+    assert implementation_at(Execution(), 512) == "plain"
 
 
 def splash_encoder(**choices) -> Encoder:

@@ -127,7 +127,7 @@ def layout_line(program: Program) -> str:
     summed = f", gradients summed in {layout.reduction}" if axes else ""
     lengths = {stage.seq_len: None for stage in program.config.stages}
     paths = ", ".join(
-        f"{implementation_at(program.encoder.execution.attention, length)} at {length} tokens" for length in lengths
+        f"{implementation_at(program.encoder.execution, length)} at {length} tokens" for length in lengths
     )
     attention = f"; attention: {paths}" if program.encoder.has_attention else ""
     return f"{devices}, {layout.dtype}{summed}{attention}"
