@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,23 @@ echo "exec {python} -SE {training} $worker \\"\\$@\\"" >"$venv/bin/python"
 echo "echo \\"\\$@\\" >>$FAKE_CLOUD/pip$worker" >"$venv/bin/pip"
 chmod +x "$venv/bin"/*
 """
+
+COMMAND = ["-m", "bertjax.train", "--distributed", "--config=configs/some.py:small", "--workdir=gs://bucket/runs/pod"]
+COMMAND += ["--config.a=two words"]
+LOGGED_OUT = """You do not currently have an active account selected.
+Please run:
+
+  $ gcloud auth login
+
+to obtain new credentials."""
+LOGIN = "gcloud is not logged in, or its login has expired; run: gcloud auth login"
+
+
+def wait(condition) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def executable(file: Path, text: str) -> None:

@@ -17,15 +17,25 @@ import time
 from fake_gcloud import CLOUD, Resource, in_bucket, write
 
 worker = sys.argv.pop(1)
-attempts = CLOUD / f"attempts{worker}"
-with attempts.open("a") as file:
+
+
+def attempts_of(number: str) -> int:
+    file = CLOUD / f"attempts{number}"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+with (CLOUD / f"attempts{worker}").open("a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\n")
-outcome = json.loads((CLOUD / "script").read_text())["trainings"][len(attempts.read_text().splitlines()) - 1]
+attempt = attempts_of(worker)
+outcome = json.loads((CLOUD / "script").read_text())["trainings"][attempt - 1]
 [workdir] = [in_bucket(flag.partition("=")[2]) for flag in sys.argv if flag.startswith("--workdir=")]
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if outcome == "partly":
     outcome = 1 if worker == "0" else "until stopped"
 if outcome in ("preempted", "vm preempted") and worker == "0":
+    deadline = time.monotonic() + 30
+    while attempts_of("1") < attempt and time.monotonic() < deadline:  # or the workers would count apart from here on
+        time.sleep(0.05)
     states = ["SUSPENDING", "SUSPENDED"] if outcome == "preempted" else ["VM PREEMPTED"]
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": states})

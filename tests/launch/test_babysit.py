@@ -1,0 +1,162 @@
+"""tpu_pod.sh babysit: what it repeats, what it gives up on, and what it leaves behind."""
+
+import subprocess
+
+import pytest
+
+from tests.launch.conftest import COMMAND, LOGGED_OUT, LOGIN, SETTINGS, executable, wait
+
+
+def test_babysit_continues_after_preemptions(pod):
+    pod.script(trainings=["preempted", "vm preempted", 75, 0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert pod.attempts(0) == pod.attempts(1) == [COMMAND] * 4
+    assert done.stderr.count("preempted or stopped (gone)") == 2 and "no worker answers" not in done.stderr
+    assert len(pod.calls("create")) == 3, "75 does not need a new TPU"
+    assert pod.installations() == 3, "a new VM has nothing installed"
+    assert not pod.exists()
+
+
+def test_babysit_survives_failed_and_suspended_requests(pod):
+    active = ["ACTIVE"]
+    pod.script(requests=[["FAILED"], ["PROVISIONING", "SUSPENDING", "SUSPENDED"], active], trainings=[0])
+    done = pod("babysit", MAX_FAILURES="1")
+    assert done.returncode == 0, done.stderr
+    assert len(pod.calls("create")) == 3
+
+
+def test_a_preemption_during_the_installation_is_not_a_failure(pod):
+    # The workers see one connection, and then they are gone.
+    pod.script(requests=[["ACTIVE", "ACTIVE", "SUSPENDED"], ["ACTIVE"]], ssh=[0, 255], trainings=[0])
+    done = pod("babysit", MAX_FAILURES="1")
+    assert done.returncode == 0, done.stderr
+    assert len(pod.calls("create")) == 2
+
+
+def test_a_failed_installation_is_a_failure(pod):
+    executable(pod.cloud / "tools" / "pipx", "#!/bin/sh\nexit 1\n")
+    done = pod("babysit", MAX_FAILURES="2")
+    assert done.returncode == 1
+    assert "the training failed (not started" in done.stderr and "giving up after 2 ends" in done.stderr
+
+
+@pytest.mark.parametrize("code, reason", [(2, "bad input"), (3, "failed twice at the same step")])
+def test_babysit_stops_at_what_would_fail_again_and_leaves_no_tpu(pod, code, reason):
+    pod.script(trainings=[[0, code, code]])
+    done = pod("babysit")
+    assert done.returncode == code
+    assert f"bertjax: this was attempt {code}" in done.stdout
+    assert reason in done.stderr and "gs://bucket/runs/pod/worker_logs" in done.stderr
+    assert not pod.exists() and len(pod.attempts()) == 1
+
+
+def test_a_tpu_is_kept_after_a_failure_if_the_settings_ask_for_it(pod):
+    pod.settings(**SETTINGS, AFTER_FAILURE="keep")
+    pod.script(trainings=[2])
+    done = pod("babysit")
+    assert done.returncode == 2 and pod.exists() and "then run tpu_pod.sh down" in done.stderr
+
+
+def test_one_worker_with_bad_input_does_not_decide_for_all(pod):
+    pod.script(trainings=[[0, 2, 134], [0, 75, 2], [0, 0, 0]])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert "the training failed (134 2; failed)" in done.stderr and len(pod.attempts()) == 3
+    assert "2 failures and 0 stops in a row without a new checkpoint" in done.stderr
+
+
+def test_failures_are_counted_only_while_the_newest_checkpoint_does_not_move(pod):
+    pod.script(trainings=[[0, 1, 1], [10, 1, 134], [9, 1, 1], [0, 1, 1]])
+    done = pod("babysit", MAX_FAILURES="2")
+    assert done.returncode == 1
+    assert len(pod.attempts()) == 4, "an older checkpoint is no progress"
+    assert "giving up after 2 ends in a row without a new checkpoint" in done.stderr
+    assert len(pod.calls("create")) == 1 and not pod.exists()
+
+
+def test_a_refused_request_is_repeated_without_a_limit(pod):
+    pod.script(create=["RESOURCE_EXHAUSTED: quota", "INTERNAL: try again"] * 4, trainings=[0])
+    done = pod("babysit", MAX_FAILURES="1", MAX_STOPS="1")
+    assert done.returncode == 0, done.stderr
+    assert len(pod.calls("create")) == 9
+    assert done.stderr.count("this is not a failure of the training") == 8 and "INTERNAL: try again" in done.stderr
+
+
+def test_babysit_continues_after_a_login_that_expires(pod):
+    pod.script(describe=["", LOGGED_OUT], trainings=[0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(LOGIN) == 1 and "active account" not in done.stderr
+
+
+def test_a_call_that_never_returns_is_ended(pod):
+    pod.script(describe=["", "hang"], trainings=[0])
+    done = pod("babysit", QUICK="1")
+    assert done.returncode == 0, done.stderr
+    assert "no answer within 1 s from: gcloud compute tpus queued-resources describe" in done.stderr
+
+
+def test_a_training_without_a_sign_of_life_is_restarted(pod):
+    pod.script(trainings=["hanging", 0])
+    done = pod("babysit", HANG_SECONDS="1", STOP_SECONDS="1")
+    assert done.returncode == 0, done.stderr
+    assert 'no sign of life: {"step": 5' in done.stderr and "hanging" in done.stderr
+    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2 and len(pod.calls("create")) == 1
+
+
+def test_the_backoff_doubles_up_to_a_limit(pod):
+    executable(pod.cloud / "tools" / "sleep", f'#!/bin/sh\necho "$1" >>{pod.cloud / "slept"}\nexec /bin/sleep 0.05\n')
+    pod.script(trainings=[1] * 4)
+    assert pod("babysit", BACKOFF="30", BACKOFF_LIMIT="50", MAX_FAILURES="4").returncode == 1
+    slept = (pod.cloud / "slept").read_text().split()
+    assert [pause for pause in slept if pause not in ("0.05", "300")] == ["30", "50", "50"], "300: between two logs"
+
+
+def test_babysit_stops_workers_that_hang_after_another_failed(pod):
+    pod.script(trainings=["partly", 0])
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert "failed (1 running; partly)" in done.stderr
+    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2
+    assert len(pod.calls("create")) == 1
+
+
+def test_babysit_replaces_a_tpu_that_does_not_answer(pod):
+    # The first five connections look, make room, install, start and look.
+    pod.script(trainings=["until stopped", 0], ssh=[0] * 5 + [255] * 4)
+    done = pod("babysit")
+    assert done.returncode == 0, done.stderr
+    assert "no worker answers: ssh: connect to host" in done.stderr
+    assert len(pod.calls("create")) == 2
+
+
+def test_babysit_joins_a_running_training(pod):
+    pod.script(trainings=["until stopped", 0])
+    assert pod("up").returncode == pod("run").returncode == 0
+    wait(lambda: pod.attempts(0) and pod.attempts(1))
+    process = pod.start("babysit")
+    try:
+        wait(lambda: len(pod.calls("ssh")) > 8)
+        assert len(pod.attempts()) == 1
+        for worker in (0, 1):
+            pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
+            subprocess.run(["kill", "-TERM", pid], check=True)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert len(pod.attempts()) == 2
+
+
+def test_babysit_does_not_restore_a_tpu_that_someone_deleted(pod):
+    pod.script(trainings=["until stopped"])
+    process = pod.start("babysit")
+    try:
+        wait(lambda: pod.attempts(0) and pod.attempts(1))
+        (pod.cloud / "pod.json").unlink()
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "was deleted by someone else" in errors
+    assert len(pod.calls("create")) == 1
