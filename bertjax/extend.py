@@ -1,4 +1,4 @@
-"""python -m bertjax.extend: write an export with new words in its vocabulary, or with more positions."""
+"""python -m bertjax.extend: write an export with new words, a second vocabulary or more positions."""
 
 import argparse
 import dataclasses
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertjax import cli, export
 from bertjax.cli import command
-from bertjax.data import sources
+from bertjax.data import sources, tokenizer
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import digest
 from bertjax.data.tokenizer import new_pieces
@@ -22,6 +22,7 @@ from bertjax.opening import SavedModel, split_name
 # Words are counted in a sample of the corpus of at most this size.
 SAMPLE_CHARACTERS = 50_000_000
 COUNT = 1000
+SHARE = 0.5
 PIECES = "new_pieces.txt"
 _NAMED = 8
 
@@ -51,6 +52,8 @@ def run(
     corpus: str = "",
     text_field: str = "text",
     count: int = COUNT,
+    mix: str = "",
+    share: float = SHARE,
     max_positions: int = 0,
 ) -> Summary:
     """Write an export that continues `source` with a larger vocabulary or longer examples.
@@ -65,16 +68,19 @@ def run(
       corpus: in place of `pieces`, a corpus as in `data.corpus` whose frequent words become pieces.
       text_field: the field, column or feature of that corpus that holds a document.
       count: number of words to take from that corpus.
+      mix: in place of `pieces`, a tokenizer as in `data.tokenizer.model`, that of a student.
+      share: probability that a word of a text is split by the tokenizer `mix`.
       max_positions: number of tokens of the longest example; 0 keeps the present one.
 
     Raises:
       UserError: nothing to do, bad pieces or a bad corpus, or no more positions than before.
     """
     path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
-    if not (pieces or corpus or max_positions):
-        raise UserError("nothing to extend; give --pieces, --corpus or --max-positions")
-    if pieces and corpus:
-        raise UserError(f"--pieces={pieces} and --corpus={corpus} exclude each other; give one of them")
+    if not (pieces or corpus or mix or max_positions):
+        raise UserError("nothing to extend; give --pieces, --corpus, --mix or --max-positions")
+    given = [f"--{name}={value}" for name, value in (("pieces", pieces), ("corpus", corpus), ("mix", mix)) if value]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
     if count < 1:
         raise UserError(f"--new-pieces={count} must be at least 1")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -87,8 +93,8 @@ def run(
     before, notes = model.encoder, []
     if max_positions:
         model = _with_positions(model, max_positions)
-    if pieces or corpus:
-        extended, notes = _extension(model, pieces, corpus, text_field, count)
+    if given:
+        extended, notes = _mixed(model, mix, share) if mix else _extension(model, pieces, corpus, text_field, count)
         model = _with_pieces(model, extended)
         target.mkdir(parents=True, exist_ok=True)
         (target / PIECES).write_text("".join(f"{piece}\n" for piece in extended.pieces), encoding="utf-8")
@@ -115,13 +121,13 @@ def _extension(
     model: export.Export, pieces: str, corpus: str, text_field: str, count: int
 ) -> tuple[Extension, list[str]]:
     """Return the tokenizer with its new pieces, and remarks on them."""
-    tokenizer, notes = new_pieces.wordpiece(model.tokenizer), []
+    first, notes = new_pieces.wordpiece(model.tokenizer), []
     if pieces:
-        extended = new_pieces.extend(tokenizer, new_pieces.read(pieces))
+        extended = new_pieces.extend(first, new_pieces.read(pieces))
     else:
-        counts = new_pieces.count_words(_sample(corpus, text_field), tokenizer)
-        extended = new_pieces.extend(tokenizer, new_pieces.mine(counts, tokenizer, count))
-        before, now = (new_pieces.tokens(counts, version) for version in (tokenizer, extended.tokenizer))
+        counts = new_pieces.count_words(_sample(corpus, text_field), first)
+        extended = new_pieces.extend(first, new_pieces.mine(counts, first, count))
+        before, now = (new_pieces.tokens(counts, version) for version in (first, extended.tokenizer))
         notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
     if extended.known:
         notes.append(f"skipped, in the vocabulary already or listed twice: {extended.known:,}")
@@ -134,6 +140,14 @@ def _extension(
             "and continues with one of them becomes [UNK]"
         )
     return extended, notes
+
+
+def _mixed(model: export.Export, mix: str, share: float) -> tuple[Extension, list[str]]:
+    """Return the tokenizer with a second vocabulary, and a remark on it."""
+    first, second = (new_pieces.wordpiece(each) for each in (model.tokenizer, tokenizer.from_model(mix)))
+    extended = new_pieces.mix(first, second, share)
+    shared = f"{extended.known:,} of the {second.vocab_size:,} pieces of {mix} were in the vocabulary"
+    return extended, [f"{shared}; a word is split by {mix} with probability {share}"]
 
 
 def _sample(corpus: str, text_field: str) -> list[str]:
@@ -160,12 +174,14 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.extend",
-        description="Write an export with new words in its WordPiece vocabulary, or with more positions, to continue\n"
-        "pretraining from. Old ids do not change, and texts without the new words are encoded as before.",
+        description="Write an export with new words in its WordPiece vocabulary, a second vocabulary, or more\n"
+        "positions, to continue pretraining from. Old ids do not change. Without a second vocabulary, texts without\n"
+        "the new words are encoded as before.",
         epilog="examples:\n"
         "  words of your own:   python -m bertjax.extend models/bert --to=models/bio --pieces=words.txt\n"
         "  frequent words:      python -m bertjax.extend models/bert --to=models/bio --corpus=my/papers "
         "--new-pieces=1000\n"
+        "  a student's pieces:  python -m bertjax.extend models/bert --to=models/mixed --mix=small/tokenizer\n"
         "  longer examples:     python -m bertjax.extend models/bert --to=models/long --max-positions=1024\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -184,12 +200,16 @@ def main(argv: list[str] | None = None) -> int:
         "--text-field", default="text", help="field of that corpus that holds a document (default: %(default)s)"
     )
     parser.add_argument("--new-pieces", type=int, metavar="N", help=f"number of words to add (default: {COUNT:,})")
+    parser.add_argument("--mix", default="", metavar="TOKENIZER", help="add the WordPiece vocabulary of a student")
+    parser.add_argument("--share", type=float, metavar="P", help=f"share of words split by --mix (default: {SHARE})")
     parser.add_argument(
         "--max-positions", type=int, default=0, metavar="N", help="new number of rows of the position table"
     )
     args = parser.parse_args(argv)
     if args.new_pieces is not None and not args.corpus:
         raise UserError(f"--new-pieces={args.new_pieces} counts words of a corpus; name it with --corpus")
+    if args.share is not None and not args.mix:
+        raise UserError(f"--share={args.share} is that of a second vocabulary; name its tokenizer with --mix")
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     summary = run(
@@ -199,6 +219,8 @@ def main(argv: list[str] | None = None) -> int:
         corpus=args.corpus,
         text_field=args.text_field,
         count=COUNT if args.new_pieces is None else args.new_pieces,
+        mix=args.mix,
+        share=SHARE if args.share is None else args.share,
         max_positions=args.max_positions,
     )
     print(_text(summary))

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertjax import untrusted
 from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, quoted, reason
@@ -33,8 +34,13 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
       The names of the files.
 
     Raises:
-      UserError: see `sentencepiece_json.describe`.
+      UserError: it has two vocabularies, or see `sentencepiece_json.describe`.
     """
+    if isinstance(tokenizer, MixedTokenizer):
+        raise UserError(
+            "the tokenizer draws one of two vocabularies for each word, which the tokenizers library cannot do; open "
+            "the model with bertjax.load, or train a student of it"
+        )
     symbols = _symbols(tokenizer)
     settings = {
         "tokenizer_class": _CLASS,

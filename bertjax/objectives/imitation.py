@@ -1,6 +1,7 @@
 """How an objective adds losses against its teacher to its own terms: both models run, and each loss compares them.
 
-Only the values and the layers that a loss reads are captured; nothing is captured if no loss reads any.
+A teacher does not run if all losses read only its parameters. Only the values and the layers that a loss reads are
+captured; nothing is captured if no loss reads any.
 """
 
 import zlib
@@ -55,6 +56,11 @@ def needs_logits(losses: Losses) -> bool:
     return any(loss.needs_logits for loss in losses.values())
 
 
+def reads_text(losses: Losses) -> bool:
+    """Return whether the teacher runs, as it does without `teacher_losses`."""
+    return not losses or any(loss.reads_text for loss in losses.values())
+
+
 def captures_of(losses: Losses) -> tuple[str, ...]:
     """Return the names of the values that the losses read of both models."""
     return tuple(dict.fromkeys(name for loss in losses.values() for name in loss.captures))
@@ -78,6 +84,9 @@ def init(losses: Losses, key: jax.Array, student: EncoderConfig, teacher: Encode
 def frozen_params(objective: Any, student: EncoderConfig) -> dict:
     """Return the parameters of the teacher that the losses read: those of its encoder, and of its heads for logits."""
     config, teacher = teacher_config(objective, student), objective.bound_teacher
+    if not reads_text(objective.teacher_losses):
+        teacher.check_vocabulary(student, reads_text=False)
+        return {"teacher": {"encoder": teacher.encoder_params(student)}}
     heads = {name: teacher.head(name) for name in _teacher_heads(objective, config)}
     return {"teacher": {"encoder": teacher.params["encoder"], "heads": heads}}
 
@@ -86,6 +95,8 @@ def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]
     """Return the parts of a step's FLOPs of an objective with a teacher; the student computes its last layer whole."""
     config = teacher_config(objective, student)
     parts = objective.flops_parts(student)
+    if not reads_text(objective.teacher_losses):
+        return parts
     others: tuple[FlopsPart, ...] = (FlopsPart(config),)
     if needs_logits(objective.teacher_losses):
         others = objective.as_its_teacher().flops_parts(config)
@@ -110,12 +121,15 @@ def terms(
     """
     losses = objective.teacher_losses
     config = teacher_config(objective, model.config)
-    objective.bound_teacher.check_vocabulary(model.config)
     own_layers, target_layers = layers_of(losses, model.config, config)
     logits, student = _values(objective, model, params, batch, key, own_layers, losses, taps=taps)
-    module = Model(config, _teacher_heads(objective, config), computes_all=bool(captures_of(losses)))
-    other, has_head = objective.as_its_teacher(), needs_logits(losses)
-    _, teacher = _values(other, module, frozen["teacher"], batch, None, target_layers, losses, has_head)
+    if reads_text(losses):
+        objective.bound_teacher.check_vocabulary(model.config)
+        module = Model(config, _teacher_heads(objective, config), computes_all=bool(captures_of(losses)))
+        other, has_head = objective.as_its_teacher(), needs_logits(losses)
+        _, teacher = _values(other, module, frozen["teacher"], batch, None, target_layers, losses, has_head)
+    else:
+        teacher = Values(config, None, {}, (), frozen["teacher"]["encoder"])
 
     sums, metrics = objective.terms_of(logits, batch)
     soft_weights = objective.soft_weights(batch) if needs_logits(losses) else None
@@ -149,7 +163,7 @@ def _values(
     method = objective.logits if has_head else Model.encode
     logits, captured = mixing.apply_capturing(model, variables, batch, key, method=method, names=names, layers=layers)
     soft = objective.soft_logits(logits, batch) if needs_logits(losses) else None
-    return logits, Values(model.config, soft, captured, layers)
+    return logits, Values(model.config, soft, captured, layers, params["encoder"])
 
 
 def _teacher_heads(objective: Any, config: EncoderConfig) -> dict:

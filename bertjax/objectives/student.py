@@ -57,6 +57,11 @@ class Student:
         return self.bound_teacher is not None and bool(self.teacher_losses)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether its teacher runs; `teacher_losses` on parameters alone do not need that."""
+        return imitation.reads_text(self.teacher_losses)
+
+    @property
     def replaces(self) -> bool:
         """Whether its layers replace modules of a teacher in training."""
         return self.bound_teacher is not None and self.replacing is not None

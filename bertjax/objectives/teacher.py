@@ -12,9 +12,12 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertjax import export
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.errors import UserError, shorten
+from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence
 
@@ -34,6 +37,9 @@ class Teacher:
       tokenizer_fingerprint: identifies its tokenizer, which must be that of the student.
       folder: export folder that was read; used in error messages.
       objective: settings of the objective that it was trained on, as plain values; those of its first task.
+      second_ids: int64 [V], its id of each piece of its second vocabulary (`bertjax.data.tokenizer.mixed`); None if it
+        has only one.
+      second_fingerprint: identifies the tokenizer of that vocabulary.
     """
 
     config: EncoderConfig
@@ -41,6 +47,8 @@ class Teacher:
     tokenizer_fingerprint: str
     folder: Path = Path()
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    second_ids: np.ndarray | None = None
+    second_fingerprint: str = ""
 
     @classmethod
     def read(cls, folder: os.PathLike | str) -> Self:
@@ -52,7 +60,11 @@ class Teacher:
         folder = Path(folder).expanduser()
         model = export.read(folder)
         objective = next(iter(model.settings.get("tasks", {}).values()), {}).get("objective", {})
-        return cls(model.encoder, model.params, model.tokenizer.fingerprint, folder, objective)
+        teacher = cls(model.encoder, model.params, model.tokenizer.fingerprint, folder, objective)
+        if not isinstance(tokenizer := model.tokenizer, MixedTokenizer):
+            return teacher
+        second = {"second_ids": tokenizer.second_ids, "second_fingerprint": tokenizer.second_fingerprint}
+        return dataclasses.replace(teacher, **second)
 
     def config_beside(self, student: EncoderConfig) -> EncoderConfig:
         """Return the teacher's architecture with the student's execution settings and `task_type=0`."""
@@ -82,9 +94,34 @@ class Teacher:
                 f"{shorten(classes)}; name a teacher of this task"
             )
 
-    def check_tokenizer(self, fingerprint: str) -> None:
-        """Raise UserError if the corpus has another tokenizer."""
-        if self.tokenizer_fingerprint != fingerprint:
+    def encoder_params(self, student: EncoderConfig) -> dict:
+        """Return the parameters of its encoder, with the rows of its second vocabulary only if it has one.
+
+        Args:
+          student: the architecture of a student whose vocabulary it is.
+        """
+        if self.second_ids is None:
+            return self.params["encoder"]
+
+        def select(path: tuple, leaf: np.ndarray) -> np.ndarray:
+            return leaf[self.second_ids] if vocabulary.has_vocabulary_axis(path) else leaf
+
+        return vocabulary.pad(jax.tree_util.tree_map_with_path(select, self.params["encoder"]), student)
+
+    def check_tokenizer(self, fingerprint: str, reads_text: bool = True) -> None:
+        """Raise UserError if the corpus has another tokenizer than the teacher, or than its second vocabulary.
+
+        Args:
+          fingerprint: that of the tokenizer of the corpus.
+          reads_text: whether the teacher runs; if it does not, its second vocabulary must be that of the corpus.
+        """
+        if self.second_ids is not None and not reads_text:
+            if self.second_fingerprint != fingerprint:
+                raise UserError(
+                    f"objective.teacher={self.folder} has a second vocabulary, which is not that of the corpus; set "
+                    "data.tokenizer.model to the tokenizer that was given to bertjax.extend --mix"
+                )
+        elif self.tokenizer_fingerprint != fingerprint:
             raise UserError(
                 f"objective.teacher={self.folder} has another tokenizer than the corpus; set "
                 f"data.tokenizer.model={self.folder / 'tokenizer'}"
@@ -108,12 +145,18 @@ class Teacher:
                 f"{student.max_positions}; set model.max_positions={self.config.max_positions}"
             )
 
-    def check_vocabulary(self, student: EncoderConfig) -> None:
-        """Raise UserError if the student has another number of tokens, which only its tokenizer decides."""
-        if self.config.vocab_size != student.vocab_size:
+    def check_vocabulary(self, student: EncoderConfig, reads_text: bool = True) -> None:
+        """Raise UserError if the student has another number of tokens, which only its tokenizer decides.
+
+        Args:
+          student: its architecture.
+          reads_text: see `check_tokenizer`.
+        """
+        size = self.config.vocab_size if self.second_ids is None or reads_text else len(self.second_ids)
+        if size != student.vocab_size:
             raise UserError(
-                f"objective.teacher={self.folder} has {self.config.vocab_size} tokens and the student "
-                f"{student.vocab_size}; set model.vocab_size={self.config.vocab_size}"
+                f"objective.teacher={self.folder} has {size} tokens and the student {student.vocab_size}; set "
+                f"model.vocab_size={size}"
             )
 
 

@@ -83,7 +83,8 @@ class Feeds:
         """
         for task in self.config.tasks.values():
             if task.objective.bound_teacher is not None:
-                task.objective.bound_teacher.check_tokenizer(self.store.tokenizer.fingerprint)
+                reads_text, fingerprint = task.objective.reads_text, self.store.tokenizer.fingerprint
+                task.objective.bound_teacher.check_tokenizer(fingerprint, reads_text)
         return {name: self._bound(task.objective) for name, task in self.config.tasks.items()}
 
     def _bound(self, objective: Objective) -> Objective:

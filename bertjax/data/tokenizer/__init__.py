@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
@@ -65,4 +66,4 @@ def load(folder: Path) -> Tokenizer:
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.
     """
-    return base.load(folder, (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer))
+    return base.load(folder, (HuggingFaceTokenizer, MixedTokenizer, UnigramTokenizer, SentencePieceTokenizer))

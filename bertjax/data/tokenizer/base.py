@@ -26,7 +26,7 @@ RECORD_FILE = "bertjax_tokenizer.json"
 LARGEST_VOCABULARY = 2**24
 # Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
 _RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
-_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", _HUGGINGFACE_FILE_1)
+_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json", _HUGGINGFACE_FILE_1)
 
 
 @dataclasses.dataclass(frozen=True)

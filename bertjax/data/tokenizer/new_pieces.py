@@ -1,4 +1,4 @@
-"""New pieces for an existing WordPiece tokenizer: whole words of another domain, appended to its vocabulary.
+"""New pieces for an existing WordPiece tokenizer: words of another domain, or a second vocabulary, that are appended.
 
 WordPiece takes the longest matching piece, so a new piece changes only the words that start with it (or, as ##...,
 contain it). A unigram model and BPE have no such rule: a piece without a score, or without the merges that lead to it,
@@ -11,12 +11,16 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, shorten
 
 # A word that occurs less often gives too little evidence for its embedding.
 MIN_COUNT = 5
+# A word that shows whether a tokenizer keeps upper case and accents.
+_CASED = "\u00c9A"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +47,12 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
     """Return the tokenizer if it can be extended.
 
     Raises:
-      UserError: it is not WordPiece.
+      UserError: it is not WordPiece, or it has a second vocabulary already.
     """
+    if isinstance(tokenizer, MixedTokenizer):
+        raise UserError(
+            "this tokenizer has a second vocabulary already (--mix); extend the model that it was made from"
+        )
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
     is_bpe = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "BPE"
@@ -132,6 +140,35 @@ def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
     _check_found(extended, new, prefix)
     parts = tuple(_old_parts(tokenizer, piece, prefix) for piece in new)
     return Extension(extended, tuple(new), parts, len(pieces) - len(new), no_continuation)
+
+
+def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float) -> Extension:
+    """Return a tokenizer that splits each word by the first or by the second vocabulary.
+
+    Args:
+      first, second: WordPiece, see `wordpiece`. White space, punctuation and case are treated as by the first one.
+      share: probability of the second vocabulary.
+
+    Raises:
+      UserError: the tokenizers mark pieces inside words in other ways, or only one of them keeps case.
+    """
+    if not 0.0 <= share <= 1.0:
+        raise UserError(f"--share={share} must be a probability, from 0 to 1")
+    description = json.loads(first.model)
+    prefix, vocab = description["model"]["continuing_subword_prefix"], description["model"]["vocab"]
+    if (other := second.description["model"]["continuing_subword_prefix"]) != prefix:
+        raise UserError(f"--mix has pieces with {other!r} and the model {prefix!r}; name another tokenizer")
+    if (ours := first.words(_CASED)) != (theirs := second.words(_CASED)):
+        raise UserError(
+            f"--mix reads {_CASED} as {' '.join(theirs)} and the model as {' '.join(ours)}; name a tokenizer with the "
+            "same data.tokenizer.lowercase"
+        )
+    pieces = [second.piece(i) for i in range(second.vocab_size) if i not in second.special_ids]
+    new = [piece for piece in pieces if piece and piece not in vocab]
+    vocab |= {piece: first.vocab_size + i for i, piece in enumerate(new)}
+    tokenizer = MixedTokenizer(mixed.describe(description, second, first.vocab_size, share))
+    parts = tuple(_old_parts(first, piece, prefix) for piece in new)
+    return Extension(tokenizer, tuple(new), parts, len(pieces) - len(new), ())
 
 
 def _old_parts(tokenizer: HuggingFaceTokenizer, piece: str, prefix: str) -> tuple[int, ...]:

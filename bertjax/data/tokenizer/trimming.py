@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
+from bertjax.errors import UserError
 
 # Steps of a `tokenizer.json` that hold ids, and that bertjax does not use.
 _STEPS = ("truncation", "padding", "post_processor")
@@ -37,9 +39,14 @@ def trim(tokenizer: Tokenizer, used: Iterable[int]) -> Trimmed:
     """Return a tokenizer with the used pieces, the special symbols, the bytes and the single characters.
 
     Args:
-      tokenizer: of any kind.
+      tokenizer: of any kind with one vocabulary.
       used: ids that the texts of a corpus have.
+
+    Raises:
+      UserError: it has two vocabularies.
     """
+    if isinstance(tokenizer, MixedTokenizer):
+        raise UserError("a tokenizer with two vocabularies (--mix) cannot be trimmed; train a student of the model")
     kept = {*map(int, used), *tokenizer.special_ids, *tokenizer.byte_ids}
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _trimmed_sentencepiece(tokenizer, kept)

@@ -15,5 +15,6 @@ TEACHER_LOSSES = Union(
         "hidden": "bertjax.objectives.teacher_losses.hidden:HiddenStates",
         "attention": "bertjax.objectives.teacher_losses.attention:AttentionMaps",
         "relations": "bertjax.objectives.teacher_losses.relations:Relations",
+        "parameters": "bertjax.objectives.teacher_losses.parameters:Parameters",
     },
 )

@@ -26,12 +26,14 @@ class Values:
       logits: [..., C] as `Objective.soft_logits` returns them; None if no loss needs them.
       captured: {name: [layers, ...]} of `bertjax.models.taps`; `hidden` has the embeddings first.
       layers: the layers that are captured, counted from 0.
+      params: the parameters of its encoder; None if no loss needs them.
     """
 
     config: EncoderConfig
     logits: jax.Array | None
     captured: Arrays
     layers: tuple[int, ...]
+    params: dict | None = None
 
     def hidden(self, layer: int) -> jax.Array:
         """Return the states after a layer, float32 [B, T, D]; 0 for the embeddings."""
@@ -51,11 +53,13 @@ class TeacherLoss:
       kind: the name of the loss in a configuration; each subclass sets its own as the default.
       factor: factor of the loss.
       needs_logits: whether it reads the logits of both models, so that the teacher must have the head.
+      reads_text: whether it reads what the teacher computes for a batch, so that both need the same tokenizer.
     """
 
     kind: str = dataclasses.field(init=False)
     factor: float = 1.0
     needs_logits: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = True
 
     def __post_init__(self):
         if not 0.0 <= self.factor < math.inf:

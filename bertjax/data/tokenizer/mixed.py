@@ -1,0 +1,125 @@
+"""A WordPiece tokenizer of two vocabularies, that of a teacher and that of its student (Zhao et al., arXiv 1909.11687).
+
+A teacher that is trained on such texts has embeddings of both vocabularies in one space, because pieces of each are the
+context of the other. `bertjax.data.tokenizer.new_pieces.mix` makes one.
+"""
+
+import functools
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from bertjax.data.random import uniform
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.errors import quoted
+
+# Field of the description that holds what `describe` adds to it.
+_FIELD = "mixed"
+
+
+class MixedTokenizer(HuggingFaceTokenizer):
+    """Splits each word of a text into pieces of the first or of the second vocabulary.
+
+    The vocabulary of a word is drawn by a hash of the text and of the place of the word, so that the same text always
+    has the same tokens. A word that the second vocabulary lacks has pieces of the first one. Ids are those of the first
+    tokenizer, and the pieces that only the second one has follow.
+    """
+
+    MODEL_FILE = "mixed.json"
+
+    def _library_json(self) -> str:
+        return json.dumps(_union(self.description), ensure_ascii=False)
+
+    def _check_model(self, model: dict[str, Any]) -> None:
+        if model["type"] != "WordPiece":
+            raise ValueError(f"its kind is {quoted(model['type'])}, and its file is that of two WordPiece vocabularies")
+        super()._check_model(model)
+        ids, known = self.description[_FIELD]["ids"], set(model["vocab"].values())
+        if not isinstance(ids, list) or not all(type(i) is int and i in known for i in ids):
+            raise ValueError("the ids of its second vocabulary are not ids of its pieces")
+        if not isinstance(share := self.description[_FIELD]["share"], float) or not 0.0 <= share <= 1.0:
+            raise ValueError(f"the share of its second vocabulary is {quoted(share)}")
+
+    @functools.cached_property
+    def second_ids(self) -> np.ndarray:
+        """int64 [V], the id here of each id of the second tokenizer."""
+        return np.array(self.description[_FIELD]["ids"], np.int64)
+
+    @property
+    def second_fingerprint(self) -> str:
+        """The fingerprint of the second tokenizer."""
+        return self.description[_FIELD]["fingerprint"]
+
+    @functools.cached_property
+    def _first(self) -> HuggingFaceTokenizer:
+        return self._with(lambda token_id: token_id < self.description[_FIELD]["first"])
+
+    @functools.cached_property
+    def _second(self) -> HuggingFaceTokenizer:
+        ids = self.special_ids.union(self.second_ids.tolist())
+        return self._with(ids.__contains__)
+
+    def _with(self, has) -> HuggingFaceTokenizer:
+        """Return a tokenizer with some of the pieces, which keep their ids."""
+        union = _union(self.description)
+        vocab = {piece: i for piece, i in union["model"]["vocab"].items() if has(i)}
+        union["model"] = union["model"] | {"vocab": vocab}
+        return HuggingFaceTokenizer(json.dumps(union, ensure_ascii=False).encode())
+
+    def encode(self, sentences: list[str]) -> list[list[int]]:
+        return [ids.tolist() for ids, _ in self._mixed(sentences)]
+
+    def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
+        both = [tokenizer._aligned(texts) for tokenizer in (self._first, self._second)]
+        aligned = []
+        for (ids, places), (_, first), (_, second) in zip(self._mixed(texts), *both, strict=True):
+            aligned.append((ids.tolist(), np.concatenate([first, second])[places]))
+        return aligned
+
+    def _mixed(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return (ids, places) of each text; a place is an index into the tokens of both vocabularies, joined."""
+        processors = (self._first._processor, self._second._processor)
+        both = (processor.encode_batch(texts, add_special_tokens=False) for processor in processors)
+        return [self._merge(*encodings) for encodings in zip(texts, *both, strict=True)]
+
+    def _merge(self, text: str, first, second) -> tuple[np.ndarray, np.ndarray]:
+        ids = np.array(first.ids + second.ids, np.int64)
+        words = np.array(first.word_ids + second.word_ids, np.int64)
+        is_second = np.arange(len(ids)) >= len(first.ids)
+        number = np.arange(words.max(initial=-1) + 1)
+        digest = np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
+        draws_second = uniform(0, "vocabulary of a word", 0, digest, number) < self.description[_FIELD]["share"]
+        draws_second[words[is_second & (ids == self.unk_id)]] = False
+        places = np.flatnonzero(draws_second[words] == is_second)
+        places = places[np.argsort(words[places], kind="stable")]
+        return ids[places], places
+
+
+def describe(union: dict[str, Any], second: HuggingFaceTokenizer, first_size: int, share: float) -> bytes:
+    """Return the model of a `MixedTokenizer`.
+
+    Args:
+      union: a `tokenizer.json` of WordPiece with the pieces of both vocabularies.
+      second: the second tokenizer. Its special symbols become those of the union, or [UNK] if the union has none.
+      first_size: number of ids of the first tokenizer.
+      share: probability that a word is split by the second vocabulary.
+    """
+    own = HuggingFaceTokenizer(json.dumps(union, ensure_ascii=False).encode())
+    names = ("pad_id", "unk_id", "sep_id", "cls_id", "mask_id")
+    symbols = {getattr(second, name): getattr(own, name) for name in names}
+
+    def id_of(token_id: int) -> int:
+        if token_id in second.special_ids:
+            return symbols.get(token_id, own.unk_id)
+        return union["model"]["vocab"].get(second.piece(token_id), own.unk_id)
+
+    ids = [id_of(token_id) for token_id in range(second.vocab_size)]
+    settings = {"first": first_size, "ids": ids, "share": share, "fingerprint": second.fingerprint}
+    return json.dumps(union | {_FIELD: settings}, ensure_ascii=False).encode()
+
+
+def _union(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of one tokenizer with all pieces."""
+    return {name: value for name, value in description.items() if name != _FIELD}

@@ -1,0 +1,146 @@
+"""Parameters of pairs of layers, compared through projections that all layers share (Zhao et al., arXiv 1909.11687v1).
+
+A student of another width has no hidden states that fit those of its teacher, and with another vocabulary it does not
+read the same tokens. Its parameters can be compared with those of the teacher all the same.
+"""
+
+import dataclasses
+import zlib
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
+
+from bertjax.errors import UserError, shorten
+from bertjax.models.config import EncoderConfig
+from bertjax.models.parameters import encoder_shapes
+from bertjax.objectives.teacher_losses.base import Pairs, Values, check_choice
+from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+
+DIRECTIONS = UP, DOWN = ("up", "down")
+_LAYERS = "layers/"
+# They have a row for each token, position and segment.
+_TABLES = ("embeddings/word", "embeddings/position", "embeddings/segment", "embeddings/task")
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters(MappedLoss):
+    """Mean over pairs of parameters of the mean squared difference of the one and the projection of the other.
+
+    The kernel W [m, n] of a student becomes U^T W V [M, N] for a teacher's kernel [M, N], and a bias b [n] becomes b V.
+    U [m, M] is the same for all inputs of a size, V [n, N] for all outputs of a size; both are trained with the student
+    and are not exported. An axis of the same size in both models has no projection. Embeddings (layer 0) are compared
+    for the tokens, positions and segments that both have.
+
+    Attributes:
+      direction: `up`, from the student's parameters to the size of the teacher's, or `down`, from the teacher's to the
+        size of the student's, by the transposes of U and V.
+    """
+
+    kind: str = dataclasses.field(default="parameters", init=False)
+    direction: str = UP
+
+    first_layer: ClassVar[int] = 0
+    reads_text: ClassVar[bool] = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_choice(self, "direction", DIRECTIONS)
+
+    def pairs(self, student, teacher):
+        pairs = super().pairs(student, teacher)
+        for own, other in pairs:
+            if (own == 0) != (other == 0):
+                raise UserError(
+                    f"pairs_of_layers of the teacher loss 'parameters' has {[own, other]}, which compares embeddings "
+                    "with a layer; pair 0 with 0"
+                )
+        return pairs
+
+    def check(self, student, teacher):
+        for name, config in (("student", student), ("teacher", teacher)):
+            if config.sharing != "none":
+                raise UserError(
+                    f"the {name} has model.sharing={config.sharing}, and the teacher loss 'parameters' needs layers "
+                    "with parameters of their own; use kind=hidden"
+                )
+            if config.positions == "relative":
+                raise UserError(
+                    f"the {name} has model.positions=relative, which the teacher loss 'parameters' does not support; "
+                    "use kind=logits"
+                )
+        own, other = (_in_layers(config) for config in (student, teacher))
+        if odd := sorted(own ^ other):
+            raise UserError(
+                f"the layers of teacher and student do not have the same parameters ({shorten(odd)}), which the "
+                "teacher loss 'parameters' compares; use the same settings of model, or kind=hidden"
+            )
+        if student.position_offset != teacher.position_offset:
+            raise UserError(
+                f"the teacher has position_offset={teacher.position_offset} and the student {student.position_offset}, "
+                f"so that 'parameters' cannot compare positions; set model.position_offset={teacher.position_offset}"
+            )
+
+    def init(self, key, student, teacher):
+        own, other = encoder_shapes(student), encoder_shapes(teacher)
+        sizes = {}
+        for path in _compared(own, other, self.pairs(student, teacher)):
+            sizes |= _projections(path, own, other)
+        make = jax.nn.initializers.orthogonal()
+        return {name: make(jax.random.fold_in(key, zlib.crc32(name.encode())), size) for name, size in sizes.items()}
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        own, other = encoder_shapes(student.config), encoder_shapes(teacher.config)
+        pairs = self.pairs(student.config, teacher.config)
+        own_params, other_params = _whole(student), _whole(teacher)
+        distances = []
+        for path in _compared(own, other, pairs):
+            if path.startswith(_LAYERS):
+                own_layers, other_layers = zip(*(pair for pair in pairs if pair != (0, 0)))
+                leaves = own_params[path][jnp.array(own_layers) - 1], other_params[path][jnp.array(other_layers) - 1]
+            else:
+                leaves = own_params[path][None], other_params[path][None]
+            if path in _TABLES:
+                rows = min(own[path][0], other[path][0])
+                leaves = tuple(leaf[:, :rows] for leaf in leaves)
+            projections = {name: params[name] for name in _projections(path, own, other)}
+            squares = self._difference(*leaves, projections) ** 2
+            distances.append(jnp.mean(squares, axis=tuple(range(1, squares.ndim))))
+        return jnp.mean(jnp.concatenate(distances)) * self.weight(batch, soft_weights), {}
+
+    def _difference(self, own: jax.Array, other: jax.Array, projections: dict[str, jax.Array]) -> jax.Array:
+        """Return the difference of parameters [layers, ..., n], in the size of the teacher's or of the student's."""
+        values, target = (own, other) if self.direction == UP else (other, own)
+        values, target = values.astype(jnp.float32), target.astype(jnp.float32)
+        for name, matrix in projections.items():
+            matrix = matrix if self.direction == UP else matrix.T
+            values = values @ matrix if name.startswith("outputs") else jnp.einsum("lmn,mp->lpn", values, matrix)
+        return values - target
+
+
+def _in_layers(config: EncoderConfig) -> set[str]:
+    return {path for path in encoder_shapes(config) if path.startswith(_LAYERS)}
+
+
+def _compared(own: Shapes, other: Shapes, pairs: Pairs) -> list[str]:
+    """Return the paths of the parameters that a loss on pairs of layers compares."""
+    roots = {"embeddings/" if pair == (0, 0) else _LAYERS for pair in pairs}
+    return [path for path in own if path in other and path.startswith(tuple(roots))]
+
+
+def _projections(path: str, own: Shapes, other: Shapes) -> dict[str, tuple[int, int]]:
+    """Return {name of a projection: its shape, [student's size, teacher's size]} of a parameter."""
+    sizes = {"outputs": (own[path][-1], other[path][-1])}
+    if path.endswith("kernel"):
+        sizes["inputs"] = own[path][-2], other[path][-2]
+    return {f"{axis}_{size[0]}_{size[1]}": size for axis, size in sizes.items() if size[0] != size[1]}
+
+
+def _whole(values: Values) -> dict[str, jax.Array]:
+    """Return {path: parameter} of an encoder, also if each device holds a part of every layer."""
+    params, gather = values.params, values.config.execution.gather_layer
+    layers = params["layers"] if gather is None else jax.lax.map(gather, params["layers"])
+    return flatten_dict({"embeddings": params["embeddings"], "layers": layers}, sep="/")
