@@ -44,7 +44,12 @@ def path_of(name: str, variant: str = "") -> str:
 
 
 def test_every_shipped_file_is_tested():
-    of_an_export = {"adapt", "distilbert", "mobilebert"}  # tests/test_extend.py, tests/test_recipes.py
+    of_an_export = {
+        "adapt",
+        "distilbert",
+        "mobilebert",
+        "small_vocabulary",
+    }  # tests/test_extend.py, tests/test_recipes.py
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} == {name for name, _ in SHIPPED} | of_an_export
 
 

@@ -65,7 +65,9 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     settings = to_dict(config_file.load("configs/bert_base.py", ["model.max_positions=1024"]))
     manifest = {"format_version": 1, "vocab_size": 30_000, "config": settings, "numbers": {}}
     (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
-    command = re.sub(r"(--config\.init_from=|(?:adapt|distilbert|mobilebert)\.py:)\S+", rf"\g<1>{tmp_path}", command)
+    command = re.sub(
+        r"(--config\.init_from=|(?:adapt|distilbert|mobilebert|small_vocabulary)\.py:)\S+", rf"\g<1>{tmp_path}", command
+    )
     example.write(tmp_path)
     for page in DOCS:
         for name, code in MODULE.findall(page.read_text()):

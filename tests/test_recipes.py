@@ -141,6 +141,23 @@ def test_a_teacher_of_mobilebert_whose_heads_do_not_fit_is_refused(ib_bert):
         load(f"{CONFIGS / 'mobilebert.py'}:{ib_bert}")
 
 
+def test_a_student_with_a_small_vocabulary_is_a_quarter_as_wide_as_its_teacher(tmp_path):
+    manifest = {"format_version": 1, "config": {"model": PRESETS["base"].architecture()}}
+    manifest |= {"vocab_size": 30_522, "numbers": {}}
+    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
+    config = load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}")
+    student = {"width": 192, "feedforward": 768}
+    assert config.model == dataclasses.replace(PRESETS["base"], **student)
+    assert config.data.tokenizer.vocab_size == 5000
+    load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", ["model.width=96", "model.feedforward=384"])
+    alone = ["tasks.bert.objective.teacher=", "tasks.bert.objective.teacher_losses={}"]
+    assert not load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", alone).task.objective.teacher_losses
+    manifest["config"]["model"]["heads"] = 256
+    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="width=768 and heads=256, which do not divide a quarter of the width"):
+        load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}")
+
+
 def assert_published(settings: dict, published: dict) -> None:
     for path, expected in published.items():
         value = settings

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict
 
 from bertjax.errors import UserError, shorten
@@ -100,7 +101,7 @@ class Parameters(MappedLoss):
         for path in _compared(own, other, pairs):
             if path.startswith(_LAYERS):
                 own_layers, other_layers = zip(*(pair for pair in pairs if pair != (0, 0)))
-                leaves = own_params[path][jnp.array(own_layers) - 1], other_params[path][jnp.array(other_layers) - 1]
+                leaves = own_params[path][np.array(own_layers) - 1], other_params[path][np.array(other_layers) - 1]
             else:
                 leaves = own_params[path][None], other_params[path][None]
             if path in _TABLES:
@@ -114,7 +115,7 @@ class Parameters(MappedLoss):
     def _difference(self, own: jax.Array, other: jax.Array, projections: dict[str, jax.Array]) -> jax.Array:
         """Return the difference of parameters [layers, ..., n], in the size of the teacher's or of the student's."""
         values, target = (own, other) if self.direction == UP else (other, own)
-        values, target = values.astype(jnp.float32), target.astype(jnp.float32)
+        values, target = jnp.asarray(values, jnp.float32), jnp.asarray(target, jnp.float32)
         for name, matrix in projections.items():
             matrix = matrix if self.direction == UP else matrix.T
             values = values @ matrix if name.startswith("outputs") else jnp.einsum("lmn,mp->lpn", values, matrix)

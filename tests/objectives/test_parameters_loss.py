@@ -1,0 +1,176 @@
+"""The teacher loss on parameters: against numpy, what its projections are, and models that it cannot compare."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.models.parameters import encoder_shapes
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.teacher_losses.hidden import HiddenStates
+from bertjax.objectives.teacher_losses.parameters import Parameters
+from tests import batches
+
+STUDENT = dataclasses.replace(batches.ENCODER, layers=2, feedforward=20)
+TEACHER = dataclasses.replace(STUDENT, layers=4, width=24, heads=3, feedforward=48, max_positions=20, vocab_size=150)
+# The teacher's ids of the student's 100 pieces.
+SECOND = np.random.default_rng(0).permutation(150)[:100]
+BATCH = batches.make(rows=3)  # another number than that of the layers that are compared
+SIZES = {"inputs_16_24": (16, 24), "inputs_20_48": (20, 48), "outputs_16_24": (16, 24), "outputs_20_48": (20, 48)}
+
+
+def bound(loss, config=TEACHER, second=SECOND):
+    objective = MaskedLM(teacher="a/teacher", teacher_losses={"projections": loss})
+    params = batches.filled(batches.param_shapes(MaskedLM(), config, BATCH))
+    extra = {} if second is None else {"second_ids": second, "second_fingerprint": "small"}
+    return objective.bind_teacher(Teacher(config, params, "large", Path("a/teacher"), **extra))
+
+
+def params_of(objective, config=STUDENT):
+    return batches.filled(batches.param_shapes(objective, config, BATCH), scale=0.2)
+
+
+def loss_of(objective, params, config=STUDENT):
+    frozen = objective.frozen_params(config)
+    sums, _ = objective.terms(objective.model(config), params, frozen, BATCH, None, False)
+    return sums["projections"] / objective.all_weights(BATCH)["projections"]
+
+
+def leaf(tree, path):
+    for name in path.split("/"):
+        tree = tree[name]
+    return np.asarray(tree, np.float64)
+
+
+def expected(direction, params, teacher, pairs):
+    """The mean over parameters of the mean squared difference, by loops in numpy."""
+    projections = {name: np.asarray(value, np.float64) for name, value in params["projections"]["projections"].items()}
+    distances = []
+
+    def compare(own, other, is_kernel):
+        rows, columns = np.eye(own.shape[0]), np.eye(own.shape[-1])
+        if is_kernel and own.shape[0] != other.shape[0]:
+            rows = projections[f"inputs_{own.shape[0]}_{other.shape[0]}"]
+        if own.shape[-1] != other.shape[-1]:
+            columns = projections[f"outputs_{own.shape[-1]}_{other.shape[-1]}"]
+        if direction == "up":
+            difference = (rows.T @ own @ columns if is_kernel else own @ columns) - other
+        else:
+            difference = (rows @ other @ columns.T if is_kernel else other @ columns.T) - own
+        distances.append(np.mean(difference**2))
+
+    for path in encoder_shapes(STUDENT):
+        if path.startswith("layers/"):
+            for own, other in pairs:
+                mine = leaf(params["encoder"], path)[own - 1]
+                compare(mine, leaf(teacher["encoder"], path)[other - 1], path.endswith("kernel"))
+        elif path.startswith("embeddings/"):
+            mine, target = leaf(params["encoder"], path), leaf(teacher["encoder"], path)
+            if path.endswith("/word"):
+                mine, target = mine[:100], target[SECOND]
+            if path.endswith("/position"):
+                target = target[: len(mine)]
+            compare(mine, target, False)
+    return np.mean(distances)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("layer_map, pairs", [("uniform", ((1, 2), (2, 4))), ("pairs", ((2, 1),))])
+def test_it_is_the_mean_squared_difference_of_projected_parameters(direction, layer_map, pairs):
+    settings = {} if layer_map == "uniform" else {"pairs_of_layers": ((0, 0), *pairs)}
+    objective = bound(Parameters(direction=direction, **settings))
+    params = params_of(objective)
+    assert jax.tree.map(np.shape, params["projections"]) == {"projections": SIZES}
+    value = expected(direction, params, objective.bound_teacher.params, pairs)
+    assert float(loss_of(objective, params)) == pytest.approx(value, rel=1e-5)
+
+
+def test_a_student_that_is_its_teacher_has_no_projections_and_no_loss():
+    objective = bound(Parameters(), STUDENT, second=None)
+    params = objective.bound_teacher.params
+    assert "projections" not in params_of(objective)
+    assert float(loss_of(objective, params)) == 0.0
+
+
+def test_projections_start_orthogonal_and_gradients_reach_both():
+    objective = bound(Parameters())
+    made = Parameters().init(jax.random.key(0), STUDENT, TEACHER)
+    for values in made.values():
+        np.testing.assert_allclose(values @ values.T, np.eye(len(values)), atol=1e-5)
+    params = params_of(objective)
+    gradient = jax.jit(jax.grad(lambda params: loss_of(objective, params)))(params)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient["projections"]))
+    assert np.abs(gradient["encoder"]["layers"]["output"]["kernel"]).max() > 0
+
+
+def test_the_teacher_does_not_run():
+    """Its layers are in no product with a batch, and its FLOPs are not counted."""
+    objective = bound(Parameters())
+    assert not objective.reads_text and objective.all_flops_parts(STUDENT) == MaskedLM().flops_parts(STUDENT)
+    assert set(objective.frozen_params(STUDENT)["teacher"]) == {"encoder"}
+    params = params_of(objective)
+    program = str(jax.make_jaxpr(lambda params: loss_of(objective, params))(params))
+    rows, seq_len = BATCH["tokens_BT"].shape
+    assert f"f32[{rows},{seq_len},16]" in program and f"f32[{rows},{seq_len},24]" not in program
+
+
+def test_frozen_embeddings_are_those_of_the_second_vocabulary():
+    objective = bound(Parameters())
+    word = objective.frozen_params(STUDENT)["teacher"]["encoder"]["embeddings"]["word"]
+    assert word.shape == (128, 24) and not word[100:].any()
+    assert np.array_equal(word[:100], objective.bound_teacher.params["encoder"]["embeddings"]["word"][SECOND])
+    with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
+        objective.frozen_params(dataclasses.replace(STUDENT, vocab_size=90))
+
+
+def test_which_tokenizer_the_corpus_needs():
+    teacher = bound(Parameters()).bound_teacher
+    teacher.check_tokenizer("small", reads_text=False)
+    teacher.check_tokenizer("large")
+    with pytest.raises(UserError, match="has a second vocabulary, which is not that of the corpus; .* --mix"):
+        teacher.check_tokenizer("large", reads_text=False)
+    with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model=a/teacher"):
+        teacher.check_tokenizer("small")
+    alone = dataclasses.replace(teacher, second_ids=None)
+    alone.check_tokenizer("large", reads_text=False)
+    assert not MaskedLM(teacher_losses={"p": Parameters()}).reads_text
+    assert MaskedLM(teacher_losses={"p": Parameters(), "h": HiddenStates()}).reads_text and MaskedLM().reads_text
+
+
+@pytest.mark.parametrize(
+    "make, complaint",
+    [
+        (lambda: Parameters(direction="left"), "direction='left' of the teacher loss 'parameters' is unknown"),
+        (
+            lambda: Parameters(pairs_of_layers=((0, 1),)).pairs(STUDENT, TEACHER),
+            r"has \[0, 1\], which compares embeddings with a layer; pair 0 with 0",
+        ),
+        (
+            lambda: Parameters().pairs(dataclasses.replace(STUDENT, layers=3), TEACHER),
+            "the 3 layers of the student do not divide the 4",
+        ),
+        (
+            lambda: Parameters().check(dataclasses.replace(STUDENT, activation="geglu"), TEACHER),
+            "do not have the same parameters .*gate/kernel.* use the same settings of model",
+        ),
+        (
+            lambda: Parameters().check(dataclasses.replace(STUDENT, sharing="all"), TEACHER),
+            "the student has model.sharing=all, .* needs layers with parameters of their own",
+        ),
+        (
+            lambda: Parameters().check(STUDENT, dataclasses.replace(TEACHER, positions="relative")),
+            "the teacher has model.positions=relative",
+        ),
+        (
+            lambda: Parameters().check(STUDENT, dataclasses.replace(TEACHER, position_offset=2)),
+            "the teacher has position_offset=2 and the student 0, .* set model.position_offset=2",
+        ),
+    ],
+)
+def test_what_it_cannot_compare_is_refused(make, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make()
