@@ -80,8 +80,8 @@ def test_a_student_learns_the_parameters_of_its_teacher_and_stands_alone(made, m
     teacher = (mixed / "model.safetensors").read_bytes()
     assert runs.call(*flags, f"--workdir={tmp_path / 'other'}", "--config.data.tokenizer.vocab_size=40") == 2
     assert "has a second vocabulary, which is not that of the corpus" in capsys.readouterr().err
-    own = f"--config.data.tokenizer.model={folder / 'tokenizer'}"
-    assert runs.call(*flags, own, f"--workdir={tmp_path / 'run'}") == 0
+    own = [f"--config.data.tokenizer.model={folder / 'tokenizer'}", "--config.data.tokenizer.lowercase=False"]
+    assert runs.call(*flags, *own, f"--workdir={tmp_path / 'run'}") == 0
     records = [record for record in runs.records(tmp_path / "run" / "metrics.jsonl") if "train/mlm_loss" in record]
     for name in ("projections", "mlm"):
         losses = [record[f"train/{name}_loss"] for record in records]

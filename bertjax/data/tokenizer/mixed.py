@@ -116,7 +116,7 @@ def describe(union: dict[str, Any], second: HuggingFaceTokenizer, first_size: in
         return union["model"]["vocab"].get(second.piece(token_id), own.unk_id)
 
     ids = [id_of(token_id) for token_id in range(second.vocab_size)]
-    settings = {"first": first_size, "ids": ids, "share": share, "fingerprint": second.fingerprint}
+    settings = {"first": first_size, "ids": ids, "share": float(share), "fingerprint": second.fingerprint}
     return json.dumps(union | {_FIELD: settings}, ensure_ascii=False).encode()
 
 
