@@ -131,7 +131,7 @@ def _extension(
         notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
     if extended.known:
         notes.append(f"skipped, in the vocabulary already or listed twice: {extended.known:,}")
-    if unknown := sum(parts == (tokenizer.unk_id,) for parts in extended.parts):
+    if unknown := sum(parts == (first.unk_id,) for parts in extended.parts):
         notes.append(f"new pieces that were [UNK] before and start with its row: {unknown:,}")
     if lacking := extended.no_continuation:
         listed = " ".join(lacking[:_NAMED]) + " ..." * (len(lacking) > _NAMED)

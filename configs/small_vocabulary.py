@@ -35,7 +35,7 @@ teacher is made in the same way:
     python -m bertjax.prepare --config=configs/bert_base.py:smoke --config.data.tokenizer.vocab_size=800
     python -m bertjax.extend runs/bert_base-smoke/export --to=models/mixed-smoke --mix=STORE/tokenizer
     python -m bertjax.train --config=configs/adapt.py:models/mixed-smoke --config.data.corpus=embedded:en \
-        --config.stages.0.steps=50 --workdir=runs/mixed-smoke
+        --config.stages.0.steps=50 --config.optimizer.warmup_steps=10 --workdir=runs/mixed-smoke
 """
 
 import ml_collections

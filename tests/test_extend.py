@@ -160,7 +160,7 @@ def test_remarks_on_words_of_a_corpus(source, tmp_path):
 @pytest.mark.parametrize(
     "flags, complaint",
     [
-        ([], "nothing to extend; give --pieces, --corpus or --max-positions"),
+        ([], "nothing to extend; give --pieces, --corpus, --mix or --max-positions"),
         (["--pieces={tmp}/none.txt"], "--pieces={tmp}/none.txt cannot be read ("),
         (["--pieces={tmp}/known.txt"], "all 2 pieces are in the vocabulary already; there is nothing to add"),
         (["--pieces={tmp}/known.txt", "--corpus=embedded:en"], "exclude each other; give one of them"),
