@@ -18,16 +18,16 @@ def call(module: str, *flags: str) -> None:
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    _run(module, flags, sys.__stderr__, REPOSITORY)
+    _run(sys.executable, module, flags, sys.__stderr__, REPOSITORY)
 
 
-def json_of(module: str, *flags: str, folder: Path = REPOSITORY) -> dict[str, Any]:
-    """Run a module in a folder and return the JSON object that it prints.
+def json_of(module: str, *flags: str, folder: Path = REPOSITORY, python: str = sys.executable) -> dict[str, Any]:
+    """Run a module in a folder, with a Python, and return the JSON object that it prints.
 
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    return json.loads(_run(module, flags, subprocess.PIPE, folder).stdout)
+    return json.loads(_run(python, module, flags, subprocess.PIPE, folder).stdout)
 
 
 def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
@@ -36,8 +36,8 @@ def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
     return json.loads((workdir / "summary.json").read_text())
 
 
-def _run(module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", module, *flags]
+def _run(python: str, module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> subprocess.CompletedProcess:
+    command = [python, "-m", module, *flags]
     paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, cwd=folder, stdout=stdout, env=environment)

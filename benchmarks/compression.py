@@ -10,7 +10,8 @@ task and a seed: its model is made, scored on the development set, and its laten
 teacher's. Each cell is a line of --results; a cell with a line of today's commands is not run again, and an interrupted
 training resumes. What cells share, the converted encoder and the teacher, is in --out and is made again where it is
 missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with
-train.tsv.gz and dev.tsv.gz.
+train.tsv.gz and dev.tsv.gz. If the Python of --torch-python has bertjax with the extra [onnx], latencies are also those
+of ONNX Runtime.
 """
 
 import argparse
@@ -90,8 +91,8 @@ def missing(plan: list[Cell], lines: list[dict[str, Any]]) -> list[Cell]:
     return [cell for cell in plan if (*cell, cell.fingerprint) not in done]
 
 
-def measure(cell: Cell, place: Place) -> dict[str, Any]:
-    """Make the model of a cell and return its line."""
+def measure(cell: Cell, place: Place, torch_python: str) -> dict[str, Any]:
+    """Make the model of a cell and return its line. `torch_python` is the Python that runs ONNX Runtime."""
     began = _core_seconds()
     _make(cell, place)
     model = place.out / ROWS[cell.row].model
@@ -99,14 +100,20 @@ def measure(cell: Cell, place: Place) -> dict[str, Any]:
     # A cut export names its training file, which the baseline needs, without a folder.
     heldout = f"--corpus={place.data}/heldout.jsonl"
     scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
-    latency = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
+    models = str(place.teacher), str(model)
+    latency = json_of("benchmarks.arms.latency", *models)
+    onnx = json_of("benchmarks.arms.onnx_latency", *models, python=torch_python)
+    if "absent" in onnx:
+        print(f"{cell.name} has no latency of ONNX Runtime: {onnx['absent']}", file=sys.stderr)
     return cell._asdict() | {
         "commands": cell.fingerprint,
         **{name: scores[name] for name in ("eval", "baseline")},
         "parameters": vocabulary.count_parameters(export.params, export.encoder),
         "bytes": (model / WEIGHTS).stat().st_size,
-        "teacher_milliseconds": latency[str(place.teacher)],
-        "milliseconds": latency[str(model)],
+        "teacher_milliseconds": latency[models[0]],
+        "milliseconds": latency[models[1]],
+        "onnx_teacher_milliseconds": onnx.get(models[0]),
+        "onnx_milliseconds": onnx.get(models[1]),
         "core_seconds": _core_seconds() - began,
         "machine": machine(),
     }
@@ -169,7 +176,7 @@ def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
         write_records(TASKS[cell.task], args.data, place.data)
         try:
             prepare_teacher(cell, place, args.model.resolve())
-            line = measure(cell, place)
+            line = measure(cell, place, args.torch_python)
         except RunFailed as error:
             failed.append(cell.name)
             print(f"{cell.name} failed: {error}", file=sys.stderr)
@@ -194,6 +201,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=Path, help=what)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"), help="models (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
+    parser.add_argument("--torch-python", default=sys.executable, help="Python with bertjax[onnx] for ONNX Runtime")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")

@@ -267,7 +267,7 @@ def _curvature_bits(place: Place) -> list[Command]:
         "bertjax.analyze",
         str(place.teacher),
         "--parts=curvature",
-        "--examples=200",
+        "--examples=100",
         labeled,
         f"--out={report}",
     ]

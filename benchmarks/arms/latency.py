@@ -9,11 +9,13 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
 import bertjax
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.hardware import platform
 
 BATCHES, TOKENS, TURNS = (1, 32), 32, 15
@@ -28,20 +30,30 @@ def main(*exports: str) -> None:
         forward = jax.jit(lambda params, tokens_BT, module=module: module.apply({"params": params}, tokens_BT))
         params = jax.device_put(params)
         for size in BATCHES:
-            tokens_BT = np.random.default_rng(0).integers(
-                tokenizer.vocab_size // 2, tokenizer.vocab_size, (size, TOKENS)
+            tokens_BT = rows(tokenizer, size).astype(np.int32)
+            arms[name, size] = lambda forward=forward, params=params, tokens_BT=tokens_BT: jax.block_until_ready(
+                forward(params, tokens_BT)
             )
-            arms[name, size] = forward, params, tokens_BT.astype(np.int32)
+    print(json.dumps(medians(arms)))
+
+
+def rows(tokenizer: Tokenizer, size: int) -> np.ndarray:
+    """Return random rows of tokens, int64."""
+    return np.random.default_rng(0).integers(tokenizer.vocab_size // 2, tokenizer.vocab_size, (size, TOKENS))
+
+
+def medians(arms: dict[tuple[str, int], Callable[[], object]]) -> dict[str, dict[str, float]]:
+    """Run arms, each a model with the size of its batch, in turns; return {model: {batch: milliseconds a sentence}}."""
     times = {arm: [] for arm in arms}
     for turn in range(TURNS + 1):  # the first one compiles
-        for (name, size), (forward, params, tokens_BT) in arms.items():
+        for (name, size), run in arms.items():
             began = time.perf_counter()
-            jax.block_until_ready(forward(params, tokens_BT))
+            run()
             times[name, size] += [1000 * (time.perf_counter() - began) / size][: turn > 0]
-    medians = {name: {} for name in exports}
-    for (name, size), taken in times.items():
-        medians[name][f"batch_{size}"] = statistics.median(taken)
-    print(json.dumps(medians))
+    taken = {name: {} for name, _ in arms}
+    for (name, size), each in times.items():
+        taken[name][f"batch_{size}"] = statistics.median(each)
+    return taken
 
 
 if __name__ == "__main__":

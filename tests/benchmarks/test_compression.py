@@ -1,5 +1,6 @@
 """The compression benchmark: every row compares the same student, and only missing cells run."""
 
+import argparse
 import gzip
 import json
 from pathlib import Path
@@ -7,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import compression
-from benchmarks.arms import train_layer_bits
+from benchmarks.arms import latency, onnx_latency, train_layer_bits
 from benchmarks.compression import Cell, cells, missing
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place
 from bertjax.cli import exit_code_of
-from bertjax.errors import RunFailed
+from bertjax.errors import RunFailed, UserError
 from configs.finetune import distill
 
 OBJECTIVE = "--config.tasks.classify.objective."
@@ -120,7 +121,7 @@ def test_the_teacher_comes_first_and_finished_cells_are_not_run_again():
 
 
 def test_a_failed_cell_does_not_stop_the_others(tmp_path, monkeypatch):
-    def measure(cell, place):
+    def measure(cell, place, torch_python):
         if cell.row == "soft":
             raise RunFailed("the loss is not finite")
         place.out.mkdir(parents=True)
@@ -174,6 +175,36 @@ def test_the_table_has_shares_of_the_teacher_and_the_student_without_the_method(
     [pkd] = [row for row in markdown(lines).splitlines() if "`pkd`" in row]
     assert "4.0 M (2.0 x smaller) | 16.0 MB (2.0 x smaller) | 85.5 (1) | 95.0% | 75.0 [70.0, 80.0] (2) |" in pkd
     assert pkd.endswith("| 2.00 (2.0 x) | 1.00 (3.0 x) |")
+
+
+def test_latencies_of_onnx_runtime_are_columns_if_a_line_has_them():
+    onnx = {
+        "onnx_milliseconds": {"batch_1": 1.0, "batch_32": 0.5},
+        "onnx_teacher_milliseconds": {"batch_1": 3.0, "batch_32": 2.0},
+    }
+    absent = dict.fromkeys(onnx)
+    assert "ONNX" not in markdown([line("bilstm", 0, 0.8) | absent])
+    lines = [line("teacher", 0, 0.9), line("bilstm", 0, 0.8) | absent, line("soft", 0, 0.8) | onnx]
+    head, rule, *rows = markdown(lines).splitlines()
+    assert head.endswith("| ms at batch 1 | ms at batch 32 | ONNX: ms at batch 1 | ONNX: ms at batch 32 |")
+    assert {row.count("|") for row in (head, rule, *rows)} == {12}
+    assert rows[1].endswith("| 1.00 (3.0 x) | 0.50 (4.0 x) |") and rows[2].endswith("| 1.00 (3.0 x) |  |  |")
+
+
+def test_the_latency_of_a_sentence_is_that_of_its_batch_by_its_size(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: next(clock))
+    assert latency.medians({("a", 1): int, ("a", 32): int}) == {"a": {"batch_1": 1000.0, "batch_32": 1000 / 32}}
+
+
+def test_without_the_packages_of_onnx_the_reason_is_printed(monkeypatch, capsys):
+    def write(path, export):
+        raise UserError("ONNX needs torch")
+
+    monkeypatch.setattr(onnx_latency, "SavedModel", lambda name: argparse.Namespace(export=None))
+    monkeypatch.setattr(onnx_latency.onnx, "write", write)
+    onnx_latency.main("somewhere")
+    assert json.loads(capsys.readouterr().out) == {"absent": "ONNX needs torch"}
 
 
 @pytest.mark.parametrize("flag, message", [("--rows=pdk", "--rows has 'pdk'"), ("--tasks=RTE", "--tasks has 'RTE'")])
