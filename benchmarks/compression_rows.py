@@ -3,8 +3,6 @@
 A model is made by commands that users type. `without` names the same student without the method: the same initial
 weights, epochs and rates, except that `pretrained-distilled` trains once more. Layers of three-layer students are 0, 2
 and 4 of the teacher.
-
-A regression has one logit, so its soft labels are compared by squared error, without a temperature.
 """
 
 from collections.abc import Callable
@@ -15,8 +13,6 @@ from benchmarks.compression_tasks import TASKS, Place
 
 _CLASSIFY, _DISTILL = "configs/finetune/classify.py:cls", "configs/finetune/distill.py"
 _THREE, _TWO = (0, 2, 4), (0, 3)
-# Variants of the recipe with a loss on soft labels of classes.
-_SOFT = ("soft", "pkd", "pkd_last", "tinybert_soft", "internal")
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 # Masked LM that gives the teacher a head, and the steps of each row that pretrains a student.
@@ -54,7 +50,7 @@ def tuned(place: Place, start: Path | None, *flags: str, config: str = _CLASSIFY
     task, prefix = TASKS[place.task], "--config.tasks.classify.examples"
     files = [f"{prefix}.{split}={place.data / split}.jsonl" for split in ("train", "heldout")]
     columns = [f"{prefix}.{name}={column}" for name, column in task.columns.items()]
-    if task.kind != "classification":
+    if config == _CLASSIFY and task.kind != "classification":
         columns.append(f"--config.tasks.classify.objective.kind={task.kind}")
     shape = [f"--config.init_from={start}"] * (start is not None) + ["--config.stages.0.seq_len=64"]
     return _trained(config, place.out / to, place.seed, *shape, *files, *columns, *flags)
@@ -103,11 +99,9 @@ def _distilled(method: str, layers: tuple[int, ...] = _THREE) -> Callable[[Place
 
 
 def _step(place: Place, method: str, start: Path | None, flags: list[str], to: str = "tuned") -> Command:
-    objective = "--config.tasks.classify.objective"
-    against = [f"{objective}.teacher={place.teacher}"]
-    if TASKS[place.task].kind == "regression" and method in _SOFT:
-        against += [f"{objective}.teacher_losses.soft.{setting}" for setting in ("compare=mse", "temperature=1.0")]
-    return tuned(place, start, *flags, *against, config=f"{_DISTILL}:{method}", to=to)
+    teacher = f"--config.tasks.classify.objective.teacher={place.teacher}"
+    variant = f"{method}-regression" if TASKS[place.task].kind == "regression" else method
+    return tuned(place, start, *flags, teacher, config=f"{_DISTILL}:{variant}", to=to)
 
 
 def _bilstm(method: str = "") -> Callable[[Place], list[Command]]:

@@ -201,6 +201,17 @@ def test_the_command_line_is_that_of_the_recipe():
         assert objective.teacher_losses or objective.replacing
 
 
+def test_a_regression_has_the_losses_of_its_method_on_numbers():
+    from configs.finetune import distill
+
+    for method, (own_factor, losses) in distill.METHODS.items():
+        objective = distill.get_config(f"{method}-regression").tasks.classify.objective
+        assert (objective.kind, objective.own_factor) == ("regression", own_factor)
+        assert set(objective.teacher_losses) == set(losses)
+        soft = [loss for loss in objective.teacher_losses.values() if loss.kind == "logits"]
+        assert all(loss.compare == "mse" and "temperature" not in loss for loss in soft)
+
+
 @pytest.mark.slow
 def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monkeypatch):
     monkeypatch.chdir(files[2].parent)

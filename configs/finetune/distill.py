@@ -8,8 +8,8 @@
 
 runs/teacher is a fine-tuning on the same files, such as one of configs/finetune/classify.py:cls. The student starts
 with the listed layers of `init_from`, which may also be a model that was only pretrained. The task has the name
-`classify`; `--config.tasks.classify.objective.kind=regression` changes it, and any other recipe takes the same
-`objective.teacher_losses` (docs/guides/compression.md).
+`classify`. `:METHOD-regression` predicts numbers, of which soft logits are compared by squared error. Any other recipe
+takes the same `objective.teacher_losses` (docs/guides/compression.md).
 
 | variant | losses | source |
 |---|---|---|
@@ -62,20 +62,25 @@ METHODS = {
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
-    method, _, size = variant.partition("-")
-    if method not in METHODS or size not in ("", "smoke"):
-        raise ValueError(f"name a method: {', '.join(METHODS)}; METHOD-smoke makes it small")
+    method, _, form = variant.partition("-")
+    if method not in METHODS or form not in ("", "smoke", "regression"):
+        raise ValueError(
+            f"name a method: {', '.join(METHODS)}; METHOD-smoke makes it small, METHOD-regression predicts numbers"
+        )
     own_factor, losses = METHODS[method]
+    if form == "regression":
+        losses = {name: _of_numbers(loss) for name, loss in losses.items()}
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
+    kind = "regression" if form == "regression" else "classification"
     config.tasks = {
         "classify": {
-            "objective": {"kind": "classification", "own_factor": own_factor, "teacher_losses": losses},
+            "objective": {"kind": kind, "own_factor": own_factor, "teacher_losses": losses},
             "examples": {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"},
         }
     }
     if method == "theseus":
-        config.tasks["classify"]["objective"]["replacing"] = {"first": 0.3, "steps": 10 if size else 1167}
+        config.tasks["classify"]["objective"]["replacing"] = {"first": 0.3, "steps": 10 if form == "smoke" else 1167}
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,
@@ -84,7 +89,14 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}
     config.runtime = {"keep_best": 1}
-    if size == "smoke":
+    if form == "smoke":
         config.optimizer["learning_rate"] = 3e-3
         config.stages[0].update({"min_steps": 0, "seq_len": 32})
     return config
+
+
+def _of_numbers(loss: dict) -> dict:
+    """Return a loss without classes: there is one logit, so there is no temperature."""
+    if loss["kind"] != "logits":
+        return loss
+    return {name: value for name, value in loss.items() if name != "temperature"} | {"compare": "mse"}
