@@ -50,7 +50,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """A parser that reports a wrong flag like any other bad input: in one line."""
 
     def error(self, message: str):
-        near = self.nearest(message.removeprefix(_UNRECOGNIZED).partition("=")[0])
+        near = self.nearest(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0])
         hint = f"did you mean {near}?" if near else f"see python -m {self.prog.removeprefix('python -m ')} --help"
         raise UserError(f"{message}; {hint}")
 

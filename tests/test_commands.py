@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import cli
+from bertjax import cli, errors
 from bertjax.cli import command
 
 
@@ -36,6 +36,13 @@ def test_a_signal_that_ends_the_process_prints_the_stack():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
+
+
+def test_the_first_of_several_unknown_flags_has_the_nearest_one():
+    parser = cli.ArgumentParser(prog="python -m bertjax.some")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(errors.UserError, match="^unrecognized arguments: --jsn --labels=y; did you mean --json[?]$"):
+        parser.parse_args(["--jsn", "--labels=y"])
 
 
 def ended(body: str, stdout) -> tuple[int, str]:

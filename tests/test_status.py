@@ -187,11 +187,14 @@ def test_warnings(runs, capsys):
 
 
 def test_only_the_end_of_long_metrics_is_read(runs):
-    root = write(runs / "run", [record(step, 5.0, speed=1.0 if step < 20_000 else 3.0) for step in range(1, 20_100)])
+    """No memory would hold the whole file: a terabyte of zeros comes before the records."""
+    root = write(runs / "run", [record(step, 5.0, speed=1.0 if step < 500 else 3.0) for step in range(1, 600)])
+    lines = (root / "metrics.jsonl").read_bytes()
+    with open(root / "metrics.jsonl", "wb") as file:
+        file.seek(1 << 40)  # a hole, which takes no space
+        file.write(b"\n" + lines)
     beat(root, "training", step=2)
-    start = time.monotonic()
     assert status.run([root])[0][0].seconds_per_step == pytest.approx(3.0)
-    assert time.monotonic() - start < 1.0
 
 
 def test_a_run_that_has_not_started_to_train(runs):
