@@ -1,6 +1,7 @@
 """A teacher with two vocabularies and its narrow student, from the command line."""
 
 import itertools
+import os
 import random
 
 import numpy as np
@@ -82,9 +83,8 @@ def test_a_student_learns_the_parameters_of_its_teacher_and_stands_alone(made, m
     assert "has a second vocabulary, which is not that of the corpus" in capsys.readouterr().err
     own = [f"--config.data.tokenizer.model={folder / 'tokenizer'}", "--config.data.tokenizer.lowercase=False"]
     assert runs.call(*flags, *own, f"--workdir={tmp_path / 'run'}") == 0
-    records = [record for record in runs.records(tmp_path / "run" / "metrics.jsonl") if "train/mlm_loss" in record]
-    for name in ("projections", "mlm"):
-        losses = [record[f"train/{name}_loss"] for record in records]
+    curves = curves_of(tmp_path / "run")
+    for name, losses in curves.items():
         assert sum(losses[-5:]) < 0.8 * sum(losses[:5]), name
     assert (mixed / "model.safetensors").read_bytes() == teacher
     weights = load_file(tmp_path / "run" / "export" / "model.safetensors")
@@ -92,3 +92,16 @@ def test_a_student_learns_the_parameters_of_its_teacher_and_stands_alone(made, m
     student = bertjax.load(tmp_path / "run")
     assert student.module.config.width == 4 and student.tokenizer == tokenizer.load(folder / "tokenizer")
     convert.run(tmp_path / "run", tmp_path / "hf")
+
+    devices = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
+    sharded = [*flags, *own, "--config.runtime.strategy=fsdp", f"--workdir={tmp_path / 'sharded'}"]
+    done = runs.finish(runs.start(*sharded, **devices))
+    assert done.returncode == 0 and "fsdp=2" in done.stdout, done.stderr
+    for name, losses in curves_of(tmp_path / "sharded").items():
+        np.testing.assert_allclose(losses, curves[name], rtol=1e-3, err_msg=name)
+
+
+def curves_of(workdir) -> dict[str, list[float]]:
+    """Return the losses of all steps."""
+    records = [record for record in runs.records(workdir / "metrics.jsonl") if "train/mlm_loss" in record]
+    return {name: [record[f"train/{name}_loss"] for record in records] for name in ("projections", "mlm")}
