@@ -1,7 +1,7 @@
 """The table of `benchmarks.compression`, from its lines."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.compression_rows import ROWS
@@ -13,45 +13,49 @@ _RUNTIMES = {"": "", "onnx_": "ONNX: "}
 
 
 def markdown(lines: list[Line]) -> str:
-    """Return a table for each task, with the rows in the order of `ROWS`; rows without lines are absent."""
+    """Return two tables for each task, of scores and of sizes; rows without lines are absent."""
     latest = {(line["task"], line["row"], line["seed"]): line for line in lines}
     tasks: dict[str, dict[str, list[Line]]] = {}
     for (task, row, _), line in sorted(latest.items()):
         tasks.setdefault(task, {}).setdefault(row, []).append(line)
-    text = []
-    for task, rows in tasks.items():
-        majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
-        name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
-        runtimes = (
-            _RUNTIMES if any(line.get("onnx_milliseconds") for lines in rows.values() for line in lines) else [""]
-        )
-        latencies = [f"{_RUNTIMES[runtime]}ms at batch {size}" for runtime in runtimes for size in (1, 32)]
-        columns = [name, "source", "parameters", "bytes", TASKS[task].metric, "of the teacher", "without the method"]
-        text += [
-            f"| {' | '.join(columns + latencies)} |",
-            "|---" * len(columns + latencies) + "|",
-            *(_row(row, rows, runtimes) for row in ROWS if row in rows),
-            "",
-        ]
-    return "\n".join(text)
+    return "\n".join(text for task, rows in tasks.items() for text in (_scores(task, rows), _sizes(task, rows)))
 
 
-def _row(row: str, rows: dict[str, list[Line]], runtimes: Iterable[str]) -> str:
-    lines, teacher, without = rows[row], rows.get("teacher", []), rows.get(ROWS[row].without, [])
-    one, whole = lines[0], teacher[0] if teacher else None
-    smaller = {name: f" ({whole[name] / one[name]:.1f} x smaller)" if whole else "" for name in ("parameters", "bytes")}
-    share = statistics.fmean(map(_score, lines)) / statistics.fmean(map(_score, teacher)) if teacher else None
-    cells = [
-        f"`{row}`",
-        ROWS[row].source,
-        f"{one['parameters'] / 1e6:.1f} M{smaller['parameters']}",
-        f"{one['bytes'] / 1e6:.1f} MB{smaller['bytes']}",
-        _spread(lines),
-        f"{share:.1%}" if share else "",
-        _spread(without) if without else "",
-        *(_latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32")),
-    ]
-    return f"| {' | '.join(cells)} |"
+def _scores(task: str, rows: dict[str, list[Line]]) -> str:
+    majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
+    name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
+    teacher = rows.get("teacher", [])
+
+    def cells(row: str, lines: list[Line]) -> list[str]:
+        share = statistics.fmean(map(_score, lines)) / statistics.fmean(map(_score, teacher)) if teacher else None
+        without = rows.get(ROWS[row].without, [])
+        return [ROWS[row].source, _spread(lines), f"{share:.1%}" if share else "", _spread(without) if without else ""]
+
+    return _table([name, "source", TASKS[task].metric, "of the teacher", "without the method"], rows, cells)
+
+
+def _sizes(task: str, rows: dict[str, list[Line]]) -> str:
+    whole = rows.get("teacher", [None])[0]
+    has_onnx = any(line.get("onnx_milliseconds") for lines in rows.values() for line in lines)
+    runtimes = _RUNTIMES if has_onnx else {"": ""}
+
+    def cells(_: str, lines: list[Line]) -> list[str]:
+        [one, *_] = lines
+        parts = []
+        for name, unit in (("parameters", "M"), ("bytes", "MB")):
+            smaller = f" ({whole[name] / one[name]:.1f} x smaller)" if whole else ""
+            parts.append(f"{one[name] / 1e6:.1f} {unit}{smaller}")
+        return [*parts, *(_latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32"))]
+
+    latencies = [f"{runtimes[runtime]}ms at batch {size}" for runtime in runtimes for size in (1, 32)]
+    return _table([task, "parameters", "bytes", *latencies], rows, cells)
+
+
+def _table(columns: list[str], rows: dict[str, list[Line]], cells: Callable[[str, list[Line]], list[str]]) -> str:
+    """Return a table with the rows in the order of `ROWS`."""
+    text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    text += [f"| {' | '.join([f'`{row}`', *cells(row, rows[row])])} |" for row in ROWS if row in rows]
+    return "\n".join([*text, ""])
 
 
 def _score(line: Line) -> float:

@@ -168,8 +168,8 @@ def test_records_of_a_regression_have_numbers_and_their_texts_are_those_of_train
 
 def test_the_table_of_a_task_has_its_metric():
     numbers = {"task": "STS-B", "eval": {"spearman": 0.85, "pearson": 0.9}, "baseline": {}}
-    [head, _, teacher] = markdown([line("teacher", 0, 0.5) | numbers]).splitlines()
-    assert head.startswith("| STS-B | source | parameters | bytes | spearman |")
+    [head, _, teacher, *_] = markdown([line("teacher", 0, 0.5) | numbers]).splitlines()
+    assert head == "| STS-B | source | spearman | of the teacher | without the method |"
     assert "| 85.0 (1) | 100.0% |" in teacher
 
 
@@ -177,9 +177,9 @@ def test_the_table_has_shares_of_the_teacher_and_the_student_without_the_method(
     lines = [line("teacher", 0, 0.9, 8e6, 4.0), line("three-layers", 0, 0.8), line("three-layers", 1, 0.7)]
     lines += [line("pkd", 0, 0.81), line("pkd", 0, 0.855)]
     assert "| SST-2 (majority 50.0) |" in markdown(lines)
-    [pkd] = [row for row in markdown(lines).splitlines() if "`pkd`" in row]
-    assert "4.0 M (2.0 x smaller) | 16.0 MB (2.0 x smaller) | 85.5 (1) | 95.0% | 75.0 [70.0, 80.0] (2) |" in pkd
-    assert pkd.endswith("| 2.00 (2.0 x) | 1.00 (3.0 x) |")
+    [scores, sizes] = [row for row in markdown(lines).splitlines() if "`pkd`" in row]
+    assert scores.endswith("| 85.5 (1) | 95.0% | 75.0 [70.0, 80.0] (2) |")
+    assert sizes.endswith("| 4.0 M (2.0 x smaller) | 16.0 MB (2.0 x smaller) | 2.00 (2.0 x) | 1.00 (3.0 x) |")
 
 
 def test_latencies_of_onnx_runtime_are_columns_if_a_line_has_them():
@@ -190,9 +190,9 @@ def test_latencies_of_onnx_runtime_are_columns_if_a_line_has_them():
     absent = dict.fromkeys(onnx)
     assert "ONNX" not in markdown([line("bilstm", 0, 0.8) | absent])
     lines = [line("teacher", 0, 0.9), line("bilstm", 0, 0.8) | absent, line("soft", 0, 0.8) | onnx]
-    head, rule, *rows = markdown(lines).splitlines()
+    head, rule, *rows = markdown(lines).splitlines()[6:]
     assert head.endswith("| ms at batch 1 | ms at batch 32 | ONNX: ms at batch 1 | ONNX: ms at batch 32 |")
-    assert {row.count("|") for row in (head, rule, *rows)} == {12}
+    assert {row.count("|") for row in (head, rule, *rows)} == {8}
     assert rows[1].endswith("| 1.00 (3.0 x) | 0.50 (4.0 x) |") and rows[2].endswith("| 1.00 (3.0 x) |  |  |")
 
 
