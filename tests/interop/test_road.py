@@ -70,7 +70,7 @@ def get_config():
         "model": {"preset": "init_from"},
         "tasks": {"good": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}}},
         "optimizer": {"learning_rate": 3e-3, "warmup_share": 0.1},
-        "stages": [{"epochs": 4.0, "seq_len": 32, "examples": 16}],
+        "stages": [{"epochs": 8.0, "seq_len": 32, "examples": 16}],
         "eval": {"every": 0, "rows": 0, "samples": 0},
     }
 """
