@@ -12,7 +12,7 @@ import bertjax
 from bertjax import cli, convert, export, extend
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import MixedTokenizer
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from tests import runs
 from tests.interop import models
 

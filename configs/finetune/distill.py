@@ -96,7 +96,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
 
 
 def _of_numbers(loss: dict) -> dict:
-    """Return a loss without classes: there is one logit, so there is no temperature."""
+    """Return a loss without classes: one logit has no temperature."""
     if loss["kind"] != "logits":
         return loss
     return {name: value for name, value in loss.items() if name != "temperature"} | {"compare": "mse"}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
-from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
@@ -66,4 +65,9 @@ def load(folder: Path) -> Tokenizer:
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.
     """
-    return base.load(folder, (HuggingFaceTokenizer, MixedTokenizer, UnigramTokenizer, SentencePieceTokenizer))
+    kinds = (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer)
+    if (folder / "mixed.json").exists():  # rare, and what opens other models stays small
+        from bertjax.data.tokenizer.mixed import MixedTokenizer
+
+        kinds += (MixedTokenizer,)
+    return base.load(folder, kinds)

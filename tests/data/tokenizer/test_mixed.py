@@ -8,7 +8,8 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import MixedTokenizer, new_pieces, trimming
+from bertjax.data.tokenizer import new_pieces, trimming
+from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.errors import UserError
 from bertjax.interop import tokenizers
 
