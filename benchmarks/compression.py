@@ -30,6 +30,7 @@ from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.finetuning import finished
 from benchmarks.train_step import machine
 from bertjax import cli
+from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.errors import RunFailed, UserError
@@ -133,7 +134,9 @@ def write_records(task: Task, data: Path, folder: Path) -> None:
         split: str(data / "glue" / task.name / f"{name}.tsv.gz")
         for split, name in (("train", "train"), ("heldout", "dev"))
     }
-    labeled = LabeledText(**files, **task.columns, label=task.label, limit=task.limit)
+    text, pair, label = COLUMNS[task.name]
+    labeled = LabeledText(**files, text=text, pair=pair, label=label, limit=task.limit)
+    renamed = dict(zip(labeled.inputs, task.columns.values(), strict=True)) | {label: "label"}
     folder.mkdir(parents=True, exist_ok=True)
     for split, path in files.items():
         records = labeled.read(path)
@@ -141,7 +144,7 @@ def write_records(task: Task, data: Path, folder: Path) -> None:
             records = limited(records, labeled)
             texts = [record[column] for record in records for column in labeled.inputs]
             (folder / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-        chosen = [{name: record[name] for name in labeled.inputs} | {"label": record[task.label]} for record in records]
+        chosen = [{ours: record[theirs] for theirs, ours in renamed.items()} for record in records]
         lines = [json.dumps(record, ensure_ascii=False) for record in chosen]
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

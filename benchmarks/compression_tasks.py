@@ -9,9 +9,8 @@ class Task(NamedTuple):
 
     Attributes:
       name: its folder in GLUE, which has train.tsv.gz and dev.tsv.gz.
-      columns: name of a column of `examples` -> its name in the files.
+      columns: name of a column of `examples` -> its name in the records of the benchmark.
       limit: records of the training file; 0 for all.
-      label: column of the label in the files; the records of the benchmark call it `label`.
       kind: kind of the objective.
       metric: score of a model in the table.
     """
@@ -19,7 +18,6 @@ class Task(NamedTuple):
     name: str
     columns: dict[str, str]
     limit: int
-    label: str = "label"
     kind: str = "classification"
     metric: str = "accuracy"
 
@@ -34,7 +32,7 @@ TASKS = {
     for task in (
         Task("SST-2", {"text": "sentence"}, 8000),
         Task("MRPC", {"text": "sentence1", "pair": "sentence2"}, 0),
-        Task("STS-B", {"text": "sentence1", "pair": "sentence2"}, 0, "score", "regression", "spearman"),
+        Task("STS-B", {"text": "sentence1", "pair": "sentence2"}, 0, "regression", "spearman"),
     )
 }
 

@@ -148,7 +148,8 @@ def test_all_cells_of_a_task_use_the_same_records(tmp_path):
     (tmp_path / "glue" / "MRPC").mkdir(parents=True)
     for name, count in (("train", 10), ("dev", 4)):
         with gzip.open(tmp_path / "glue" / "MRPC" / f"{name}.tsv.gz", "wt") as file:
-            file.write("sentence1\tsentence2\tlabel\n" + "".join(f"a {i}\tb {i}\t{i % 2}\n" for i in range(count)))
+            file.write("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n")
+            file.writelines(f"{i % 2}\t{i}\t{i}\ta {i}\tb {i}\n" for i in range(count))
     compression.write_records(TASKS["MRPC"]._replace(limit=6), tmp_path, tmp_path / "records")
     train, heldout = ((tmp_path / "records" / f"{name}.jsonl").read_text() for name in ("train", "heldout"))
     assert train.count("\n") == 6 and train.count('"label": "1"') == 3 and heldout.count("\n") == 4
