@@ -125,6 +125,7 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
         examples = dataclasses.replace(task.examples, heldout=path, further_heldout={})
+        examples.read(path)  # an error of this file names no setting, which the user has not typed
         if not storage.exists(examples.train):
             print(f"{examples.train} is not there: the baselines are those of {path}", file=sys.stderr)
             further = {"unlabeled": ""} if hasattr(examples, "unlabeled") else {}

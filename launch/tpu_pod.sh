@@ -114,7 +114,7 @@ state() {
   fi
 }
 
-log_unknown() { log "gcloud cannot tell whether $NAME exists, see above; check PROJECT and ZONE, then run this again"; }
+log_unknown() { log "gcloud cannot tell whether $NAME exists, see above; check PROJECT and ZONE"; }
 
 remove() {
   local now attempt

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax import cli, evaluate
+from bertjax.errors import UserError
 from bertjax.training.results.scores import read_scores
 from tests import labeled_files, runs
 
@@ -190,6 +191,8 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     labels = [json.loads(line)["label"] for line in other.read_text().splitlines()]
     majority = max(map(labels.count, labels)) / len(labels)
     assert shipped["baseline"]["majority_accuracy"] == pytest.approx(majority)
+    with pytest.raises(UserError, match="^nowhere.tsv cannot be read: .*; check the path and your rights$"):
+        evaluate.run("shipped", "nowhere.tsv")
     glue = tmp_path / "glue"
     (glue / "RTE").mkdir(parents=True)
     (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())

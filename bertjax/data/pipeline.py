@@ -1,5 +1,6 @@
 """From a step to a batch, prepared ahead by Grain. A batch depends only on its step, so there is no iterator state."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -158,4 +159,6 @@ def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: i
     try:
         yield from iterator
     finally:
-        iterator.close()
+        # Grain waits for every worker, also for one that could not be started; that error would hide the reason.
+        with contextlib.suppress(AssertionError):
+            iterator.close()

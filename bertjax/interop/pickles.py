@@ -21,6 +21,8 @@ from bertjax.interop import opcodes
 from bertjax.interop.opcodes import Refused
 from bertjax.untrusted import is_shape
 
+# The first bytes of the zip archive, also of one that was cut. As a pickle they would be an opcode.
+_ZIP = b"PK"
 # Content of the first pickle of the older container.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
@@ -109,7 +111,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         content = untrusted.read_bytes(path)
-        state, storages = _read_zip(content) if zipfile.is_zipfile(io.BytesIO(content)) else _read_sequence(content)
+        state, storages = _read_zip(content) if content.startswith(_ZIP) else _read_sequence(content)
         _check_sizes(state, len(content))
         return {name: _array(tensor, storages) for name, tensor in state.items()}
     except Refused as error:

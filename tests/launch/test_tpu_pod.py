@@ -135,7 +135,7 @@ def test_a_cloud_that_cannot_be_asked_is_named(pod, command, code):
     done = pod(command)
     assert done.returncode == code
     assert done.stderr.splitlines()[-1] == (
-        "tpu_pod: gcloud cannot tell whether pod exists, see above; check PROJECT and ZONE, then run this again"
+        "tpu_pod: gcloud cannot tell whether pod exists, see above; check PROJECT and ZONE"
     )
 
 

@@ -1,6 +1,9 @@
 """Feeds of every example format, from a configuration to the batches of every host and worker."""
 
 import dataclasses
+import errno
+import multiprocessing.resource_tracker
+import multiprocessing.util
 
 import numpy as np
 import pytest
@@ -51,6 +54,17 @@ def test_batches_do_not_depend_on_the_number_of_workers(feeds, workers):
     steps = range(1_000_000, 1_000_000 + 2 * len(FORMAT_KINDS))
     for step, batch in zip(steps, iterate(make, steps.start, steps.stop, workers, prefetch=1), strict=True):
         assert_equal(batch, make(step))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Grain closes it again
+def test_a_worker_that_cannot_be_started_says_why(feeds, monkeypatch):
+    def no_process(*args):
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    multiprocessing.resource_tracker.ensure_running()  # it is a process too
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", no_process)
+    with pytest.raises(OSError, match="no more processes"):
+        next(iterate(LocalBatches(at, feeds, (0,), 1), 0, 1, workers=1, prefetch=1))
 
 
 def test_starting_at_a_late_step_costs_no_more(feeds, monkeypatch):
