@@ -4,6 +4,7 @@ import argparse
 import difflib
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     path, _, variant = config_path.partition(":")
     mapping = _settings(config_path, find(path), variant)
     for assignment in sorted(overrides, key=_kinds_first):
-        typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule"))
+        if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
+            names = ", ".join(removed)
+            print(f"{assignment} leaves out the settings of the recipe's own kind: {names}", file=sys.stderr)
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         inherited = _model_of(mapping.get("init_from", ""))

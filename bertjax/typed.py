@@ -104,7 +104,7 @@ def paths_of(expected: type, name: str, path: str = "") -> list[str]:
     return paths
 
 
-def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> None:
+def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> list[str]:
     """Apply `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
 
     A value that is not a Python literal is read as text. If a `kind` replaces another one, the settings of the old kind
@@ -114,6 +114,9 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> No
       mapping: nested settings by name.
       assignment: `a.b.0.c=value`.
       unions: names of the settings that are chosen by `kind`.
+
+    Returns:
+      The names of the settings of an old kind that were removed.
 
     Raises:
       UserError: there is no `=`, or a list has no such index.
@@ -129,10 +132,12 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> No
             raise UserError(
                 f"override {assignment!r}: {key!r} is a value and has no settings; see the names in config.json"
             )
-    value = _literal(text)
+    value, removed = _literal(text), []
     if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
+        removed = [name for name in target if name != "kind"]
         target.clear()
     target[_index(target, last, path) if isinstance(target, list) else last] = value
+    return removed
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:

@@ -103,6 +103,15 @@ def test_the_kind_of_a_tokenizer_is_a_setting_like_any_other():
     assert (tokenizer.kind, tokenizer.vocab_size) == ("bpe", 2000)
 
 
+def test_a_new_kind_says_which_settings_it_removes(capsys):
+    load("configs/tiny.py", ["tasks.bert.objective.kind=mlm", "tasks.bert.examples.kind=full_sentences"])
+    [line] = capsys.readouterr().err.splitlines()  # the objective has nothing but a kind
+    assert line == (
+        "tasks.bert.examples.kind=full_sentences leaves out the settings of the recipe's own kind: "
+        "short_seq_prob, fewest, trim"
+    )
+
+
 def test_a_kind_is_chosen_before_its_settings():
     masking = ["tasks.bert.objective.masking.rate=0.2", "tasks.bert.objective.masking.kind=spans"]
     examples = ["tasks.bert.examples.cut=sentences", "tasks.bert.examples.kind=full_sentences"]
