@@ -141,6 +141,7 @@ def test_a_cloud_that_cannot_be_asked_is_named(pod, command, code):
 
 def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
     assert pod("up").returncode == 0
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
     controller, terminal = os.openpty()
     try:
         status = pod.start("status", stdin=terminal)
@@ -154,6 +155,7 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
     finally:
         os.close(controller)
         os.close(terminal)
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_logs_leave_the_worker_while_it_runs(pod):
