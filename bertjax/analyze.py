@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from bertjax.analysis.subject import open_subjects
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.records import read_file
+
+# What is meant as a file and not as a sentence: it has no spaces, and a folder or the name of a text file.
+_PATH = re.compile(r"\S*(/\S+|\.(txt|csv|tsv|jsonl?)(\.(gz|zst|xz))?)")
 
 
 def run(
@@ -131,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     for outcome in outcomes:
         for label, reason in outcome.missing.items():
-            print(f"{outcome.part.name} without {label}: it {reason}")
+            print(f"{outcome.part.name} leaves out {label}, which {reason}")
     print(f"page:    {out / results.PAGE}")
     print(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
     print(f"figures: {out / results.FIGURES}{'/'}")
@@ -140,11 +144,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _texts(values: Sequence[str]) -> list[str]:
-    """Return the sentences of all values; a value that names a file stands for its lines."""
+    """Return the sentences of all values; a value that names a file stands for its lines.
+
+    Raises:
+      UserError: a value looks like the path of a file, and there is none, or it has no lines.
+    """
     texts = []
     for value in values:
         if os.path.isfile(os.path.expanduser(value)):  # `Path.is_file` raises for a name that is too long
-            texts += [record["text"] for record in read_file(value, ("text",))]
+            if not (lines := read_file(value, ("text",))):
+                raise UserError(f"--texts={value} has no lines, so there is nothing to analyze; give at least one")
+            texts += [record["text"] for record in lines]
+        elif _PATH.fullmatch(value):
+            raise UserError(f"--texts={value} does not exist; name a file, or write a sentence with spaces")
         else:
             texts.append(value)
     return texts

@@ -19,6 +19,9 @@ from bertjax.opening import SavedModel
 # Where recipes are: in an installed package (setup.py), and in a checkout.
 _RECIPES = (Path(__file__).parent / "recipes", Path(__file__).parents[1] / "configs")
 
+# What sets the steps and the rows of a stage in their place.
+_BY_DATA = {"steps": ("epochs", "flops"), "batch": ("examples",)}
+
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
     """Read `FILE[:variant]` and apply overrides.
@@ -47,6 +50,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         mapping["model"] = inherited | model
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
+    _take_sizes(mapping, [assignment.partition("=")[0] for assignment in overrides])
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
 
@@ -99,13 +103,29 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
     return mapping
 
 
+def _take_sizes(mapping: dict[str, Any], named: list[str]) -> None:
+    """Let `steps` and `batch` of a flag replace what the recipe has in their place, such as `epochs`.
+
+    Raises:
+      UserError: flags have both.
+    """
+    for path in named:
+        if match := re.fullmatch(r"(stages\.\d+)\.(steps|batch)", path):
+            stage = mapping["stages"][int(match[1].partition(".")[2])]
+            for other in _BY_DATA[match[2]]:
+                if stage.pop(other, None) and f"{match[1]}.{other}" in named:
+                    raise UserError(f"{path} and {match[1]}.{other} exclude each other; leave one out")
+            if match[2] == "steps":
+                stage.pop("min_steps", None)
+
+
 def _open_stages(mapping: dict[str, Any]) -> None:
     """Remove the steps and rows that `epochs`, `flops` and `examples` replace, so that nothing reads them as known."""
     stages = mapping.get("stages")
     for stage in stages if isinstance(stages, list) else []:
         if isinstance(stage, dict):
-            for number, by_data in (("steps", "epochs"), ("steps", "flops"), ("batch", "examples")):
-                if stage.get(by_data):
+            for number, by_data in _BY_DATA.items():
+                if any(stage.get(name) for name in by_data):
                     stage.pop(number, None)
 
 

@@ -12,7 +12,7 @@ from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import card, huggingface, onnx, onnx_int8, task_heads
+from bertjax.interop import card, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
 from bertjax.opening import SavedModel
 
 
@@ -142,6 +142,8 @@ def _text(summary: Summary) -> str:
     target = str(summary.target)
     if summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
         next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
+    elif (summary.target / sentence_transformers.MODULES).exists():
+        next_step = f"SentenceTransformer({target!r}).encode(texts), see {summary.target / card.FILE}"
     elif summary.kind == "transformers":
         next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "onnx":

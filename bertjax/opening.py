@@ -58,6 +58,11 @@ class SavedModel:
                 f"{path!r} does not exist; name an export folder (bertjax.convert makes one of a checkpoint from "
                 "elsewhere), a workdir, or WORKDIR@STEP"
             )
+        if not self.is_export and is_of_transformers(self.folder):
+            raise UserError(
+                f"{path!r} is a checkpoint of transformers; convert it and use the result: python -m bertjax.convert "
+                f"--from={path} --to={self.folder.name}.bertjax"
+            )
 
     @property
     def is_export(self) -> bool:
@@ -131,6 +136,14 @@ class SavedModel:
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "
                 "export folder, a workdir, or WORKDIR@STEP"
             )
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Return whether a folder has the settings of a model of transformers, in a file with the name of a run's."""
+    try:
+        return "model_type" in untrusted.read_json(folder / RUN_RECORD)
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:

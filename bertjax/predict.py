@@ -146,7 +146,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
     parser.add_argument(
-        "texts", nargs="*", metavar="TEXT", help="sentences; without any, they are read from --file or stdin"
+        "texts",
+        nargs="*",
+        default=[],  # argparse would call them required
+        metavar="TEXT",
+        help="sentences; without any, they are read from --file or stdin",
     )
     parser.add_argument(
         "--file",
@@ -203,7 +207,8 @@ def main(argv: list[str] | None = None) -> int:
     names = ("top", "normalize", "layers", "per_token")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
-        raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; remove it")
+        remedy = "remove it" if args.do or stray - {"normalize", "layers", "per_token"} else "add --do=embed"
+        raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; {remedy}")
     if args.out.endswith(_ARRAY) and (kind is not Embed or args.per_token):
         raise UserError(
             f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "

@@ -20,7 +20,7 @@ from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.errors import UserError, reason
 from bertjax.hardware import platform
-from bertjax.interop import huggingface
+from bertjax.interop import huggingface, sentence_transformers
 from bertjax.training import init_from, start, sweep
 from bertjax.training.evaluation import Evaluation, tuned
 from bertjax.training.loop import Loop
@@ -233,7 +233,10 @@ def _next(config: Config, files: Workdir) -> list[str]:
     root = str(files.path)
     export_folder, ship = f"{root}/export", []
     if isinstance(config.task.examples, LabeledFormat):
-        use, score, ship = ["--file=FILE"], ["--corpus=TEST_FILE"], [command("convert", f"--from={root}", "--to=hf")]
+        is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
+        use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
+        target = "hf" if storage.exists(files.export / "hf") else f"{files.path.name}.onnx"
+        ship = [command("convert", f"--from={root}", f"--to={target}")]
     else:
         is_masked = "mlm" in config.task.objective.heads(config.model)
         samples = read_jsonl(files.samples)

@@ -80,9 +80,18 @@ def test_shipped_configurations_come_back_from_json(name, variant):
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
-def test_epochs_replace_steps_of_the_file_and_of_overrides(tmp_path):
+def test_steps_and_rows_of_flags_replace_epochs_and_examples_of_the_file(tmp_path):
+    stage = "{'epochs': 2.0, 'min_steps': 30, 'examples': 4}"
+    (tmp_path / "a.py").write_text(f"def get_config():\n  return {{'stages': [{stage}]}}")
+    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=70000", "stages.0.batch=5"]).stages
+    assert (stage.steps, stage.batch, stage.epochs, stage.min_steps, stage.examples) == (70_000, 5, 0, 0, 0)
+    with pytest.raises(UserError, match="stages.0.steps and stages.0.epochs exclude each other; leave one out"):
+        load(str(tmp_path / "a.py"), ["stages.0.steps=7", "stages.0.epochs=1"])
+
+
+def test_epochs_replace_steps_of_the_file(tmp_path):
     (tmp_path / "a.py").write_text("def get_config():\n  return {'stages': [{'epochs': 2.0, 'steps': 7, 'batch': 5}]}")
-    [stage] = load(str(tmp_path / "a.py"), ["stages.0.steps=500"]).stages
+    [stage] = load(str(tmp_path / "a.py")).stages
     assert (stage.steps, stage.batch) == (None, 5)
     [stage] = load(str(tmp_path / "a.py"), ["stages.0.epochs=0", "stages.0.flops=1e12"]).stages
     assert (stage.steps, stage.open_settings) == (None, ("flops",))

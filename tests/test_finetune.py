@@ -144,6 +144,20 @@ def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert output.count("\n") == 1 and complaint in output, output
 
 
+def test_a_file_with_one_label_is_refused(finetune, tmp_path, capsys):
+    path = tmp_path / "one.jsonl"
+    path.write_text("".join(json.dumps({"sentence": f"bad {i}", "label": "yes"}) + "\n" for i in range(9)))
+    files = [f"--config.tasks.good.examples.{split}={path}" for split in ("train", "heldout")]
+    assert runs.call(*finetune, *files, f"--workdir={tmp_path / 'run'}") == 2
+    assert "one.jsonl has one label only, 'yes', so there is nothing to learn" in capsys.readouterr().err
+
+
+def test_the_model_card_names_the_training_file(finished):
+    card = (finished / "export" / "hf" / "README.md").read_text()
+    assert "| training file | `train.jsonl` |\n| fine-tuned from | `export` |\n| objective | classification" in card
+    assert "| corpus |" not in card and "| tokenizer |" not in card
+
+
 @pytest.mark.slow
 def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, tmp_path):
     """As the two development sets of MNLI are."""

@@ -28,6 +28,8 @@ def text_of(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> st
     elif isinstance(probabilities := prediction.get("probabilities"), dict):
         best = sorted(probabilities.items(), key=lambda pair: -pair[1])[:shown]
         lines.append("   ".join(_percent(name, probability) for name, probability in best))
+        if isinstance(sets := prediction["prediction"], list):  # any number of classes
+            lines[-1] = f"{', '.join(sets) or 'none'}   ({lines[-1]})"
     else:
         lines.append(str(prediction["prediction"]))
     return "\n    ".join(printable(line) for line in lines)

@@ -165,19 +165,28 @@ def _data(export: Export) -> str:
 
 def _described(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the rows of that table from the settings of a run, which has all of them."""
-    data, stages, [task, *_] = settings["data"], settings["stages"], settings["tasks"].values()
-    corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
-    tokenizer = data["tokenizer"]
-    described = base_name(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
+    stages, [task, *_] = settings["stages"], settings["tasks"].values()
+    files = [task["examples"]["train"] for task in settings["tasks"].values() if "train" in task["examples"]]
     return {
-        "corpus": ", ".join(f"`{base_name(corpus)}`" for corpus in corpora),
-        "tokenizer": described,
+        **(_fine_tuned(files, settings["init_from"]) if files else _pretrained(settings["data"])),
         "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
         "stages": "; ".join(
             f"{stage['steps']:,} steps of {stage['batch']} x {stage['seq_len']} tokens" for stage in stages
         ),
         "seed": settings["seed"],
     }
+
+
+def _fine_tuned(files: list[str], init_from: str) -> dict[str, Any]:
+    rows = {"training file": ", ".join(f"`{base_name(path)}`" for path in files)}
+    return rows | {"fine-tuned from": f"`{base_name(init_from)}`"} if init_from else rows
+
+
+def _pretrained(data: dict[str, Any]) -> dict[str, Any]:
+    corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
+    tokenizer = data["tokenizer"]
+    described = base_name(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
+    return {"corpus": ", ".join(f"`{base_name(corpus)}`" for corpus in corpora), "tokenizer": described}
 
 
 def _numbers(numbers: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.opening import SavedModel
 from bertjax.storage import is_remote
 from bertjax.training import flops
@@ -115,6 +116,11 @@ def _labeled_feeds(config: Config) -> Feeds:
     for name, task in config.tasks.items():
         if task.has_classes:
             source = feeds.store_of(name)
+            if len(source.classes) == 1 and isinstance(task.objective, (Classification, Tagging)):
+                raise UserError(
+                    f"{source.format.train} has one label only, {source.classes[0]!r}, so there is nothing to learn; "
+                    "correct the file, or the setting of examples that names the column"
+                )
             objective = dataclasses.replace(task.objective, classes=source.classes)
             if isinstance(objective, Classification):
                 objective = objective.weighted(source.format.class_counts(source.train))

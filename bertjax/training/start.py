@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from bertjax import config as configuration
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
@@ -61,6 +62,9 @@ def record_run(
     for line in source_epochs.lines(feeds, program.timetable):
         print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
+    for task in feeds.heldout:
+        if isinstance(labeled := feeds.store_of(task), LabeledSource) and (count := labeled.repeated()):
+            print(report.repeated_line(count, label(task)))
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))

@@ -124,6 +124,14 @@ def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
     assert outputs[0] == outputs[1] == outputs[2] and len(json.loads(outputs[0])["masks"][0]) == 5
 
 
+def test_a_checkpoint_of_transformers_is_named_so(tmp_path, capsys):
+    folder = tmp_path / "minilm"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    convert = f"python -m bertjax.convert --from={folder} --to=minilm.bertjax"
+    _refused(capsys, f"is a checkpoint of transformers; convert it and use the result: {convert}", str(folder))
+
+
 @pytest.mark.parametrize(
     "content, complaint",
     [

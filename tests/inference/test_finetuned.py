@@ -70,6 +70,9 @@ def test_the_most_probable_classes_come_first(classifier):
 def test_predictions_as_text():
     tags = {"text": "Ann ran", "words": ["Ann", "ran"], "prediction": ["B-PER", "O"]}
     assert text_of(tags, ["text"], 3) == "Ann ran\n    Ann[B-PER] ran"
+    sets = {"a": "x", "probabilities": {"music": 0.857, "food": 0.651, "alarm": 0.04}, "prediction": ["music", "food"]}
+    assert text_of(sets, ["a"], 3) == "x\n    music, food   (music 85.7%   food 65.1%   alarm 4.0%)"
+    assert text_of(sets | {"prediction": []}, ["a"], 1) == "x\n    none   (music 85.7%)"
     assert text_of({"a": "x", "b": "y", "prediction": 1.5}, ["a", "b"], 3) == "x  |  y\n    1.5"
 
 

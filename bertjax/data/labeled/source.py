@@ -116,6 +116,15 @@ class LabeledSource:
         """Return the records of `train`, `heldout` or a name of `further_heldout`."""
         return getattr(self, split) if split in SPLITS else self._further[split]
 
+    def repeated(self) -> int:
+        """Return the number of held-out records whose texts a training record has too."""
+        seen = {self._texts_of(record) for record in self.train}
+        return sum(self._texts_of(record) in seen for record in self.heldout)
+
+    def _texts_of(self, record: Record) -> str:
+        texts = [record[name] for name in (*self.format.inputs, "words") if name in record]
+        return json.dumps(texts or _content(record))
+
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the labels of the training file, sorted."""

@@ -120,7 +120,7 @@ def _column_hint(header: list[str]) -> str:
     delimiter = next((mark for mark in ";\t,|" if len(header) == 1 and mark in header[0]), "")
     if delimiter:
         return f"its fields are separated by {delimiter!r}: separate those of a .csv by commas, those of a .tsv by tabs"
-    return "name one of these, or give the numbers of all columns, counted from 0, if the file has no header"
+    return "rename a column, name one of these, or give the numbers of all, counted from 0, if the file has no header"
 
 
 def _check_width(row: list[str], width: int, kind: str, quoted: bool) -> None:

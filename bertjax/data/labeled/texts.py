@@ -129,7 +129,7 @@ class LabeledText(LabeledFormat):
             if labels.class_of(label) not in classes:
                 raise UserError(
                     f"{where} has the label {label!r}, which the training file lacks{self.limit_note} "
-                    f"({shorten(classes, 8)})"
+                    f"({shorten(classes, 8)}); correct it, or add examples of this label to that file"
                 )
             return classes.index(labels.class_of(label))
         number = labels.number_of(label)

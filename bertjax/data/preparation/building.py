@@ -106,7 +106,8 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     if config.share < 1:
         remedy += f", raise data.share={config.share}"
     if not config.heldout:
-        remedy += f", raise data.heldout_share={config.heldout_share} or name a file as data.heldout"
+        enough = train + heldout >= 4
+        remedy += f", raise data.heldout_share={config.heldout_share}" * enough + " or name a file as data.heldout"
     corpus = ", ".join(repr(source.corpus) for source in config.named_sources.values())
     raise UserError(
         f"corpus {corpus} gives {train} training and {heldout} held-out documents, but two of each are needed: {remedy}"

@@ -176,7 +176,7 @@ def _conversion(content: bytes) -> str:
         return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
     if content.startswith(_UTF16):
         return "it starts like UTF-16; convert the file: iconv -f UTF-16 -t UTF-8 OLD > NEW"
-    return "convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, such as -f WINDOWS-1252"
+    return "convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW; ENCODING may be WINDOWS-1252, or CP949 for Korean"
 
 
 def check_surrogates(text: str, what: str) -> None:

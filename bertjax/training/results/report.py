@@ -88,12 +88,14 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
         table.add_column(titles[index], justify="right" if index else "left")
     for row in rows:
         table.add_row(*(row[index] for index in shown))
+    console = console or Console()
+    console.print(table)
     if "seconds" in summary:
-        table.caption = (
+        speed = (
             f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
             f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_goodput_line(summary['accounts'])}"
         )
-    (console or Console()).print(table)
+        console.print(speed, soft_wrap=True, highlight=False, markup=False)
 
 
 def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
@@ -112,7 +114,8 @@ def _goodput_line(goodput: dict[str, float]) -> str:
     utilization = [
         f"{name.replace('_', ' ')} {goodput[name]:.1%}" for name in ("mfu", "executed_mfu") if name in goodput
     ]
-    return f"{', '.join([spent, *utilization])}; goodput {goodput['goodput']:.1%} of {goodput['wall']:,.0f} s"
+    share = f"{goodput['goodput']:.1%} of {goodput['wall']:,.0f} s are steps (the goodput)"
+    return f"{', '.join([spent, *utilization])}; {share}"
 
 
 def _number(value: float | None) -> str:
@@ -193,6 +196,14 @@ def heldout_line(feed: Feed, task: str = "") -> str:
     (plan,) = feed.plans
     cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabeledExamples) else ""
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
+
+
+def repeated_line(count: int, task: str = "") -> str:
+    """Return the warning that held-out records have the texts of training records."""
+    return (
+        f"warning: {_of(task)}{count:,} held-out records have texts that the training file has too; they score higher "
+        "than new texts would"
+    )
 
 
 def _of(task: str) -> str:

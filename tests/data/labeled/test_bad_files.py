@@ -62,7 +62,7 @@ GOOD = {
     "race": exam(),
     "squad": squad(),
     "conll": "abc X O\nada X B-PER\n\ncab X O\n",
-    "conllu": WORD + "\n",
+    "conllu": WORD + WORD.replace("1\t", "2\t").replace("NOUN", "VERB") + "\n",
 }
 # (format, content of the file, part of the message)
 BAD = [
@@ -75,7 +75,7 @@ BAD = [
     (
         "csv",
         "a comic book,comedy\nold news,news\n",
-        "give the numbers of all columns, counted from 0",
+        "rename a column, name one of these, or give the numbers of all, counted from 0",
     ),
     ("csv", 'text,label\n"abc,yes\ncab,no\n', ":2: a quote is broken"),
     ("csv", 'text,label\nabc,yes\n"cab" bad,no\n', ":3: a quote is broken"),
@@ -220,7 +220,9 @@ def test_bad_records_are_skipped_or_refused_in_one_line(start, name, content, co
     assert all(line.startswith(("error: ", "skipped: ")) or "records skipped" in line for line in lines), lines
 
 
-@pytest.mark.parametrize("name, rows", [("csv", "label,text\nyes,{}\n"), ("tsv", "label\ttext\nyes\t{}\n")])
+@pytest.mark.parametrize(
+    "name, rows", [("csv", "label,text\nyes,{}\nno,cab\n"), ("tsv", "label\ttext\nyes\t{}\nno\tcab\n")]
+)
 @pytest.mark.parametrize("text", ["a" * LONG, "abc \r cab", "abc\x00cab", "abc \v\f\x1c\u2028 cab"])
 def test_unusual_texts_are_read(start, name, rows, text):
     assert start(name, rows.format(text), rows.format(text))[0] == 0

@@ -145,6 +145,15 @@ def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
     assert source(files, store, limit=50).fingerprint != one.fingerprint
 
 
+def test_held_out_texts_of_the_training_file_are_counted(files, store, tmp_path):
+    assert source(files, store).repeated() < 20
+    [text, *_] = map(json.loads, files[0].read_text().splitlines())
+    heldout = tmp_path / "dev.jsonl"
+    records = [text, text | {"label": "another"}, text | {"sentence": "a text of its own"}]
+    heldout.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert source((files[0], heldout), store).repeated() == 2, "whatever their labels are"
+
+
 def test_a_plan_keeps_the_fingerprint_of_older_runs(files, tmp_path):
     """So that runs that were started before a change of the code still resume."""
     words = tokenizer.from_model(labeled_files.vocabulary(tmp_path / "vocab.txt"), lowercase=True)

@@ -89,7 +89,7 @@ def test_the_table_has_baselines_beside_the_metrics():
     assert "0.2500" in rows["mlm_accuracy"] and "0.0312" in rows["mlm_accuracy"]
     assert "0.5000" in rows["nsp_accuracy"] and "0.4375" in rows["nsp_accuracy"]
     assert "40 steps, 6,000 tokens in 2.0 min (50 tokens/s, everything included)" in " ".join(text.split())
-    assert "step 100 s, data wait 0 s, compile 20 s" in text and "goodput 50.0% of 200 s" in text
+    assert "step 100 s, data wait 0 s, compile 20 s" in text and "; 50.0% of 200 s are steps (the goodput)" in text
 
 
 def test_a_table_of_a_bare_evaluation_has_no_caption():
