@@ -39,7 +39,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     for assignment in sorted(overrides, key=_kinds_first):
         if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
             names = ", ".join(removed)
-            print(f"{assignment} leaves out the settings of the recipe's own kind: {names}", file=sys.stderr)
+            print(f"{assignment}: settings that the recipe has for another kind are not used: {names}", file=sys.stderr)
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         inherited = _model_of(mapping.get("init_from", ""))

@@ -131,6 +131,8 @@ class SavedModel:
         return read_checkpoint(self.folder, self.step)
 
     def _check_is_run(self) -> None:
+        if (self.folder / "seed=0" / RUN_RECORD).exists():
+            raise UserError(f"{str(self.folder)!r} holds runs of several seeds; name one, such as {self.folder}/seed=0")
         if not (self.folder / RUN_RECORD).exists():
             raise UserError(
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "

@@ -116,7 +116,7 @@ def test_a_new_kind_says_which_settings_it_removes(capsys):
     load("configs/tiny.py", ["tasks.bert.objective.kind=mlm", "tasks.bert.examples.kind=full_sentences"])
     [line] = capsys.readouterr().err.splitlines()  # the objective has nothing but a kind
     assert line == (
-        "tasks.bert.examples.kind=full_sentences leaves out the settings of the recipe's own kind: "
+        "tasks.bert.examples.kind=full_sentences: settings that the recipe has for another kind are not used: "
         "short_seq_prob, fewest, trim"
     )
 

@@ -111,21 +111,20 @@ def check_axis(entries: Sequence[Entry], x: str) -> str:
 def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[str]:
     """Return the metrics to draw: the requested ones, by default the losses that at least two entries have.
 
-    Of a single entry, all losses are drawn.
+    If no two share one, as different objectives do not, all losses are drawn, each in its own panel.
 
     Raises:
-      UserError: no entry has a requested metric, or no loss is shared.
+      UserError: no entry has a requested metric, or none has a loss.
     """
     by_entry = [set(metrics_in(entry.records)) for entry in entries]
     available = sorted(set.union(*by_entry))
     if unknown := [name for name in requested if name not in available]:
         raise UserError(f"--metric={unknown[0]} is in no record; choose one of {', '.join(available)}")
-    least = min(2, len(entries))
-    shared = [name for name in losses_among(available) if sum(name in names for names in by_entry) >= least]
-    if not requested and not shared:
-        problem = "no two of the runs share a loss" if least > 1 else "the run has logged no loss"
-        raise UserError(f"{problem}; set --metric to one of {', '.join(available)}")
-    return list(dict.fromkeys(requested)) or shared
+    losses = losses_among(available)
+    shared = [name for name in losses if sum(name in names for names in by_entry) >= 2]
+    if not requested and not losses:
+        raise UserError(f"no run has logged a loss; set --metric to one of {', '.join(available)}")
+    return list(dict.fromkeys(requested)) or shared or losses
 
 
 def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path, look: Look = _PLAIN) -> None:

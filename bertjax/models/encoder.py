@@ -191,7 +191,7 @@ class Encoder(nn.Module):
           ValueError: the arguments or the taps contradict each other or the config.
         """
         captures = taps.names_of(self)
-        self._check(captures, tokens_BT.shape[1], read_BK, rank_BT, memory_BT)
+        self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
@@ -204,14 +204,12 @@ class Encoder(nn.Module):
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
-        if self.config.has_projection:
-            hidden_BTD = self.projection(hidden_BTD)
+        hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         tokens = _Tokens(Visibility(examples_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
             hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
-            hidden = self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures)
-            return Encoded(hidden, None)
+            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if read_BK is None:
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
             summary_BMD = jnp.take_along_axis(hidden, summary_BM[..., None], axis=1)
@@ -223,7 +221,9 @@ class Encoder(nn.Module):
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
-    def _check(self, captures, seq_len, read_BK, rank_BT, memory_BT):
+    def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT):
+        if positions_BT is None and self.config.has_position_table and seq_len > (most := self.config.max_positions):
+            raise ValueError(f"rows of {seq_len} tokens exceed the {most} positions; cut them, or pass positions_BT")
         implementation = implementation_at(self.config.execution, seq_len)
         if "attention" in captures and implementation != PLAIN:
             raise ValueError(

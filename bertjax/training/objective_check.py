@@ -43,9 +43,11 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         slots = jax.eval_shape(lambda params: slots_of(objective, params), params)
         weights = jax.eval_shape(objective.all_weights, batch)
         row_keys = jax.eval_shape(lambda key: jax.random.split(key, 2), key)
-        terms, metrics, *kept = jax.eval_shape(
+        returned = jax.eval_shape(
             lambda *arrays: objective.terms(model, *arrays, True), params, with_slots(frozen, slots), batch, row_keys
         )
+        _check_returned(setting, returned)
+        terms, metrics, *kept = returned
         updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
         coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
         _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
@@ -67,6 +69,15 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     for label, leaf in sums.items():
         if leaf.shape:
             raise UserError(f"{setting}: {label} has the shape {list(leaf.shape)}; sum it to a scalar")
+
+
+def _check_returned(setting: str, returned: Any) -> None:
+    """Raise UserError unless these are terms and metrics, and what slots are updated with if there are any."""
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not all(isinstance(p, dict) for p in returned):
+        raise UserError(f"{setting}: terms_of() must return two dicts, {{term: sum}} and {{metric: (sum, weight)}}")
+    for metric, pair in returned[1].items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise UserError(f"{setting}: the metric {metric!r} has no weight; return {{{metric!r}: (sum, weight)}}")
 
 
 def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:

@@ -137,7 +137,7 @@ def run_all(
       {folder of a run that failed: why}; None if it was stopped.
 
     Raises:
-      UserError: the folder holds a sweep of another configuration, or a trial has bad input.
+      UserError: the folder holds a sweep of another configuration, or the first trial has bad input.
     """
     _check_base(root, base)
     failures: dict[str, str] = {}
@@ -155,8 +155,10 @@ def run_all(
                 busy.append(trial)
             except RunFailed as error:
                 failures[trial.folder] = reason(error)
-            except UserError:
-                raise
+            except UserError as error:  # what is wrong with the first run is mostly wrong with all
+                if trial is trials[0]:
+                    raise
+                failures[trial.folder] = reason(error)
             except Exception as error:  # in the user's own objective
                 traceback.print_exc()
                 failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"

@@ -79,8 +79,10 @@ def test_shared_losses_are_drawn_by_default(tmp_path):
     known = "a/mlm_loss, learning_rate, mlm_accuracy, mlm_loss, own_loss"
     with pytest.raises(UserError, match=f"^--metric=none is in no record; choose one of {known}$"):
         choose_metrics(entries, ["mlm_loss", "none"])
-    with pytest.raises(UserError, match="^no two of the runs share a loss; set --metric to one of a/"):
-        choose_metrics(entries[1:], [])
+    assert choose_metrics(entries[1:], []) == ["a/mlm_loss", "mlm_loss"], "different objectives share no loss"
+    only_rates = open_entries([str(write(tmp_path / "d", [{"step": 1, "train/learning_rate": 0.1}]))])
+    with pytest.raises(UserError, match="^no run has logged a loss; set --metric to one of learning_rate$"):
+        choose_metrics(only_rates, [])
 
 
 def test_smoothed_values_are_means_of_their_neighbors():

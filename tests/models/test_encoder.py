@@ -62,6 +62,14 @@ def test_the_execution_changes_nothing(params, batch, execution):
     close(value_and_gradient(other, params, batch, key=key), expected, 2e-5)
 
 
+def test_rows_longer_than_the_position_table_are_refused(params):
+    long = jnp.ones((2, CONFIG.max_positions + 1), jnp.int32)
+    with pytest.raises(ValueError, match="^rows of 17 tokens exceed the 16 positions; cut them"):
+        Encoder(CONFIG).apply({"params": params}, long)
+    packed = jnp.arange(long.shape[1]) % CONFIG.max_positions
+    Encoder(CONFIG).apply({"params": params}, long, positions_BT=jnp.broadcast_to(packed, long.shape))
+
+
 def test_a_task_embedding_is_added_to_every_token(batch):
     config = dataclasses.replace(CONFIG, task_types=3)
     one, two = (dataclasses.replace(config, execution=Execution(task_type=number)) for number in (1, 2))

@@ -46,6 +46,19 @@ class VectorWeight(Vector):
 
 
 @dataclasses.dataclass(frozen=True)
+class TermsAlone(MaskedLM):
+    def terms_of(self, logits, batch):
+        return super().terms_of(logits, batch)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricAlone(MaskedLM):
+    def terms_of(self, logits, batch):
+        terms, metrics = super().terms_of(logits, batch)
+        return terms, metrics | {"share": jnp.float32(0)}
+
+
+@dataclasses.dataclass(frozen=True)
 class WrongAxis(MaskedLM):
     def features(self, examples, draw):
         return super().features(examples, draw) | {"left_BT": np.zeros(7, np.int32)}
@@ -98,6 +111,8 @@ def check(objective):
         (NoWeight(), "has the term 'left', and weights() returns 'mlm'; add 'left' to weights()"),
         (Vector(), "the term 'left' has the shape [3]; sum it to a scalar"),
         (VectorWeight(), "the weight of 'left' has the shape [3]; sum it to a scalar"),
+        (TermsAlone(), "terms_of() must return two dicts, {term: sum} and {metric: (sum, weight)}"),
+        (MetricAlone(), "the metric 'share' has no weight; return {'share': (sum, weight)}"),
         (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
         (Coefficient(), "has a coefficient of 'mlmm', and its terms are 'mlm'"),
         (

@@ -108,6 +108,18 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     assert not (tmp_path / "high/seeds.json").exists()
 
 
+def test_bad_input_ends_a_sweep_at_its_first_run_only(tmp_path):
+    def train(trial, workdir):
+        if trial.folder == "bad":
+            raise UserError("rate=2.0 must be between 0 and 1")
+        return finish(workdir, 1.0)
+
+    with pytest.raises(UserError, match="rate=2.0"):
+        call(tmp_path / "first", trials("bad", "a"), train)
+    assert call(tmp_path / "later", trials("a", "bad", "b"), train) == {"bad": "rate=2.0 must be between 0 and 1"}
+    assert (tmp_path / "later" / "b").exists()
+
+
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
     assert call(tmp_path, [], None) == {}
     other = from_dict(CONFIG | {"seed": 3})

@@ -145,7 +145,8 @@ def text_of(value: Any, where: str, field: str = "") -> str:
     if isinstance(value, bytes):
         value = decoded(value, what)
     elif not isinstance(value, str):
-        raise UserError(f"{what} is {str(value)[:40]!r}, not a string; set data.text_field")
+        shown = "null" if value is None else repr(str(value)[:40])
+        raise UserError(f"{what} is {shown}, not a string; correct it, or set data.text_field")
     else:
         check_surrogates(value, what)
     if not value.strip():
@@ -176,7 +177,8 @@ def _conversion(content: bytes) -> str:
         return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
     if content.startswith(_UTF16):
         return "it starts like UTF-16; convert the file: iconv -f UTF-16 -t UTF-8 OLD > NEW"
-    return "convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW; ENCODING may be WINDOWS-1252, or CP949 for Korean"
+    encodings = "ENCODING may be WINDOWS-1252, or CP949 for Korean"
+    return f"convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, and read NEW; {encodings}"
 
 
 def check_surrogates(text: str, what: str) -> None:

@@ -133,6 +133,8 @@ def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
         remedy = "use another --workdir, or the old settings"
         if changed == changed_steps:
             remedy = "add --longer to train it longer, or use another --workdir"
+            if not has_more_steps:
+                remedy = "a run cannot be shortened: use another --workdir"
         raise UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
     return True
 

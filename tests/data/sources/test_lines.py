@@ -101,7 +101,7 @@ def test_utf16_is_not_utf8(tmp_path):
         (b'{"id": 1, "a\\nb": 2}', "has no field 'text' (it has id, a\\nb)"),
         (b"{}", "has no field 'text' (it has none)"),
         (b'{"text": 7}', "field 'text' is '7', not a string"),
-        (b'{"text": null}', "field 'text' is 'None', not a string"),
+        (b'{"text": null}', "field 'text' is null, not a string"),
         (b'{"text": ["One."]}', "not a string"),
         (b'{"text": ""}', "field 'text' is blank"),
         (b'{"text": " \\n\\u3000"}', "field 'text' is blank"),

@@ -45,7 +45,7 @@ def test_a_missing_column_and_one_that_is_not_text(tmp_path):
 @pytest.mark.parametrize(
     "row, fragment",
     [
-        (None, "is 'None', not a string"),
+        (None, "is null, not a string"),
         (b"", "is blank"),
         (b" \n", "is blank"),
         (b"a\xff", "is not UTF-8: its byte 1 is 0xff"),
