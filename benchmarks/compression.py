@@ -41,8 +41,6 @@ from bertjax.opening import SavedModel
 RESULTS = REPOSITORY / "benchmarks" / "results" / "compression.jsonl"
 SEEDS = (0, 1, 2)
 _TEACHER = "teacher"
-# Raised when the recipes of the commands (configs/finetune/) train otherwise, so that all cells are run again.
-_RECIPES = 2
 
 
 class Cell(NamedTuple):
@@ -67,7 +65,7 @@ class Cell(NamedTuple):
         """A hash of the commands that make the model and the teacher, and of the records that they use."""
         place = self.place(Path("OUT"), "CORPUS")
         teacher = ROWS[_TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
-        made_of = _RECIPES, TASKS[self.task].records, teacher, ROWS[self.row].commands(place)
+        made_of = TASKS[self.task].records, teacher, ROWS[self.row].commands(place)
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 
 

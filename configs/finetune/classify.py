@@ -18,7 +18,7 @@ each word of a file in columns, as in CoNLL-2003. The task has the name `classif
 | batch | 16 examples on average: short texts share rows | twice as many updates as with 32 |
 | epochs | 4, and at least 300 updates | a file of 500 texts would have 125 updates |
 | learning rate | 5e-5 x 768 / width of the encoder | narrow encoders need higher rates |
-| rate of the new head | 10 times that of the encoder | it starts from random values |
+| rate of the new head | 20 times that of the encoder | it starts from random values |
 | warm-up | a tenth of the updates | few updates are less stable without |
 | longest text | 128 tokens, a whole row | longer ones are cut, and their number is printed |
 
@@ -50,7 +50,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,
-        "multipliers": [{"path": "^heads/", "factor": 10.0}],
+        "multipliers": [{"path": "^heads/", "factor": 20.0}],
     }
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}

@@ -84,7 +84,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,
-        "multipliers": [{"path": "^(heads|projections)/", "factor": 10.0}],
+        "multipliers": [{"path": "^(heads|projections)/", "factor": 20.0}],
     }
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}
