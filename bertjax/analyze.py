@@ -18,8 +18,8 @@ from bertjax.errors import UserError
 from bertjax.hardware import platform
 from bertjax.inference.records import read_file
 
-# What is meant as a file and not as a sentence: it has no spaces, and a folder or the name of a text file.
-_PATH = re.compile(r"\S*(/\S+|\.(txt|csv|tsv|jsonl?)(\.(gz|zst|xz))?)")
+# What is meant as a file and not as a sentence, which has no spaces in some languages.
+_FILE = re.compile(r"\S+\.(txt|csv|tsv|jsonl?)(\.(gz|zst|xz))?")
 
 
 def run(
@@ -147,7 +147,7 @@ def _texts(values: Sequence[str]) -> list[str]:
     """Return the sentences of all values; a value that names a file stands for its lines.
 
     Raises:
-      UserError: a value looks like the path of a file, and there is none, or it has no lines.
+      UserError: a value has the name of a text file and there is none, or the file has no lines.
     """
     texts = []
     for value in values:
@@ -155,8 +155,8 @@ def _texts(values: Sequence[str]) -> list[str]:
             if not (lines := read_file(value, ("text",))):
                 raise UserError(f"--texts={value} has no lines, so there is nothing to analyze; give at least one")
             texts += [record["text"] for record in lines]
-        elif _PATH.fullmatch(value):
-            raise UserError(f"--texts={value} does not exist; name a file, or write a sentence with spaces")
+        elif _FILE.fullmatch(value):
+            raise UserError(f"--texts={value} does not exist; check the path")
         else:
             texts.append(value)
     return texts

@@ -58,7 +58,7 @@ class SavedModel:
                 f"{path!r} does not exist; name an export folder (bertjax.convert makes one of a checkpoint from "
                 "elsewhere), a workdir, or WORKDIR@STEP"
             )
-        if not self.is_export and is_of_transformers(self.folder):
+        if not self.is_export and _is_of_transformers(self.folder):
             raise UserError(
                 f"{path!r} is a checkpoint of transformers; convert it and use the result: python -m bertjax.convert "
                 f"--from={path} --to={self.folder.name}.bertjax"
@@ -140,7 +140,7 @@ class SavedModel:
             )
 
 
-def is_of_transformers(folder: Path) -> bool:
+def _is_of_transformers(folder: Path) -> bool:
     """Return whether a folder has the settings of a model of transformers, in a file with the name of a run's."""
     try:
         return "model_type" in untrusted.read_json(folder / RUN_RECORD)

@@ -47,9 +47,9 @@ def test_the_folder_of_an_analysis_is_replaced_as_a_whole(models, tmp_path, caps
         (["--labeled=glue:SST"], "is not a task of GLUE; choose one of CoLA"),
         (["--labeled=none.tsv"], "is not a file; name one, or glue:TASK"),
         (["--texts="], "is blank"),
-        (["--texts=nosuch.txt"], "--texts=nosuch.txt does not exist; name a file, or write a sentence with spaces"),
-        (["--texts=my/texts"], "--texts=my/texts does not exist"),
-        (["--texts=/dev/null"], "does not exist"),
+        (["--texts=nosuch.txt"], "--texts=nosuch.txt does not exist; check the path"),
+        (["--texts={empty}"], "empty.txt has no lines, so there is nothing to analyze"),
+        (["--texts=my/texts.jsonl.gz"], "--texts=my/texts.jsonl.gz does not exist"),
         (["--texts=" + "word " * 99], "tokens and pretrained reads 64; shorten it"),
         (["--examples=-1"], "--examples=-1 must be at least 1"),
         (["--parts=importance", "--labeled={labeled}"], "--parts=importance: pretrained "),
@@ -57,7 +57,8 @@ def test_the_folder_of_an_analysis_is_replaced_as_a_whole(models, tmp_path, caps
 )
 def test_bad_input_ends_in_one_line(models, tmp_path, capsys, flags, message):
     out = tmp_path / "report"
-    flags = [flag.format(labeled=models["labeled"]) for flag in flags]
+    (tmp_path / "empty.txt").touch()
+    flags = [flag.format(labeled=models["labeled"], empty=tmp_path / "empty.txt") for flag in flags]
     assert call(models["pretrained"], f"--out={out}", *flags) == 2
     error = capsys.readouterr().err
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
