@@ -251,7 +251,7 @@ class MeshConfig:
 
     Attributes:
       data: number of replicas; 0 takes all devices that the other two axes leave.
-      fsdp: number of shards of weights and optimizer state; 0 takes as many as a slice has and the strategy can use.
+      fsdp: number of shards of weights and optimizer state; 0 takes as many as the strategy can use, up to 16.
       tensor: number of shards of each matrix product.
     """
 
@@ -281,7 +281,8 @@ class RuntimeConfig:
     Attributes:
       mesh: number of devices along each axis.
       strategy: where weights are stored: `replicated`, `gathered` or `fsdp`, see
-        `bertjax.training.parallel.strategy`; `auto` is gathered up to a billion parameters and fsdp above.
+        `bertjax.training.parallel.strategy`; `auto` is fsdp from 50 million parameters, and gathered below or if layers
+        share weights.
       reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
       random_bits: random numbers of dropout: `threefry`, the same on any number of devices, or `hardware`, faster on a
         TPU; `auto` is hardware on TPU and threefry elsewhere.

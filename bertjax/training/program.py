@@ -120,7 +120,7 @@ class Program:
         objectives = [task.objective for task in self.config.tasks.values()]
         models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
         params = jax.eval_shape(self._init_params(models), jax.random.key(0))
-        strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder))
+        strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder), self.encoder.sharing)
         encoders = [part.encoder for objective in objectives for part in objective.all_flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(

@@ -13,8 +13,10 @@ from bertjax.mesh import AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import MeshConfig
 
-# With more parameters, a full copy of the weights and the activations do not fit into a chip of 16 GiB.
-_LARGEST_GATHERED = 1_000_000_000
+# Over 64 chips, libtpu 0.0.42 turns the gather of a matrix of BERT into an all-reduce of the whole matrix.
+_LARGEST_FSDP = 16
+# A smaller model computes too little in a layer to be worth the collectives of each layer.
+_SMALLEST_BY_LAYER = 50_000_000
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -51,11 +53,14 @@ def count_slices(devices: Sequence[jax.Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
-def choose_strategy(strategy: str, parameters: int) -> str:
-    """Return the strategy; `auto` is `gathered` up to a billion parameters and `fsdp` above."""
+def choose_strategy(strategy: str, parameters: int, sharing: str = "none") -> str:
+    """Return the strategy; `auto` is `fsdp` from 50 million parameters, and `gathered` below and for shared layers.
+
+    The weights of shared layers would be gathered again for each layer that uses them.
+    """
     if strategy != "auto":
         return strategy
-    return "gathered" if parameters <= _LARGEST_GATHERED else "fsdp"
+    return "fsdp" if parameters >= _SMALLEST_BY_LAYER and sharing == "none" else "gathered"
 
 
 def fill_mesh(
@@ -63,7 +68,8 @@ def fill_mesh(
 ) -> MeshConfig:
     """Return the mesh with a number for `fsdp`, for a strategy that is not `auto`.
 
-    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders.
+    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders,
+    up to 16.
 
     Raises:
       UserError: the strategy is `replicated`, and the mesh shards weights.
@@ -89,7 +95,8 @@ def fill_mesh(
             *(wide // config.tensor for wide in _inner_widths(encoder)),
         )
     ]
-    return dataclasses.replace(config, fsdp=math.gcd(max(available, 1), *widths))
+    common = math.gcd(max(available, 1), *widths)
+    return dataclasses.replace(config, fsdp=max(n for n in range(1, _LARGEST_FSDP + 1) if common % n == 0))
 
 
 def _inner_widths(encoder: EncoderConfig) -> tuple[int, ...]:

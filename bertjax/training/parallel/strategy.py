@@ -9,7 +9,7 @@ the compiler. What the optimizer does to the shards of weights and moments is el
 - `gathered` (ZeRO-2 with sharded weights): weights and moments are sharded over `fsdp`. The weights are gathered once a
   step in the compute dtype, and gradients are reduce-scattered (Rajbhandari et al., 2020, "ZeRO", arXiv 1910.02054).
 - `fsdp` (ZeRO-3): the same, but each layer is gathered when it is computed, forward and backward, and freed afterwards.
-  This holds the weights of one layer at a time, and gathers twice as much.
+  This holds the weights of one layer at a time, and gathers twice as much, beside the computation where the chip can.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ class Layout:
     @property
     def gather_layer(self) -> Callable[[dict], dict] | None:
         """A function that gathers the params of one layer on a shard; None if `gather_params` gathers all layers."""
-        if self.strategy != "fsdp":
+        if self.strategy != "fsdp" or self.mesh.shape["fsdp"] == 1:
             return None
 
         def gather(path: str, leaf: jax.Array) -> jax.Array:
@@ -126,7 +126,7 @@ class Layout:
         return jax.lax.all_gather(leaf, "fsdp", axis=axis, tiled=True)
 
     def _is_gathered_by_layer(self, path: str) -> bool:
-        return self.strategy == "fsdp" and _LAYERS in path
+        return self.gather_layer is not None and _LAYERS in path
 
     def _fsdp_axis(self, path: str, leaf: Any) -> int | None:
         """Return the axis of a leaf that the rules shard over `fsdp`."""

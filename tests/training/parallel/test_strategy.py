@@ -24,9 +24,10 @@ def devices(count: int, slices: int = 1) -> list:
     return [Device(index * slices // count) for index in range(count)]
 
 
-def test_gathered_up_to_a_billion_parameters():
-    assert choose_strategy("auto", 340_000_000) == "gathered"
-    assert choose_strategy("auto", 1_500_000_000) == "fsdp"
+def test_large_layers_of_their_own_are_gathered_one_by_one():
+    assert choose_strategy("auto", 110_000_000) == "fsdp"
+    assert choose_strategy("auto", 14_000_000) == "gathered"
+    assert choose_strategy("auto", 220_000_000, sharing="all") == "gathered"
     assert choose_strategy("replicated", 1_500_000_000) == "replicated"
 
 
@@ -34,16 +35,17 @@ def test_gathered_up_to_a_billion_parameters():
     ("mesh", "count", "slices", "fsdp"),
     [
         (MeshConfig(), 16, 1, 16),
-        (MeshConfig(), 512, 2, 256),  # only replicas cross slices
-        (MeshConfig(), 512, 1, 256),  # more do not divide 768
+        (MeshConfig(), 8, 2, 4),  # only replicas cross slices
+        (MeshConfig(), 512, 1, 16),
+        (MeshConfig(), 24, 1, 12),
         (MeshConfig(tensor=2), 16, 1, 8),
-        (MeshConfig(tensor=2), 512, 1, 128),  # attention's output shares 768 out over both axes
+        (MeshConfig(tensor=96), 16 * 96, 1, 8),  # attention's output shares 768 out over both axes
         (MeshConfig(data=4), 16, 1, 4),
         (MeshConfig(fsdp=2), 16, 1, 2),
         (MeshConfig(), 7, 1, 1),
     ],
 )
-def test_weights_are_sharded_over_a_slice(mesh, count, slices, fsdp):
+def test_weights_are_sharded_within_a_slice(mesh, count, slices, fsdp):
     assert fill_mesh(mesh, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
 
 
