@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -25,6 +26,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # else gcsfs asks Google about each bucket
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    # By default, an example fails that takes 0.2 s, and so does a slow draw of them: on a busy machine, any may.
+    hypothesis.settings.register_profile(
+        "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any speed")
 
 
 @pytest.fixture(scope="session")
