@@ -10,6 +10,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.training.run import notify
 from bertjax.training.run.notify import Notifier
+from tests.waiting import wait_until
 
 RECORD = """
 import json, os, sys
@@ -19,8 +20,9 @@ print(json.dumps([variables, json.load(sys.stdin)]), file=open(sys.argv[1], "a")
 
 
 @pytest.fixture
-def recorder(tmp_path):
-    """The command line of a program that writes what it gets to `events`."""
+def recorder(tmp_path, monkeypatch):
+    """The command line of a program that writes what it gets to `events`; it is waited for however slow it is."""
+    monkeypatch.setattr(notify, "_CLOSING_SECONDS", 300.0)
     (tmp_path / "record.py").write_text(RECORD)
     return f"{sys.executable} '{tmp_path}/record.py' '{tmp_path}/events'"
 
@@ -51,17 +53,17 @@ def test_a_run_that_raises_has_failed(recorder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command, warning",
+    "command, seconds, warning",
     [
-        ("/nowhere/program", "No such file or directory: '/nowhere/program'"),
-        (f"{sys.executable} -c 'raise SystemExit(3)'", "it ended with exit code 3 at the event saved"),
-        ("sh -c 'exec <&-; exit 4'", "it ended with exit code 4"),  # it does not read its input
-        ("sh -c 'kill -9 $$'", "it ended with exit code -9"),
-        ("sh -c 'sleep 60 & wait'", "it was killed after 0 s, at the event saved"),
+        ("/nowhere/program", 60.0, "No such file or directory: '/nowhere/program'"),
+        (f"{sys.executable} -c 'raise SystemExit(3)'", 60.0, "it ended with exit code 3 at the event saved"),
+        ("sh -c 'exec <&-; exit 4'", 60.0, "it ended with exit code 4"),  # it does not read its input
+        ("sh -c 'kill -9 $$'", 60.0, "it ended with exit code -9"),
+        ("sh -c 'sleep 60 & wait'", 0.3, "it was killed after 0 s, at the event saved"),
     ],
 )
-def test_a_command_that_fails_is_reported_once(command, warning, monkeypatch, caplog):
-    monkeypatch.setattr(notify, "_COMMAND_SECONDS", 0.3)
+def test_a_command_that_fails_is_reported_once(command, seconds, warning, monkeypatch, caplog):
+    monkeypatch.setattr(notify, "_COMMAND_SECONDS", seconds)
     with Notifier(command, "run") as notifier:
         for step in range(3):
             notifier("saved", step)
@@ -77,9 +79,10 @@ def test_a_command_that_hangs_delays_neither_events_nor_the_end(monkeypatch, cap
         for step in range(1000):  # ten times as many as wait for it
             notifier("saved", step)
         noted = time.monotonic() - start
+        wait_until(lambda: notifier._running)  # what has not started is not killed
     assert noted < 5.0 and time.monotonic() - start < 30.0
     assert "it has not handled the last 100 events; the event saved is dropped" in caplog.text
-    notifier._thread.join(30.0)  # killed, with its children
+    notifier._thread.join(300.0)  # killed, with its children
     assert not notifier._thread.is_alive()
 
 

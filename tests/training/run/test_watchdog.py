@@ -1,59 +1,94 @@
 """The watchdog: late steps are logged, and a run that hangs ends by itself, with the stacks of all threads."""
 
+import itertools
 import json
 import logging
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from etils import epath
 
+from bertjax.training.run import heartbeat as heartbeats
+from bertjax.training.run import watchdog as watchdogs
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.watchdog import TRAINING, Watchdog
+from tests.waiting import wait_until
 
 
-def beat(watchdog: Watchdog, times: int) -> None:
+class Clock:
+    """A clock that a test sets, and that knows how often the watchdog has read it, which it does once a tick."""
+
+    def __init__(self):
+        self.now, self.reads = 1000.0, 0
+
+    def __call__(self) -> float:
+        self.reads += threading.current_thread().name == "watchdog"
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, and the watchdog see it: at its second tick from now on, the first is complete."""
+        self.now += seconds
+        reads = self.reads
+        wait_until(lambda: self.reads >= reads + 2)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(watchdogs.time, "monotonic", clock)
+    return clock
+
+
+def beat(watchdog: Watchdog, clock: Clock, times: int) -> None:
     for step in range(times):
         watchdog.beat(step)
-        time.sleep(0.005)
+        clock.wait(0.005)
 
 
 def warnings(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_a_step_that_is_late_is_logged_once(caplog):
+def test_a_step_that_is_late_is_logged_once(clock, caplog):
     with Watchdog(0, least=0.3) as watchdog, watchdog.state(TRAINING):
-        beat(watchdog, 10)
-        time.sleep(1.0)
+        beat(watchdog, clock, 10)
+        assert warnings(caplog) == []
+        clock.wait(0.5)
+        clock.wait(0.5)
         watchdog.beat(10)
-        time.sleep(0.01)
+        clock.wait(0.01)
     [warning] = warnings(caplog)
-    assert warning.startswith("a step has taken ") and "the median is 0.0" in warning
+    assert warning.startswith("a step has taken ") and "the median is 0.005 s" in warning
 
 
-def test_time_outside_of_steps_is_not_counted(caplog):
+def test_time_outside_of_steps_is_not_counted(clock, caplog):
     with Watchdog(0, least=0.2) as watchdog, watchdog.state(TRAINING):
-        beat(watchdog, 10)
+        beat(watchdog, clock, 10)
         with watchdog.state("evaluating"):
-            time.sleep(0.6)
-        beat(watchdog, 3)
+            clock.wait(0.6)
+        beat(watchdog, clock, 3)
     assert warnings(caplog) == []
 
 
-def test_the_first_steps_may_take_any_time(caplog):
+def test_the_first_steps_may_take_any_time(clock, caplog):
     with Watchdog(0, least=0.1) as watchdog, watchdog.state(TRAINING):
-        beat(watchdog, 3)
-        time.sleep(0.4)
+        beat(watchdog, clock, 3)
+        clock.wait(0.4)
     assert warnings(caplog) == []
 
 
-def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path):
+def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
+    reports = itertools.count(1)
+    monkeypatch.setattr(heartbeats.time, "time", lambda: float(next(reports)))
     heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
 
-    def reported() -> tuple:
-        time.sleep(0.1)
+    def reported(is_watched: bool = True) -> tuple:
+        seen = heartbeat._time
+        if is_watched:
+            wait_until(lambda: heartbeat._time >= seen + 2)  # the second report from now on is of the state now
         heartbeat.write(everything=True)
         record = json.loads((tmp_path / "heartbeat.json").read_text())
         times.append(record["time"])
@@ -70,17 +105,25 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path):
                 assert reported() == reported() == (11, "saving", 100)
             assert reported() == (11, "training", 100)
         watchdog.end("finished")
-    assert reported() == (11, "finished", 100)
+    assert reported(is_watched=False) == (11, "finished", 100)
     assert times[:-1] == sorted(set(times[:-1]))
 
 
 # `hang` waits without the interpreter's lock, `block` with it, as numpy does for a page of a mapped file.
 SCRIPT = """
-import ctypes, sys, time
+import ctypes, faulthandler, sys, threading, time
 from bertjax.training.run.watchdog import Watchdog
 
-def hang(): time.sleep(30)
-def block(): ctypes.PyDLL(None).sleep(30)
+def hang(): time.sleep(300)
+def block(): ctypes.PyDLL(None).sleep(300)
+
+start_timer, timer_runs = faulthandler.dump_traceback_later, threading.Event()
+
+def start_and_note(*arguments, **options):
+    start_timer(*arguments, **options)
+    timer_runs.set()
+
+faulthandler.dump_traceback_later = start_and_note
 
 with Watchdog(float(sys.argv[1])) as watchdog:
     {}
@@ -92,7 +135,7 @@ IN_TIME = "time.sleep(0.05)"
 def outcome(body: str, hang_timeout: float = 0.3) -> tuple[int, str, float]:
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(body), str(hang_timeout)], capture_output=True, text=True, timeout=25
+        [sys.executable, "-c", SCRIPT.format(body), str(hang_timeout)], capture_output=True, text=True, timeout=240
     )
     return done.returncode, done.stderr + done.stdout, time.monotonic() - start
 
@@ -115,7 +158,7 @@ def test_a_hang_in_any_state_ends_the_process_with_all_stacks(body, state, funct
 
 
 def test_a_blocked_interpreter_ends_too():
-    code, output, _ = outcome("with watchdog.state('training'): hang and time.sleep(0.2); block()")
+    code, output, _ = outcome("with watchdog.state('training'): timer_runs.wait(); block()")
     assert code == 1
     assert "in block\n" in output and "it went on" not in output
 
@@ -123,9 +166,10 @@ def test_a_blocked_interpreter_ends_too():
 @pytest.mark.parametrize(
     "body, hang_timeout",
     [
-        ("with watchdog.state('starting', is_watched=False): time.sleep(1.5)", 0.3),
-        ("with watchdog.state('training'): [(time.sleep(0.2), watchdog.beat(step)) for step in range(6)]", 0.4),
-        ("with watchdog.state('saving'): [(time.sleep(0.4), watchdog.beat()) for _ in range(4)]", 0.4),
+        # Each takes longer than its limit, which a busy machine does not exceed between two beats.
+        ("with watchdog.state('starting', is_watched=False): time.sleep(4.5)", 1.0),
+        ("with watchdog.state('training'): [(time.sleep(0.1), watchdog.beat(step)) for step in range(35)]", 3.0),
+        ("with watchdog.state('saving'): [(time.sleep(0.1), watchdog.beat()) for _ in range(35)]", 1.0),
         ("time.sleep(1.0)", 0),
     ],
 )
