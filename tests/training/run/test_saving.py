@@ -17,6 +17,7 @@ from bertjax.training.run.saving import Saving
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
+from tests.waiting import wait_until
 
 STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
 
@@ -104,15 +105,12 @@ def test_a_save_that_fails_in_the_background_is_noticed_without_another_save(sav
     saving.save(100, STATE, {})
     saving.settle()
     fails = threading.Event()
-    saving._checkpoints._writer._finalize_checkpoint = lambda step: fails.wait(20.0) and fail_on_disk()
+    saving._checkpoints._writer._finalize_checkpoint = lambda step: fails.wait(300.0) and fail_on_disk()
     saving.save(200, STATE, {})
     saving.check()
     assert not warnings(caplog)
     fails.set()
-    end = time.monotonic() + 20.0
-    while not warnings(caplog) and time.monotonic() < end:
-        saving.check()
-        time.sleep(0.01)
+    wait_until(lambda: saving.check() or warnings(caplog))
     [warning] = warnings(caplog)
     assert "could not be written" in warning
 
