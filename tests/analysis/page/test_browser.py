@@ -98,7 +98,7 @@ def open_page(browser, url):
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         browser.get(address)
-        WebDriverWait(browser, 20).until(
+        WebDriverWait(browser, 120).until(
             lambda browser: browser.execute_script(
                 "return [...document.querySelectorAll('.viewer')].every((viewer) => viewer.dataset.shown)"
             )
@@ -155,7 +155,7 @@ def choose(browser, name: str, value: str) -> None:
 
     before = one(browser, ".viewer").get_attribute("data-shown")
     Select(one(browser, f"select[name={name}]")).select_by_value(value)
-    WebDriverWait(browser, 20).until(lambda browser: one(browser, ".viewer").get_attribute("data-shown") != before)
+    WebDriverWait(browser, 120).until(lambda browser: one(browser, ".viewer").get_attribute("data-shown") != before)
 
 
 def slide(browser, name: str, steps: int) -> None:
@@ -220,7 +220,7 @@ def test_the_keyboard_reaches_every_sentence_layer_head_and_cell(open_page):
     ]
     shown = functools.partial(one(browser, ".viewer").get_attribute, "data-shown")
     press(browser, Keys.PAGE_DOWN)
-    WebDriverWait(browser, 20).until(lambda _: shown() == "2")
+    WebDriverWait(browser, 120).until(lambda _: shown() == "2")
     assert one(browser, "select[name=sentence]").get_attribute("value") == "대법원"
     press(browser, *[Keys.ARROW_DOWN] * layer, *[Keys.ARROW_RIGHT] * head, holding=Keys.SHIFT)
     assert one(browser, "input[name=layer]").get_attribute("value") == str(layer + 1)
@@ -229,7 +229,7 @@ def test_the_keyboard_reaches_every_sentence_layer_head_and_cell(open_page):
     assert read(browser) == f"{KOREAN[row]} → {KOREAN[column]}: {WEIGHT:.2f}"
     assert f"layer {layer + 1}, head {head + 1}: 대법원" in one(browser, ".map").get_attribute("aria-label")
     press(browser, Keys.PAGE_UP)
-    WebDriverWait(browser, 20).until(lambda _: shown() == "0")
+    WebDriverWait(browser, 120).until(lambda _: shown() == "0")
 
 
 def test_a_kind_of_map_that_a_model_lacks_gives_way(open_page):

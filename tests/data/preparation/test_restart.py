@@ -19,6 +19,7 @@ from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.errors import Busy, UserError
 from tests.data.preparation.corpora import content, in_a_process, write_corpus
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -136,10 +137,7 @@ def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):
     process.kill()
     process.communicate()
     assert len(workers) == 2
-    deadline = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
 
 
 def test_what_is_encoded_before_a_bad_document_is_kept_if_it_is_skipped(many_shards, tmp_path, capsys):
