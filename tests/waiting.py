@@ -9,4 +9,4 @@ def wait_until(condition: Callable[[], object]) -> None:
     end = time.perf_counter() + 300.0  # a clock that no test replaces
     while not condition():
         assert time.perf_counter() < end, "what is waited for does not come"
-        time.sleep(0.001)
+        time.sleep(0.01)

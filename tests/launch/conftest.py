@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -39,13 +38,6 @@ Please run:
 
 to obtain new credentials."""
 LOGIN = "gcloud is not logged in, or its login has expired; run: gcloud auth login"
-
-
-def wait(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def executable(file: Path, text: str) -> None:
@@ -88,7 +80,7 @@ class Pod:
         (self.cloud / "script").write_text(json.dumps(events))
 
     def start(self, *command: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen:
-        quick = {"POLL": "0.05", "BACKOFF": "0", "PATIENCE": "4", "STOP_SECONDS": "10"}
+        quick = {"POLL": "0.05", "BACKOFF": "0", "STOP_SECONDS": "60"}
         tools = f"{self.cloud / 'tools'}:{os.environ['PATH']}"
         cloud = {"FAKE_CLOUD": str(self.cloud), "FAKE_WORKERS": str(self.workers), "PATH": tools}
         return subprocess.Popen(
@@ -104,7 +96,7 @@ class Pod:
     def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
         process = self.start(*command, **environment)
         try:
-            output, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=300)
         finally:
             process.kill()
         return subprocess.CompletedProcess(command, process.returncode, output, errors)

@@ -33,7 +33,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 if outcome == "partly":
     outcome = 1 if worker == "0" else "until stopped"
 if outcome in ("preempted", "vm preempted") and worker == "0":
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while attempts_of("1") < attempt and time.monotonic() < deadline:  # or the workers would count apart from here on
         time.sleep(0.05)
     states = ["SUSPENDING", "SUSPENDED"] if outcome == "preempted" else ["VM PREEMPTED"]
@@ -49,6 +49,6 @@ if isinstance(outcome, list):
         (workdir / "checkpoints" / str(checkpoint)).mkdir(parents=True, exist_ok=True)
     outcome = codes[int(worker)]
 if isinstance(outcome, str):
-    time.sleep(60)
+    time.sleep(600)
 print(f"bertjax: this was attempt {outcome}")
 sys.exit(outcome)

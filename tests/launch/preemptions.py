@@ -47,7 +47,7 @@ def preempt(folder: Path, flags: list[str], events: list[tuple[str, float]]) -> 
     pod.preempt(events)
     process = pod.start("babysit", POLL="0.3", LOG_SECONDS="2")
     try:
-        _, errors = process.communicate(timeout=60 + 60 * len(events))
+        _, errors = process.communicate(timeout=300 + 120 * len(events))
     finally:
         process.kill()
         pod.close()

@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch.conftest import executable
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SBATCH = ROOT / "launch" / "slurm.sbatch"
@@ -49,7 +49,7 @@ def submit(folder: Path, codes: str, **environment: str) -> tuple[int, bool]:
     """Return the exit code of the job and whether it requeued itself."""
     (folder / "calls").unlink(missing_ok=True)
     process = start(folder, codes, **environment)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     calls = (folder / "calls").read_text().splitlines()
     training = f"{folder / 'tools' / 'training'} -m bertjax.train --distributed --config=configs/tiny.py"
     assert calls[0] == f"srun --kill-on-bad-exit=0 --wait=0 {training} --workdir={folder / 'run'}", output
@@ -73,21 +73,16 @@ def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path
     assert again == [True, True, True, False]
 
 
-def wait(condition) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("answer, code", [("sleep 0.3; exit 75", 75), (":", 137)], ids=["saves", "hangs"])
-def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, answer, code):
+@pytest.mark.parametrize(
+    "answer, seconds, code", [("sleep 0.3; exit 75", 60, 75), (":", 1, 137)], ids=["saves", "hangs"]
+)
+def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, answer, seconds, code):
     training = f'#!/usr/bin/env bash\ntrap "{answer}" TERM\necho $$ >"$RUN.pid"\nwhile :; do sleep 0.05; done\n'
-    process = start(tmp_path, "0", training, SAVE_SECONDS="1")
+    process = start(tmp_path, "0", training, SAVE_SECONDS=str(seconds))
     pid = tmp_path / "run.pid"
-    wait(lambda: pid.exists() and pid.read_text().strip())
+    wait_until(lambda: pid.exists() and pid.read_text().strip())
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=300) == code
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
     if answer == ":":
         os.kill(int(pid.read_text()), signal.SIGKILL)  # as Slurm does when it requeues a job

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.conftest import COMMAND, GIT, LOGGED_OUT, LOGIN, SETTINGS, wait
+from tests.launch.conftest import COMMAND, GIT, LOGGED_OUT, LOGIN, SETTINGS
+from tests.waiting import wait_until
 
 
 def test_up_run_status_logs_down(pod):
@@ -22,7 +23,7 @@ def test_up_run_status_logs_down(pod):
 
     done = pod("run")
     assert done.returncode == 0, done.stderr
-    wait(lambda: pod.attempts(0) and pod.attempts(1))
+    wait_until(lambda: pod.attempts(0) and pod.attempts(1))
     assert pod.attempts(0) == pod.attempts(1) == [COMMAND]
     assert (pod.cloud / "pip1").read_text().splitlines() == [
         "install --quiet --require-hashes --no-deps -r code/launch/requirements-tpu.lock",
@@ -45,7 +46,7 @@ def test_exit_codes_are_reported_and_a_commit_is_installed_once(pod):
     pod.script(trainings=[75, 0])
     for code in (75, 0):
         assert pod("up").returncode == pod("run").returncode == 0
-        wait(lambda code=code: f"workers: {code}\n" in pod("status").stdout)
+        wait_until(lambda code=code: f"workers: {code}\n" in pod("status").stdout)
     assert len(pod.calls("create")) == 1
     assert pod.installations() == 1
     logs = pod("logs", WORKER="1")
@@ -68,7 +69,7 @@ def test_only_committed_files_run(pod):
     commit = subprocess.run([*GIT, "rev-parse", "HEAD"], cwd=pod.repository, capture_output=True, text=True)
     assert (code / "bertjax" / "COMMIT").read_text() == commit.stdout
     subprocess.run([*GIT, "commit", "-qam", "Changed."], cwd=pod.repository, check=True)
-    wait(lambda: "workers: 0\n" in pod("status").stdout)
+    wait_until(lambda: "workers: 0\n" in pod("status").stdout)
     pod.script(trainings=[0, 0])
     assert pod("run").returncode == 0
     assert (code / "configs" / "some.py").read_text() == "changed since the commit"
@@ -83,7 +84,7 @@ def test_workers_get_variables_and_requests_get_flags(pod):
     assert {"--network=mine", "--internal-ips"} <= set(pod.calls("create")[0])
     pod.script(trainings=[0])
     assert pod("run").returncode == 0
-    wait(lambda: "workers: 0\n" in pod("status").stdout)
+    wait_until(lambda: "workers: 0\n" in pod("status").stdout)
     [started] = [call for call in pod.calls("ssh") if any(" start " in argument for argument in call)]
     [command] = [argument for argument in started if " start " in argument]
     assert shlex.split(command.removeprefix("--command="))[:3] == ["env", "A_FLAG=--one=1 --two=2", "B="]
@@ -145,13 +146,13 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
     controller, terminal = os.openpty()
     try:
         status = pod.start("status", stdin=terminal)
-        assert "workers: absent\n" in status.communicate(timeout=60)[0]
+        assert "workers: absent\n" in status.communicate(timeout=300)[0]
         before = len(pod.calls("describe"))
         pod.script(describe=["hang"])
         process = pod.start("up", stdin=terminal)
-        wait(lambda: len(pod.calls("describe")) > before)
+        wait_until(lambda: len(pod.calls("describe")) > before)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=10) == 130
+        assert process.wait(timeout=60) == 130
     finally:
         os.close(controller)
         os.close(terminal)
@@ -161,7 +162,7 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
 def test_logs_leave_the_worker_while_it_runs(pod):
     pod.script(trainings=["until stopped"])
     assert pod("up").returncode == pod("run", LOG_SECONDS="0.1").returncode == 0
-    wait(lambda: len(list((pod.bucket / "worker_logs").glob("*.log"))) > 0)
+    wait_until(lambda: len(list((pod.bucket / "worker_logs").glob("*.log"))) > 0)
     assert "workers: running\n" in pod("status").stdout
 
 
@@ -171,7 +172,7 @@ def test_a_lost_network_does_not_stop_the_training(pod):
     pod.script(trainings=["until stopped"], describe=lost)
     process = pod.start("babysit")
     try:
-        wait(lambda: pod.attempts(1) and len(pod.calls("describe")) > len(lost) + 8)
+        wait_until(lambda: pod.attempts(1) and len(pod.calls("describe")) > len(lost) + 8)
         assert process.poll() is None
         pod.script(trainings=["until stopped"])
     finally:
@@ -188,11 +189,11 @@ def test_a_rebooted_worker_is_started_again(pod):
     pod.script(trainings=["until stopped", 0])
     process = pod.start("babysit")
     try:
-        wait(lambda: pod.attempts(0) and pod.attempts(1))
+        wait_until(lambda: pod.attempts(0) and pod.attempts(1))
         for worker in (0, 1):
             pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
             subprocess.run(["kill", "-KILL", "--", f"-{pid}"], check=True)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, errors
