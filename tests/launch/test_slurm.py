@@ -73,6 +73,18 @@ def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path
     assert again == [True, True, True, False]
 
 
+def are_ready(training: int, job: int) -> bool:
+    """Whether all processes from a training up to its job have set their traps; a child may be faster than they are."""
+    while True:
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{training}/status").read_text().splitlines())
+        signum = signal.SIGUSR1 if training == job else signal.SIGTERM
+        if not int(status["SigCgt"], 16) & 1 << (signum - 1):
+            return False
+        if training == job:
+            return True
+        training = int(status["PPid"])
+
+
 @pytest.mark.parametrize(
     "answer, seconds, code", [("sleep 0.3; exit 75", 60, 75), (":", 1, 137)], ids=["saves", "hangs"]
 )
@@ -81,6 +93,7 @@ def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, an
     process = start(tmp_path, "0", training, SAVE_SECONDS=str(seconds))
     pid = tmp_path / "run.pid"
     wait_until(lambda: pid.exists() and pid.read_text().strip())
+    wait_until(lambda: are_ready(int(pid.read_text()), process.pid))
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=300) == code
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
