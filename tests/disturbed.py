@@ -46,11 +46,12 @@ def _hang_at(owner: type, name: str, call: int) -> None:
     setattr(owner, name, hangs)
 
 
-def _slow_save() -> None:
+def _slow_save(seconds: float = 2.0, at: int | None = None) -> None:
     finalize = ocp.CheckpointManager._finalize_checkpoint
 
     def finalize_late(self, step):
-        time.sleep(2.0 if step else 0.0)
+        is_late = step if at is None else step == at
+        time.sleep(seconds if is_late else 0.0)
         return finalize(self, step)
 
     ocp.CheckpointManager._finalize_checkpoint = finalize_late
@@ -75,6 +76,9 @@ FAULTS = {
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
     "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
     "hang_saving": lambda: _hang_at(Checkpoints, "settle", 3),  # the trial settles and closes
+    # For a kill: however late it comes, the save is not complete.
+    "slow_save_of_20": lambda: _slow_save(120.0, at=20),
+    "slow_save_of_60": lambda: _slow_save(120.0, at=60),
     "hang_exporting": lambda: _hang_at(export, "write", 1),
 }
 

@@ -15,7 +15,9 @@ import pytest
 
 from bertjax.cli import STOPPED
 from bertjax.training import loop
+from bertjax.training.run.checkpoint import Checkpoints
 from tests import runs
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -26,24 +28,29 @@ def fill(path) -> None:
             file.write(b"\0" * 4096)
 
 
-def test_a_full_disk_costs_checkpoints_but_no_steps(flags, undisturbed, small_disk, caplog):
+def test_a_full_disk_costs_checkpoints_but_no_steps(flags, undisturbed, small_disk, caplog, monkeypatch):
     workdir, filler = small_disk / "run", small_disk / "filler"
+    savers, save = [], Checkpoints.save
+
+    def save_and_note(self, *arguments):
+        savers.append(self)
+        save(self, *arguments)
 
     def warnings() -> list[str]:
         return [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
 
     def at_edge(step: int) -> None:
         if step == 25:
-            while not (workdir / "checkpoints" / "20").exists():
-                time.sleep(0.01)
+            wait_until((workdir / "checkpoints" / "20").exists)
             fill(filler)
-        if step == 39 and not warnings():
-            time.sleep(2.0)  # for the thread that saves; a second failed save, that of step 40, would end the run
+        if step == 39:  # a second failed save, that of step 40, would end the run
+            wait_until(lambda: not savers[-1].is_saving)
         if warnings() and filler.exists():
             finished = {path.name for path in (workdir / "checkpoints").iterdir() if path.name.isdecimal()}
             assert 30 < step <= 40 and finished == {"10", "20"}
             filler.unlink()
 
+    monkeypatch.setattr(Checkpoints, "save", save_and_note)
     runs.train_here(flags, workdir, at_edge)
     [warning] = warnings()
     assert warning.endswith("the older ones are kept; the run continues, free disk space")
@@ -89,7 +96,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_pat
 def test_a_kill_during_a_save(flags, undisturbed, tmp_path):
     checkpoints = tmp_path / "checkpoints"
     for step in (20, 60):
-        process = runs.start(*flags, f"--workdir={tmp_path}")
+        process = runs.start(*flags, f"--workdir={tmp_path}", fault=f"slow_save_of_{step}")
         while not any(path.name.startswith(f"{step}.") for path in checkpoints.glob("*")):
             assert process.poll() is None and not (checkpoints / str(step)).exists(), "the save was not seen"
         process.kill()
