@@ -19,7 +19,7 @@ from tests.analysis.conftest import MODEL, make
 
 NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = ("first_hour", "inside_bert")
-TIMEOUT = 240
+TIMEOUT = 1200
 
 
 def cells(notebook) -> list[tuple]:

@@ -69,7 +69,7 @@ def test_one_of_two_killed_four_times_and_equal_bit_for_bit(flags, undisturbed_p
         processes[killed].kill()
         start = time.monotonic()
         ended = runs.finish_many(processes)
-        assert time.monotonic() - start < 60.0, "not the configured 10 seconds, but the 100 that are usual"
+        assert time.monotonic() - start < 90.0, "not the configured 10 seconds, but the 100 that are usual"
         assert ended[killed].returncode == -signal.SIGKILL
         # It detects the loss itself (1), or JAX's coordination service ends it.
         assert ended[1 - killed].returncode in (1, -signal.SIGABRT), ended[1 - killed].stderr

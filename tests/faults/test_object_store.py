@@ -22,7 +22,7 @@ def store():
 
 
 def wait_for_checkpoint(store, step, process):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while f"run/checkpoints/{step}/commit_success.txt" not in store.names():
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < end, f"checkpoint {step} did not come"

@@ -83,7 +83,7 @@ def test_a_tracker_that_hangs_holds_the_end_of_a_run_for_a_bounded_time(track, m
     Recording.waits = True
     start = time.monotonic()
     track(1)
-    assert time.monotonic() - start < 5.0
+    assert time.monotonic() - start < 30.0
     Recording.waits = False  # lets the thread end
 
 
@@ -103,7 +103,7 @@ def test_real_trackers_resume_one_run(kind, tmp_path):
         pytest.skip(f"{kind} is not installed; pip install -e '.[trackers]'")
     for action in ("track", "read"):
         command = [sys.executable, "-m", "tests.training.run.tracked_twice", action, kind, str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=os.environ)
         assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["runs"] == 1 and found["id"] == found["note"]["id"] and found["note"]["step"] == 3
