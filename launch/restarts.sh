@@ -68,11 +68,15 @@ wait_for() {
 # Runs a command, passes SIGTERM on to it, and sets code. A command may get the signal twice, which does no harm with
 # --distributed.
 run_training() {
+  signaled='' training=''
+  trap 'signaled=yes; stop_training' TERM
   "$@" &
   training=$!
-  trap 'signaled=yes; kill -TERM "$training"' TERM
+  [[ -z $signaled ]] || stop_training # the signal came before the training could be told
   wait_for "$training"
 }
+
+stop_training() { [[ -z $training ]] || kill -TERM "$training" 2>/dev/null || true; }
 
 # A launcher that does not outlive a restart keeps the counts in the workdir. Every process reads them before it starts
 # and writes them after its end, so that all write the same.

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_every_mixture_of_exit_codes_has_the_meaning_of_the_table():
     lines = [" ".join(map(str, codes)) for codes in mixtures]
     meanings = bash("for codes; do meaning $codes; done", *lines)
     assert dict(zip(lines, meanings)) == {line: expected(codes) for line, codes in zip(lines, mixtures)}
+
+
+def test_a_signal_before_the_training_can_be_told_is_not_lost():
+    script = r"""
+    set -T
+    trap '[[ $BASH_COMMAND != "training=\$!" ]] || kill -TERM $$' DEBUG
+    run_training sleep 60
+    echo $code
+    """
+    assert bash(script) == [str(128 + signal.SIGTERM)]
 
 
 def test_the_readme_has_the_same_table():
