@@ -1,11 +1,16 @@
 """Names of topologies, and the figures that the compiler has of their chips."""
 
+import math
+
 import pytest
 
 from bertjax.errors import UserError
 from bertjax.forecast import topologies
-from bertjax.forecast.topologies import SHAPES
+from bertjax.forecast.topologies import SHAPES, Topology
 from bertjax.hardware.chips import CHIPS
+from bertjax.models.presets import PRESETS
+from bertjax.training.config import MeshConfig
+from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
 
 
 @pytest.mark.parametrize(
@@ -60,6 +65,15 @@ def test_the_compiler_agrees_with_the_published_chip(name):
 def test_slices():
     devices = topologies.parse("2xv5e:2x2").devices()
     assert [device.slice_index for device in devices].count(1) == len(devices) // 2 == 4
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_slice_has_a_default_mesh(name):
+    for shape in SHAPES[name]:
+        for slices in (1, 2) if CHIPS[name].network else (1,):
+            devices = Topology(CHIPS[name], shape, slices).devices()
+            mesh = make_mesh(fill_mesh(MeshConfig(), "fsdp", [PRESETS["base"]], devices), devices)
+            assert mesh.size == len(devices) and mesh.shape["fsdp"] == math.gcd(16, len(devices) // slices)
 
 
 def test_without_libtpu(monkeypatch):

@@ -41,11 +41,13 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"{len(devices) // slices} devices; set fsdp x tensor to a divisor of them"
         )
     shape = (data // slices, config.fsdp, config.tensor)
-    types = (AxisType.Auto,) * len(AXES)
+    # 16 devices may be one direction of a torus of 8x8 and a part of the other.
+    split = {"allow_split_physical_axes": True}
     if slices > 1:
-        grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices)
-        return Mesh(grid, AXES, axis_types=types)
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+        grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices, **split)
+    else:
+        grid = mesh_utils.create_device_mesh(shape, devices, **split)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def count_slices(devices: Sequence[jax.Device]) -> int:
