@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.commands import REPOSITORY, call, json_of
-from benchmarks.compression_rows import ROWS, adapting
+from benchmarks.compression_commands import adapting
+from benchmarks.compression_rows import ROWS
 from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.finetuning import finished
@@ -121,11 +122,13 @@ def measure(cell: Cell, place: Place, torch_python: str) -> dict[str, Any]:
 
 
 def _make(cell: Cell, place: Place) -> None:
-    """Run the commands of a cell, unless its model is there."""
+    """Run the commands of a cell, unless its model is there; one whose `--to` is there has been run before."""
     if not (place.out / ROWS[cell.row].model / WEIGHTS).exists():
         place.out.mkdir(parents=True, exist_ok=True)
         for command in ROWS[cell.row].commands(place):
-            call(*command)
+            targets = [flag.partition("=")[2] for flag in command if flag.startswith("--to=")]
+            if not any(Path(target).exists() for target in targets):
+                call(*command)
 
 
 def write_records(task: Task, data: Path, folder: Path) -> None:

@@ -1,25 +1,18 @@
 """The rows of the compression benchmark: the commands that make each small model, and the row to compare it with.
 
 A model is made by commands that users type. `without` names the same student without the method: the same initial
-weights, epochs and rates, except that `pretrained-distilled` trains once more. Layers of three-layer students are 0, 2
-and 4 of the teacher.
+weights, epochs and rates, except that `pretrained-distilled` and `tinybert-general` train once more.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.compression_tasks import TASKS, Place
+from benchmarks import compression_pretrained as pretrained
+from benchmarks.compression_commands import THREE, Command, Commands, augmented, cut, distilled, tuned
+from benchmarks.compression_tasks import Place
 
-_CLASSIFY, _DISTILL = "configs/finetune/classify.py:cls", "configs/finetune/distill.py"
-_THREE, _TWO = (0, 2, 4), (0, 3)
+_TWO = (0, 3)
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
-# Masked LM that gives the teacher a head, and the steps of each row that pretrains a student.
-ADAPTING_STEPS, PRETRAINING_STEPS = 400, 800
-
-
-Command = list[str]
 
 
 class Row(NamedTuple):
@@ -34,119 +27,52 @@ class Row(NamedTuple):
     """
 
     source: str
-    commands: Callable[[Place], list[Command]]
+    commands: Commands
     without: str = ""
     model: str = "tuned/export"
     is_trained: bool = True
 
 
-def adapting(model: Path, corpus: str, to: Path) -> list[Command]:
-    """Return the commands that train a converted encoder as a masked LM; the result is `to / "export"`."""
-    return [_trained(f"configs/adapt.py:{model}", to, 0, *_on(corpus, ADAPTING_STEPS, model))]
+def _plain(layers: tuple[int, ...], *flags: str) -> Commands:
+    return lambda place: [tuned(place, place.teacher, *cut(layers), *flags)]
 
 
-def tuned(place: Place, start: Path | None, *flags: str, config: str = _CLASSIFY, to: str = "tuned") -> Command:
-    """Return the command that fine-tunes a model, or a new one; the result is `place.out / to / "export"`."""
-    task, prefix = TASKS[place.task], "--config.tasks.classify.examples"
-    files = [f"{prefix}.{split}={place.data / split}.jsonl" for split in ("train", "heldout")]
-    columns = [f"{prefix}.{name}={column}" for name, column in task.columns.items()]
-    if config == _CLASSIFY and task.kind != "classification":
-        columns.append(f"--config.tasks.classify.objective.kind={task.kind}")
-    shape = [f"--config.init_from={start}"] * (start is not None) + ["--config.stages.0.seq_len=64"]
-    return _trained(config, place.out / to, place.seed, *shape, *files, *columns, *flags)
-
-
-def _trained(config: str, workdir: Path, seed: int, *flags: str) -> Command:
-    return [
-        "bertjax.train",
-        f"--config={config}",
-        f"--workdir={workdir}",
-        "--platform=cpu",
-        f"--config.seed={seed}",
-        *flags,
-    ]
-
-
-def _on(corpus: str, steps: int, model: Path) -> list[str]:
-    """Return the flags of pretraining on a corpus with the tokenizer of a model."""
-    return [
-        f"--config.data.corpus={corpus}",
-        f"--config.data.tokenizer.model={model}/tokenizer",
-        f"--config.stages.0.steps={steps}",
-        "--config.stages.0.epochs=0",
-        "--config.stages.0.seq_len=128",
-        "--config.stages.0.batch=16",
-        "--config.optimizer.warmup_steps=0",
-        "--config.optimizer.warmup_share=0.1",
-        "--config.eval.every=0",
-    ]
-
-
-def _cut(layers: tuple[int, ...]) -> list[str]:
-    return [f"--config.model.layers={len(layers)}", f"--config.init_layers={list(layers)}"]
-
-
-def _plain(layers: tuple[int, ...], *flags: str) -> Callable[[Place], list[Command]]:
-    return lambda place: [tuned(place, place.teacher, *_cut(layers), *flags)]
-
-
-def _plain_teacher(*flags: str) -> Callable[[Place], list[Command]]:
+def _plain_teacher(*flags: str) -> Commands:
     return lambda place: [tuned(place, place.teacher, *flags)]
 
 
-def _distilled(method: str, layers: tuple[int, ...] = _THREE) -> Callable[[Place], list[Command]]:
-    return lambda place: [_step(place, method, place.teacher, _cut(layers))]
+def _taught(method: str, layers: tuple[int, ...] = THREE) -> Commands:
+    return lambda place: [distilled(place, method, place.teacher, cut(layers))]
 
 
-def _step(place: Place, method: str, start: Path | None, flags: list[str], to: str = "tuned") -> Command:
-    teacher = f"--config.tasks.classify.objective.teacher={place.teacher}"
-    variant = f"{method}-regression" if TASKS[place.task].kind == "regression" else method
-    return tuned(place, start, *flags, teacher, config=f"{_DISTILL}:{variant}", to=to)
-
-
-def _bilstm(method: str = "") -> Callable[[Place], list[Command]]:
+def _bilstm(method: str = "") -> Commands:
     """A new BiLSTM with the tokenizer of the teacher, at the rate of a model that starts from random weights."""
 
     def commands(place: Place) -> list[Command]:
         new = ["--config.model.preset=bilstm", f"--config.data.tokenizer.model={place.teacher}/tokenizer"]
         new += ["--config.optimizer.learning_rate=1e-3", "--config.optimizer.multipliers=[]"]
-        return [_step(place, method, None, new) if method else tuned(place, None, *new)]
+        return [distilled(place, method, None, new) if method else tuned(place, None, *new)]
 
     return commands
 
 
 def _theseus(place: Place) -> list[Command]:
-    replaced = _step(place, "theseus", place.teacher, _cut(_THREE), to="replaced")
+    replaced = distilled(place, "theseus", place.teacher, cut(THREE), to="replaced")
     return [replaced, tuned(place, place.out / "replaced" / "export")]
 
 
 def _twice(place: Place) -> list[Command]:
-    first = tuned(place, place.teacher, *_cut(_THREE), to="first")
+    first = tuned(place, place.teacher, *cut(THREE), to="first")
     return [first, tuned(place, place.out / "first" / "export")]
 
 
-def _augmented(place: Place) -> tuple[Command, str]:
-    """Return the command that writes a variant of each training text, and the flag that trains on them too."""
-    more = place.out / "more.jsonl"
-    augment = [
-        "bertjax.augment",
-        str(place.data / "train.jsonl"),
-        f"--model={place.adapted}",
-        f"--to={more}",
-        "--copies=1",
-    ]
-    columns = [f"--{name}={column}" for name, column in TASKS[place.task].columns.items()]
-    command = [*augment, *columns, f"--seed={place.seed}", "--platform=cpu"]
-    return command, f"--config.tasks.classify.examples.unlabeled={more}"
-
-
 def _tinybert(place: Place) -> list[Command]:
-    augment, unlabeled = _augmented(place)
-    layers = _step(place, "tinybert_layers", place.teacher, [*_cut(_THREE), unlabeled], to="layers")
-    return [augment, layers, _step(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled])]
+    augment, unlabeled = augmented(place)
+    layers = distilled(place, "tinybert_layers", place.teacher, [*cut(THREE), unlabeled], to="layers")
+    return [augment, layers, distilled(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled])]
 
 
-def _in_int8(*flags: str) -> Callable[[Place], list[Command]]:
+def _in_int8(*flags: str) -> Commands:
     def commands(place: Place) -> list[Command]:
         export = str(place.out / "tuned" / "export")
         return [
@@ -169,9 +95,9 @@ def _four_bits_later(place: Place) -> list[Command]:
     return [first, tuned(place, place.out / "first" / "export", *one_step)]
 
 
-def _narrow(by_importance: bool) -> Callable[[Place], list[Command]]:
+def _narrow(by_importance: bool) -> Commands:
     def commands(place: Place) -> list[Command]:
-        report, cut, order = place.out / "report", str(place.out / "cut"), []
+        report, narrow, order = place.out / "report", place.out / "cut", []
         labeled = place.data / "train.jsonl"
         analysis = [
             "bertjax.analyze",
@@ -184,71 +110,8 @@ def _narrow(by_importance: bool) -> Callable[[Place], list[Command]]:
             order = [f"--importance={report}/importance.json"]
         return [
             *([[*analysis, f"--out={report}", "--platform=cpu"]] if by_importance else []),
-            ["bertjax.compress", str(place.teacher), f"--to={cut}", "--heads=6", "--mlp=768", *order],
-            tuned(place, Path(cut)),
-        ]
-
-    return commands
-
-
-def _pretrained(method: str) -> Callable[[Place], list[Command]]:
-    """A student of three layers that is pretrained first: DistilBERT, relations, or as a masked LM alone."""
-
-    def commands(place: Place) -> list[Command]:
-        flags = _on(place.corpus, PRETRAINING_STEPS, place.adapted)
-        config = f"configs/distilbert.py:{place.adapted}"
-        if method != "distilbert":
-            config, flags = f"configs/adapt.py:{place.adapted}", [*flags, *_cut(_THREE)]
-        if method == "relations":
-            flags += [
-                f"--config.tasks.mlm.objective.teacher={place.adapted}",
-                "--config.tasks.mlm.objective.own_factor=0.0",
-            ]
-            flags += ["--config.tasks.mlm.objective.teacher_losses.relations.kind=relations"]
-            flags += ["--config.tasks.mlm.objective.teacher_losses.relations.heads=12"]
-        pretrained = _shared(place, method)
-        return [
-            _trained(config, pretrained, place.seed, *flags),
-            tuned(place, pretrained / "export"),
-        ]
-
-    return commands
-
-
-def _shared(place: Place, method: str) -> Path:
-    """Return the folder of a pretraining, which all tasks share."""
-    return place.out.parent / f"{method}-pretrained-{place.seed}"
-
-
-def _pretrained_distilled(place: Place) -> list[Command]:
-    """Pretrain, learn the soft labels of the teacher, then the labels.
-
-    The transfer set is the training texts and a variant of each. Their labels are not used.
-    """
-    augment, unlabeled = _augmented(place)
-    return [
-        _pretrained("mlm")(place)[0],
-        augment,
-        _step(place, "tinybert_soft", _shared(place, "mlm") / "export", [unlabeled], to="distilled"),
-        tuned(place, place.out / "distilled" / "export"),
-    ]
-
-
-def _albert(width: int) -> Callable[[Place], list[Command]]:
-    """A student of six layers with one set of weights, pretrained from random ones as a masked LM, as `pretrained`.
-
-    It cannot start with weights of the teacher, whose layers differ. ALBERT's sentence order is left out.
-    """
-
-    def commands(place: Place) -> list[Command]:
-        pretrained = _shared(place, f"albert-{width}")
-        new = ["--config.init_from=", "--config.model.preset=albert_base", "--config.model.layers=6"]
-        new += [f"--config.model.width={width}", f"--config.model.feedforward={4 * width}"]
-        new += ["--config.optimizer.learning_rate=5e-4"]
-        flags = _on(place.corpus, PRETRAINING_STEPS, place.adapted)
-        return [
-            _trained(f"configs/adapt.py:{place.adapted}", pretrained, place.seed, *flags, *new),
-            tuned(place, pretrained / "export"),
+            ["bertjax.compress", str(place.teacher), f"--to={narrow}", "--heads=6", "--mlp=768", *order],
+            tuned(place, narrow),
         ]
 
     return commands
@@ -277,13 +140,13 @@ def _trimmed(place: Place) -> list[Command]:
 
 ROWS: dict[str, Row] = {
     "teacher": Row("six layers, 384 wide", lambda place: [tuned(place, place.adapted)]),
-    "three-layers": Row("", _plain(_THREE)),
+    "three-layers": Row("", _plain(THREE)),
     "two-layers": Row("", _plain(_TWO)),
-    "soft": Row("Hinton et al. (2015)", _distilled("soft"), "three-layers"),
-    "pkd": Row("PKD, skip (Sun et al., 2019)", _distilled("pkd"), "three-layers"),
-    "pkd-last": Row("PKD, last (Sun et al., 2019)", _distilled("pkd_last"), "three-layers"),
-    "pkd-two": Row("PKD, skip, two layers", _distilled("pkd", _TWO), "two-layers"),
-    "internal": Row("internal representations (Aguilar et al., 2020)", _distilled("internal"), "three-layers"),
+    "soft": Row("Hinton et al. (2015)", _taught("soft"), "three-layers"),
+    "pkd": Row("PKD, skip (Sun et al., 2019)", _taught("pkd"), "three-layers"),
+    "pkd-last": Row("PKD, last (Sun et al., 2019)", _taught("pkd_last"), "three-layers"),
+    "pkd-two": Row("PKD, skip, two layers", _taught("pkd", _TWO), "two-layers"),
+    "internal": Row("internal representations (Aguilar et al., 2020)", _taught("internal"), "three-layers"),
     "three-layers-twice": Row("", _twice),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus, "three-layers-twice"),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
@@ -300,11 +163,20 @@ ROWS: dict[str, Row] = {
     "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
     "narrow": Row("", _narrow(by_importance=False)),
     "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
-    "pretrained": Row("", _pretrained("mlm")),
-    "distilbert": Row("DistilBERT (Sanh et al., 2019)", _pretrained("distilbert"), "pretrained"),
-    "pretrained-distilled": Row("pretrained distillation (Turc et al., 2019)", _pretrained_distilled, "pretrained"),
-    "relations": Row("MiniLM v2 relations (Wang et al., 2021)", _pretrained("relations"), "pretrained"),
-    "albert": Row("shared layers, 384 wide (Lan et al., 2020)", _albert(384)),
-    "albert-wide": Row("shared layers, 768 wide (Lan et al., 2020)", _albert(768)),
+    "pretrained": Row("", pretrained.three_layers("mlm")),
+    "distilbert": Row("DistilBERT (Sanh et al., 2019)", pretrained.three_layers("distilbert"), "pretrained"),
+    "pretrained-distilled": Row(
+        "pretrained distillation (Turc et al., 2019)", pretrained.then_distilled, "pretrained"
+    ),
+    "relations": Row("MiniLM v2 relations (Wang et al., 2021)", pretrained.three_layers("relations"), "pretrained"),
+    "tinybert-general": Row("TinyBERT, all steps (Jiao et al., 2020)", pretrained.tinybert, "pretrained"),
+    "mobilebert-alone": Row("", pretrained.mobilebert(is_taught=False)),
+    "mobilebert": Row("MobileBERT (Sun et al., 2020)", pretrained.mobilebert(is_taught=True), "mobilebert-alone"),
+    "small-96-alone": Row("", pretrained.small_vocabulary(96, is_taught=False)),
+    "small-96": Row("Zhao et al. (2019), 96 wide", pretrained.small_vocabulary(96, is_taught=True), "small-96-alone"),
+    "small-48-alone": Row("", pretrained.small_vocabulary(48, is_taught=False)),
+    "small-48": Row("Zhao et al. (2019), 48 wide", pretrained.small_vocabulary(48, is_taught=True), "small-48-alone"),
+    "albert": Row("shared layers, 384 wide (Lan et al., 2020)", pretrained.albert(384)),
+    "albert-wide": Row("shared layers, 768 wide (Lan et al., 2020)", pretrained.albert(768)),
     "vocabulary": Row("pieces of the training texts, not trained", _trimmed, model="cut", is_trained=False),
 }  # fmt: skip

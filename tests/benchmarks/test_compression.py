@@ -18,6 +18,9 @@ from bertjax.errors import RunFailed, UserError
 from configs.finetune import distill
 
 OBJECTIVE = "--config.tasks.classify.objective."
+# {row: trainings that its baseline lacks, of the student as its paper has them, or of its teacher}
+MORE = {"pretrained-distilled": ["OUT/distilled"], "tinybert-general": ["OUT/layers"]}
+MORE |= {f"small-{width}": [f"small-{width}-alone-pretrained-0", "continued-pretrained-0"] for width in (96, 48)}
 PLACE = Place("SST-2", 0, Path("DATA"), "CORPUS", Path("ADAPTED"), Path("TEACHER"), Path("OUT"))
 
 
@@ -37,14 +40,21 @@ def line(row, seed, accuracy, parameters=4e6, milliseconds=2.0):
 @pytest.mark.parametrize("row", [row for row in ROWS if ROWS[row].without])
 def test_a_method_and_its_baseline_start_alike_and_train_as_often(row):
     ours, theirs = (ROWS[name].commands(PLACE) for name in (row, ROWS[row].without))
-    shape = ("--config.init_from", "--config.init_layers", "--config.model.layers", "--config.stages.0", "--quantize")
+    shape = (
+        "--config.init_from",
+        "--config.init_layers",
+        "--config.model.layers",
+        "--config.model.width",
+        "--config.stages",
+        "--quantize",
+    )
 
     def shapes(commands):
         runs = [[flag for flag in command if flag.startswith(shape)] for command in commands if "train" in command[0]]
         return [[flag for flag in run if "OUT" not in flag and "pretrained" not in flag] for run in runs]
 
-    if row == "pretrained-distilled":  # one training more, as its paper has it
-        ours = [command for command in ours if f"--workdir={PLACE.out / 'distilled'}" not in command]
+    more = {f"--workdir={folder}" for folder in MORE.get(row, ())}
+    ours = [command for command in ours if not more & set(command)]
     assert len(shapes(ours)) == len(shapes(theirs)) or row == "four-bits-trained"
     if row not in ("distilbert", "four-bits-trained"):  # configs/distilbert.py cuts the layers itself
         assert shapes(ours) == shapes(theirs)
@@ -79,6 +89,37 @@ def test_students_with_shared_layers_are_pretrained_as_the_others(row, width):
     assert [flag for flag in ours if flag.startswith(data)] == [flag for flag in theirs if flag.startswith(data)]
     sizes = {"--config.model.preset=albert_base", f"--config.model.width={width}", "--config.init_from="}
     assert sizes <= set(ours) and f"--config.init_from=albert-{width}-pretrained-0/export" in tuned
+
+
+def test_a_small_student_learns_from_a_teacher_that_continued_on_its_pieces():
+    alone, extend, continued, taught, tuned = commands_of("small-96")
+    assert [alone] == commands_of("small-96-alone")[:1]
+    assert extend[0] == "bertjax.extend" and "--mix=small-96-alone-pretrained-0/export/tokenizer" in extend
+    assert (
+        f"--config=configs/adapt.py:{Path('mixed-pretrained-0')}" in continued and "--to=mixed-pretrained-0" in extend
+    )
+    assert "--config=configs/small_vocabulary.py:continued-pretrained-0/export" in taught
+    without_teacher = [flag for flag in alone if "objective" not in flag]
+    assert without_teacher[3:] == taught[3:] and "--config.init_from=small-96-pretrained-0/export" in tuned
+
+
+def test_mobilebert_alone_has_the_steps_and_rates_of_mobilebert_without_its_teacher():
+    (ours, _), (theirs, _) = commands_of("mobilebert"), commands_of("mobilebert-alone")
+    assert theirs[3:] == ours[3:] + [
+        f"--config.tasks.{task}.objective.{setting}"
+        for task in ("transfer", "distillation")
+        for setting in ("teacher=", "teacher_losses={}", "own_factor=1.0")
+    ]
+
+
+def test_an_interrupted_cell_does_not_write_again_what_it_has_written(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(compression, "call", lambda *command: ran.append(command[0]))
+    place = PLACE._replace(out=tmp_path / "cell")
+    compression._make(Cell("narrow", "SST-2", 0), place)
+    (place.out / "cut").mkdir()
+    compression._make(Cell("narrow", "SST-2", 0), place)
+    assert ran == ["bertjax.compress", "bertjax.train", "bertjax.train"]
 
 
 def test_layers_have_the_bits_of_the_analysis(tmp_path, monkeypatch):
