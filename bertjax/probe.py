@@ -190,7 +190,9 @@ def _on_pairs(args: argparse.Namespace) -> int:
     found = minimal_pairs.read(args.minimal_pairs)
     name, tables = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs)), []
     with contextlib.redirect_stdout(sys.stderr):
-        for subject in open_subjects(args.models, args.trust_code):
+        subjects = open_subjects(args.models, args.trust_code)
+        pairs.check(subjects)
+        for subject in subjects:
             judged = pairs.judge(subject, found)
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):

@@ -7,6 +7,9 @@ import pytest
 from scipy import stats
 
 from bertjax import cli, compare
+from bertjax.comparison import tables
+from bertjax.comparison.effects import Effect
+from bertjax.comparison.numbers import Numbers, Spread
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -102,6 +105,15 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     lines = (here / "new/table.tex").read_text().splitlines()
     assert lines[0] == r"\begin{tabular}{lrr}" and r" & mlm\_loss & " in lines[2]
     assert lines[4].startswith(r"many & $4.0000 \pm 1.0000$ & ") and f"p={effect['p']:.3f}" in lines[5]
+
+
+def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
+    names = ("accuracy", "f1_score", "loss")
+    numbers = [Numbers({name: Spread((value,)) for name in names}, {}, {}) for value in (0.5, 0.75)]
+    effects = [{name: Effect(0.25, 0.1, 0.4, 0.01, "examples") for name in names}]
+    begin, _, head, _, first, second, *_ = tables.as_latex(("a_b", "c"), numbers, effects).splitlines()
+    assert begin == r"\begin{tabular}{lrr}" and head == r" & a\_b & c \\"
+    assert first == r"accuracy & $0.5000$ & $0.7500\;(p=0.010)$ \\" and second.startswith(r"f1\_score & ")
 
 
 @pytest.mark.parametrize(

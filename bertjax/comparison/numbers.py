@@ -59,7 +59,7 @@ class Numbers:
     Attributes:
       heldout: metrics of the last evaluation.
       probes: metrics of probes, by `probe/metric`.
-      baselines: baselines of the runs on the same rows.
+      baselines: baselines of the runs on the same rows, and of probes, which do not depend on the model.
       spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
 
@@ -77,13 +77,15 @@ class Numbers:
 def numbers_of(entry: Entry) -> Numbers:
     """Return the numbers of an entry."""
     evaluations = [_last_evaluation(run) for run in entry.runs]
+    probes = _of_probes(entry)
+    of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
         heldout={
             name: Spread(spread.values, _shared_scores(entry, name))
             for name, spread in _over([metrics for _, metrics in evaluations]).items()
         },
-        baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]),
-        probes=_of_probes(entry),
+        baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]) | of_probes,
+        probes={name: spread for name, spread in probes.items() if name not in of_probes},
         spent=_over([{"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]),
     )
 

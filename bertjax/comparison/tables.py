@@ -63,18 +63,20 @@ def as_csv(names: Sequence[str], numbers: Sequence[Numbers], effects: Sequence[d
 
 
 def as_latex(names: Sequence[str], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
-    """Return a `tabular` for `booktabs`: a row for each run, mean ± deviation, and the p-value against the first."""
+    """Return a `tabular` for `booktabs`: mean ± deviation of runs and metrics, and the p-value against the first run.
+
+    Rows are the runs or the metrics, whichever are more, so that the table is narrow.
+    """
     metrics = list(dict.fromkeys(metric for of_entry in numbers for metric in of_entry.measured))
-    lines = [
-        f"\\begin{{tabular}}{{l{'r' * len(metrics)}}}",
-        r"\toprule",
-        " & ".join(["", *map(_escaped, metrics)]) + r" \\",
-        r"\midrule",
-    ]
+    rows = [["", *map(_escaped, metrics)]]
     for name, of_entry, of_effects in zip(names, numbers, [{}, *effects], strict=True):
         cells = (_cell(of_entry.measured.get(metric), of_effects.get(metric)) for metric in metrics)
-        lines.append(" & ".join([_escaped(name), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        rows.append([_escaped(name), *cells])
+    if len(metrics) > len(names):
+        rows = list(zip(*rows))
+    head, *lines = (" & ".join(row) + r" \\" for row in rows)
+    begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _cell(spread: Spread | None, effect: Effect | None) -> str:

@@ -120,6 +120,14 @@ def test_minimal_pairs_are_printed_for_each_model(models, tmp_path, capsys):
     assert lines[2].split()[0] == "all" and lines[2].split()[-1] == "1"
 
 
+def test_all_models_are_checked_before_the_first_one_judges_a_pair(models, tmp_path, capsys):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": "A king.", "sentence_bad": "King a."}) + "\n")
+    both = [str(models["pretrained"]), str(models["finetuned"])]
+    with pytest.raises(UserError, match="^finetuned has neither a masked-LM head nor a causal one, .* leave it out$"):
+        probe.main([*both, f"--minimal-pairs={tmp_path / 'pairs.jsonl'}"])
+    assert "pairs" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [

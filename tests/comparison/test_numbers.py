@@ -1,9 +1,12 @@
 """Final numbers of runs and of seeds, against sums done by hand."""
 
 import pytest
+from etils import epath
 
+from bertjax.comparison.effects import effects_of
 from bertjax.comparison.numbers import numbers_of
 from bertjax.comparison.runs import open_entries
+from bertjax.training.results.scores import scores_of, write_probe
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -48,6 +51,18 @@ def test_a_run_that_was_never_evaluated(entries):
         "tokens_per_second": (50.0,),
     }
     assert numbers.spent["steps"].deviation == 0.0 and numbers.spent["steps"].interval is None
+
+
+def test_the_most_frequent_class_of_a_probe_is_a_baseline_and_no_difference_is_tested(tmp_path):
+    for name, accuracy in (("a", 0.6), ("b", 0.7)):
+        root = write(tmp_path / name, [record(STEPS, 4.0, 3.0)], baseline={})
+        found = {"layer_0/accuracy": scores_of([0], [(accuracy, 1.0)]), "majority": scores_of([0], [(0.5, 1.0)])}
+        write_probe(epath.Path(root), "tags", found)
+    entries = open_entries([str(tmp_path / "a"), str(tmp_path / "b")])
+    numbers = [numbers_of(entry) for entry in entries]
+    assert numbers[1].baselines["tags/majority"].values == (0.5,)
+    assert set(numbers[1].probes) == {"tags/layer_0/accuracy"}
+    assert set(effects_of(entries, numbers)[0]) == {"mlm_loss", "mlm_accuracy", "tags/layer_0/accuracy"}
 
 
 def test_finished_runs(entries):

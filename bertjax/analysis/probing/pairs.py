@@ -5,19 +5,31 @@ from collections.abc import Sequence
 
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.base import Record
+from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
+from bertjax.inference.likelihood import is_causal
+from bertjax.inference.masked import masked_lm
 from bertjax.inference.minimal_pairs import GROUPINGS
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
 from bertjax.training.results.scores import Scores, scores_of_records
 
 
-def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
-    """Return the judgments of a model (`bertjax.inference.minimal_pairs.judge`), with a bar on stderr.
+def check(subjects: Sequence[Subject]) -> None:
+    """Check all models before the first one judges a pair.
 
     Raises:
-      UserError: the model has neither a masked-LM head nor a causal one.
+      UserError: a model has neither a masked-LM head nor a causal one.
     """
+    for subject in subjects:
+        if not (masked_lm(subject.export) or is_causal(subject.export)):
+            raise UserError(
+                f"{subject.label} has neither a masked-LM head nor a causal one, which minimal pairs need; leave it out"
+            )
+
+
+def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
+    """Return the judgments of a model (`bertjax.inference.minimal_pairs.judge`), with a bar on stderr."""
     predictor = Predictor(subject.export)
     request = minimal_pairs.request(predictor, pairs)
     with bar(request.tokens) as progress:

@@ -22,10 +22,12 @@ class LabelSets(LabeledText):
       label: the column of the labels: an array of names in a .jsonl or .json file, names with `separator` between them
         in every other file; empty text for no class.
       separator: text between two names.
+      label_columns: columns with 1 or 0, one for each class and named so, in place of the column `label`.
     """
 
     kind: str = dataclasses.field(init=False, default="label_sets")
     separator: str = ","
+    label_columns: tuple[str, ...] = ()
     label_name: ClassVar[str] = "label_set"
     labels_by_class: ClassVar[bool] = True
 
@@ -35,7 +37,8 @@ class LabelSets(LabeledText):
             raise UserError("examples.separator is empty; set the text between two labels, such as ','")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        records = tables.read(path, [*self.inputs, *filter(None, [self.label])], self.quoted, on_bad)
+        columns = (self.label_columns or (self.label,)) if self.label else ()
+        records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
 
@@ -64,6 +67,8 @@ class LabelSets(LabeledText):
 
     def _names(self, record: Record) -> list[str]:
         """Return the names of the classes of a record, each once."""
+        if self.label_columns:
+            return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]
         values = value.split(self.separator) if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
@@ -73,3 +78,11 @@ class LabelSets(LabeledText):
             )
         names = [labels.class_of(name).strip() for name in values]
         return list(dict.fromkeys(filter(None, names)))
+
+    def _applies(self, record: Record, column: str) -> bool:
+        value = labels.class_of(record[column]).strip().lower()
+        if value not in ("0", "1", "false", "true"):
+            raise UserError(
+                f"{record[WHERE]} has {str(record[column])[:40]!r} in {column!r}; write 1 if it applies, or 0"
+            )
+        return value in ("1", "true")

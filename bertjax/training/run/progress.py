@@ -19,9 +19,8 @@ def progress_bar(steps: int, done: int, disable: bool) -> tqdm:
 
 
 def show_metrics(bar: tqdm, metrics: dict[str, float]) -> None:
-    """Show losses, accuracies and tokens per second at the end of the bar."""
-    parts = [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]
+    """Show tokens per second, losses and accuracies at the end of the bar, whose last part a terminal may cut."""
     rate = bar.format_dict["rate"]
-    if rate:
-        parts.append(f"{metrics['tokens'] * rate:,.0f} tokens/s")
+    parts = [f"{metrics['tokens'] * rate:,.0f} tokens/s"] if rate else []
+    parts += [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]
     bar.set_postfix_str(" ".join(parts), refresh=False)

@@ -1,5 +1,6 @@
 """Texts with any number of labels: how tables write them, what becomes of them, and what is refused."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -46,6 +47,29 @@ def test_all_ways_of_writing_are_the_same(tmp_path):
     assert [record["label"] for record in LabelSets(text="text").read(texts)] == names
     numbers = jsonl(tmp_path, [[2, 10], [2, 2]])
     assert [record["label"] for record in LabelSets(text="text").read(numbers)] == [["2", "10"], ["2"]]
+
+
+def test_a_column_of_ones_and_zeros_for_each_class(tmp_path):
+    names = [of_row for _, of_row in ROWS]
+    table = "text,a,b,c\n" + "\n".join(f"{text},{','.join(str(int(c in has)) for c in CLASSES)}" for text, has in ROWS)
+    (tmp_path / "rows.csv").write_text(table + "\n")
+    columns = LabelSets(text="text", label_columns=CLASSES)
+    assert [sorted(of_row) for of_row in names] == [
+        record["label"] for record in columns.read(str(tmp_path / "rows.csv"))
+    ]
+    lines = [json.dumps({"text": text, "a": "a" in has, "b": 1.0 * ("b" in has)}) for text, has in ROWS]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    two = LabelSets(text="text", label_columns=("a", "b")).read(str(tmp_path / "rows.jsonl"))
+    assert [record["label"] for record in two] == [["a", "b"], [], [], ["a"]]
+    without = dataclasses.replace(columns, label="").read(csv(tmp_path))
+    assert len(without) == len(ROWS), "a file to predict has no labels"
+
+
+@pytest.mark.parametrize("value", ["2", "", "yes"])
+def test_a_column_of_a_class_has_ones_and_zeros_only(tmp_path, value):
+    (tmp_path / "rows.csv").write_text(f"text,a\nabc,1\nbcd,{value}\n")
+    with pytest.raises(UserError, match=f"rows.csv:3 has '{value}' in 'a'; write 1 if it applies, or 0"):
+        LabelSets(text="text", label_columns=("a",)).read(str(tmp_path / "rows.csv"))
 
 
 @pytest.mark.parametrize("value", [3, None, {"a": 1}, [["a"]], [None]])
