@@ -41,8 +41,7 @@ def three_layers(method: str) -> Commands:
             losses = [f"--config.tasks.mlm.objective.teacher_losses.{loss}" for loss in _LOSSES[method]]
             teacher = f"--config.tasks.mlm.objective.teacher={place.adapted}"
             flags += [teacher, "--config.tasks.mlm.objective.own_factor=0.0", *losses]
-        pretrained = shared(place, method)
-        return _then_tuned(place, pretrained, config, flags)
+        return _then_tuned(place, _shared(place, method), config, flags)
 
     return commands
 
@@ -56,7 +55,7 @@ def then_distilled(place: Place) -> list[Command]:
     return [
         three_layers("mlm")(place)[0],
         augment,
-        distilled(place, "tinybert_soft", shared(place, "mlm") / "export", [unlabeled], to="distilled"),
+        distilled(place, "tinybert_soft", _shared(place, "mlm") / "export", [unlabeled], to="distilled"),
         tuned(place, place.out / "distilled" / "export"),
     ]
 
@@ -68,10 +67,9 @@ def albert(width: int) -> Commands:
     """
 
     def commands(place: Place) -> list[Command]:
-        pretrained = shared(place, f"albert-{width}")
+        pretrained = _shared(place, f"albert-{width}")
         new = ["--config.init_from=", "--config.model.preset=albert_base", "--config.model.layers=6"]
-        new += [f"--config.model.width={width}", f"--config.model.feedforward={4 * width}"]
-        new += [_NEW_RATE]
+        new += [f"--config.model.width={width}", f"--config.model.feedforward={4 * width}", _NEW_RATE]
         flags = pretraining(place.corpus, PRETRAINING_STEPS, place.adapted)
         return _then_tuned(place, pretrained, f"configs/adapt.py:{place.adapted}", [*flags, *new])
 
@@ -82,7 +80,7 @@ def tinybert(place: Place) -> list[Command]:
     """All of TinyBERT: states and attention on the corpus, then on the texts of the task, then soft labels."""
     augment, unlabeled = augmented(place)
     [general, _] = three_layers("tinybert")(place)
-    start = shared(place, "tinybert") / "export"
+    start = _shared(place, "tinybert") / "export"
     return [
         general,
         augment,
@@ -104,7 +102,7 @@ def mobilebert(is_taught: bool) -> Commands:
         flags += ["--config.stages.1.learning_rate=5e-4", f"--config.stages.1.warmup_steps={steps // 10}"]
         if not is_taught:
             flags += [flag for task in ("transfer", "distillation") for flag in _alone(task)]
-        pretrained = shared(place, "mobilebert" if is_taught else "mobilebert-alone")
+        pretrained = _shared(place, "mobilebert" if is_taught else "mobilebert-alone")
         return _then_tuned(place, pretrained, f"configs/mobilebert.py:{place.adapted}", flags)
 
     return commands
@@ -120,7 +118,7 @@ def small_vocabulary(width: int, is_taught: bool) -> Commands:
         flags = [*pretraining(place.corpus, PRETRAINING_STEPS, None), _NEW_RATE]
         flags += [f"--config.model.width={width}", f"--config.model.feedforward={4 * width}"]
         alone, taught, mixed, continued = (
-            shared(place, name) for name in (f"small-{width}-alone", f"small-{width}", "mixed", "continued")
+            _shared(place, name) for name in (f"small-{width}-alone", f"small-{width}", "mixed", "continued")
         )
         recipe = "configs/small_vocabulary.py"
         first, tuned_alone = _then_tuned(place, alone, f"{recipe}:{place.adapted}", [*flags, *_alone("bert")])
@@ -137,7 +135,7 @@ def small_vocabulary(width: int, is_taught: bool) -> Commands:
     return commands
 
 
-def shared(place: Place, method: str) -> Path:
+def _shared(place: Place, method: str) -> Path:
     """Return the folder of a pretraining, which all tasks share."""
     return place.out.parent / f"{method}-pretrained-{place.seed}"
 

@@ -38,7 +38,9 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
         return _build_dataclass(expected, value, path, unions)
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, (list, tuple)):
-            raise _wrong_type(path, value, "a list")
+            is_bare = isinstance(value, str) and value.startswith("[")
+            quoting = ', which a shell needs in single quotes: \'["a", "b"]\'' if is_bare else ""
+            raise _wrong_type(path, value, f"a list{quoting}")
         item = typing.get_args(expected)[0]
         return tuple(build(item, entry, _join(path, str(i)), unions) for i, entry in enumerate(value))
     if origin is dict:

@@ -22,6 +22,11 @@ SETTINGS = [
     ("stages.0=3", "stages.0=3 is int; it must be settings by name"),
     ("stages.0.steps=many", "stages.0.steps='many' is str; it must be an integer"),
     ("stages.0.frozen=x", "stages.0.frozen='x' is str; it must be a list"),
+    (
+        "optimizer.frozen=[^encoder/]",  # what a shell makes of ["^encoder/"]
+        "optimizer.frozen='[^encoder/]' is str; it must be a list, which a shell needs in single quotes: "
+        """'["a", "b"]'""",
+    ),
     ("optimizer.bias_correction=yes", "optimizer.bias_correction='yes' is str; it must be True or False"),
     ("optimizer.schedule=linear", "optimizer.schedule='linear' is str; it must be settings by name"),
     ("runtime.unroll=1", "runtime.unroll=1 is int; it must be True or False"),

@@ -104,6 +104,16 @@ def test_lines_fit_the_page(page):
     assert not long
 
 
+def test_a_list_of_texts_is_shown_as_a_shell_needs_it():
+    """A shell removes the double quotes of a flag that is not in single quotes."""
+    bare = [
+        f"{page.name}: {flag}"
+        for page in WITH_COMMANDS
+        for flag in re.findall(r"(?<!')--config\S*=\[\S*", page.read_text())
+    ]
+    assert bare and not [flag for flag in bare if '"' in flag]
+
+
 def test_every_page_is_reached_from_readme():
     reached, queue = set(), [ROOT / "README.md"]
     while queue:
