@@ -52,7 +52,7 @@ LADDER = {
     "without merged axes in dense layers": Arm("ours", ("--without=merged-axes",)),
     "without erf in GELU (erfc)": Arm("ours", ("--without=erf-gelu",)),
     "without last layer at read positions": Arm("ours", ("--without=read-positions",)),
-    "without dropout by bytes (words)": Arm("ours", ("--without=byte-dropout",)),
+    "without dropout by a hash (threefry)": Arm("ours", ("--without=hashed-dropout",)),
     "without unrolled layers (scanned)": Arm("ours", ("--scanned",)),
     "without loss by comparisons (gathers)": Arm("ours", ("--without=comparing-loss",)),
 }

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-# {path of a setting under its old name: its new name}; `*` is any one part of the path, such as the name of a task.
-KEYS: dict[str, str] = {"tasks.*.examples.on_bad_answer": "on_bad_record"}
+# {path of a setting under its old name: its new name, None if nothing depends on it any more}; `*` is any one part of
+# the path, such as the name of a task.
+KEYS: dict[str, str | None] = {"tasks.*.examples.on_bad_answer": "on_bad_record", "runtime.random_bits": None}
 
 # {old kind: new kind}, of objectives, examples, maskings, schedules, optimizers and tokenizers.
 KINDS: dict[str, str] = {"labelled_text": "labeled_text"}
@@ -33,7 +34,8 @@ def _with_init_layers(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _current(value: Any, path: tuple[str, ...]) -> Any:
     if isinstance(value, Mapping):
-        return {_new_name((*path, key)): _current(entry, (*path, key)) for key, entry in value.items()}
+        named = ((_new_name((*path, key)), key, entry) for key, entry in value.items())
+        return {name: _current(entry, (*path, key)) for name, key, entry in named if name is not None}
     if isinstance(value, (list, tuple)):
         return [_current(entry, (*path, str(index))) for index, entry in enumerate(value)]
     if path[-1:] == ("kind",) and isinstance(value, str):
@@ -41,7 +43,7 @@ def _current(value: Any, path: tuple[str, ...]) -> Any:
     return value
 
 
-def _new_name(path: tuple[str, ...]) -> str:
+def _new_name(path: tuple[str, ...]) -> str | None:
     for old, new in KEYS.items():
         parts = old.split(".")
         if len(parts) == len(path) and all(part in ("*", name) for part, name in zip(parts, path)):

@@ -1,6 +1,6 @@
 """bertjax's step with one of its tricks replaced by the plain implementation; the result stays the same.
 
-Byte dropout is the one trick whose draw differs: same distribution (but for the rounded rate), other bits.
+Hashed dropout is the one trick whose draw differs: same distribution (but for the rounded rate), other bits.
 """
 
 import sys
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import activations, layers, model
+from bertjax.models import activations, dropout, layers, model
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import losses
 
@@ -38,8 +38,8 @@ def _erfc_gelu(x):
     return jax.nn.gelu(x, approximate=False)
 
 
-def _word_dropout(x, rate, key):
-    """Apply dropout with one 32-bit random word per element, as in `nn.Dropout`."""
+def _drawn_dropout(x, rate, key, columns_BQ=None):
+    """Apply dropout with one random number per element, as in `nn.Dropout`."""
     if key is None or rate == 0.0:
         return x
     kept = jax.vmap(lambda row_key: jax.random.bernoulli(row_key, 1.0 - rate, x.shape[1:]))(key)
@@ -67,13 +67,13 @@ def _gathering_term(logits, labels, weights):
     return jnp.sum(loss * weights), jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
 
 
-# Name -> (bertjax's function, its plain implementation).
-TRICKS: dict[str, tuple[Any, Any]] = {
-    "merged-axes": (layers.Dense, _ContractingDense),
-    "erf-gelu": (activations.gelu, _erfc_gelu),
-    "byte-dropout": (layers.dropout, _word_dropout),
-    "read-positions": (model._encode, _encode_every_position),
-    "comparing-loss": (losses.classification_term, _gathering_term),
+# Name -> (bertjax's functions, the plain implementation of each).
+TRICKS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "merged-axes": ((layers.Dense,), _ContractingDense),
+    "erf-gelu": ((activations.gelu,), _erfc_gelu),
+    "hashed-dropout": ((dropout.dropout, dropout.attention_dropout), _drawn_dropout),
+    "read-positions": ((model._encode,), _encode_every_position),
+    "comparing-loss": ((losses.classification_term,), _gathering_term),
 }
 
 
@@ -81,7 +81,8 @@ def uses(trick: str) -> list[tuple[ModuleType, str]]:
     """Return (module, name) of every place where bertjax uses the trick."""
     ours, _ = TRICKS[trick]
     modules = [module for name, module in sys.modules.items() if name.startswith("bertjax.")]
-    return [(module, name) for module in modules for name, value in vars(module).items() if value is ours]
+    names = [(module, name, value) for module in modules for name, value in vars(module).items()]
+    return [(module, name) for module, name, value in names if any(value is one for one in ours)]
 
 
 def remove(trick: str, replace: Callable[[ModuleType, str, Any], None] = setattr) -> None:

@@ -23,7 +23,7 @@ class Mutant(NamedTuple):
         return f"{self.file}: {' '.join(self.before.split())} -> {' '.join(self.after.split())}"
 
 
-_STEP, _RELATIVE, _LAYERS = "training/test_step.py", "models/test_relative.py", "models/test_layers.py"
+_STEP, _RELATIVE = "training/test_step.py", "models/test_relative.py"
 _SHARDING, _STRATEGY = "training/parallel/test_sharding.py", "training/parallel/strategy.py"
 _PACKING, _ORDER, _MASKING = "data/test_packing.py", "data/test_order.py", "data/test_masking.py"
 _OPTIMIZER, _SCHEDULES = "training/test_optimizer.py", "training/test_schedules.py"
@@ -116,7 +116,7 @@ CORE = [
     # The model.
     Mutant("models/activations.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
     Mutant("models/activations.py", "0.044715", "0.44715", "models"),
-    Mutant("models/layers.py", "x * (BYTE_VALUES / threshold)", "x / (1.0 - rate)", _LAYERS),
+    Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_dropout.py"),
     Mutant(
         "models/attention.py",
         "scale = query_BQHD.shape[-1] ** -0.5",

@@ -1,16 +1,15 @@
 """Self-attention, with the plain implementation that every backend can run first; the others are in `kernels`."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
+from bertjax.models.dropout import attention_dropout
 from bertjax.models.fixed import with_fixed_heads
-from bertjax.models.kernels import LONGEST_WITH_PLAIN_QUERIES, PLAIN, attend_by_kernel, dropout_of, implementation_at
-from bertjax.models.layers import Dense, dropout
+from bertjax.models.kernels import LONGEST_WITH_PLAIN_QUERIES, PLAIN, attend_by_kernel, implementation_at
+from bertjax.models.layers import Dense
 from bertjax.models.relative import RelativeBias, RelativePositions
 from bertjax.models.rotary import Rotary, apply_rotary
 from bertjax.models.visibility import Queries, Visibility
@@ -24,12 +23,12 @@ def attend(
     dropout_rate: float,
     dropout_key: jax.Array | None,
     bias_BHQT: jax.Array | None = None,
-    drop: Callable[..., jax.Array] = dropout,
+    columns_BQ: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return context [B, Q, H, D / H] and probabilities before dropout of scaled dot-product attention.
 
     Vaswani et al. (2017, section 3.2.1), with the softmax in float32. `bias_BHQT` is added to the products of queries
-    and keys and scaled with them. `drop` decides dropout, from probabilities, rate and key.
+    and keys and scaled with them. `columns_BQ` are those of the queries, as in `attention_dropout`.
     """
     scale = query_BQHD.shape[-1] ** -0.5
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD).astype(jnp.float32)
@@ -37,7 +36,7 @@ def attend(
         logits_BHQT += bias_BHQT * scale
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
-    kept_BHQT = drop(probabilities_BHQT, dropout_rate, dropout_key)
+    kept_BHQT = attention_dropout(probabilities_BHQT, dropout_rate, dropout_key, columns_BQ)
     return jnp.einsum("bhqt,bthd->bqhd", kept_BHQT, value_BTHD), probabilities_BHQT
 
 
@@ -87,9 +86,11 @@ class SelfAttention(nn.Module):
         implementation = implementation_at(config.execution, keys_BTD.shape[1])
         if implementation == PLAIN or (queries is not None and keys_BTD.shape[1] <= LONGEST_WITH_PLAIN_QUERIES):
             mask_BQT = visibility.mask_BQT(columns_BQ, rank_BQ)
-            inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT
+            # Queries with ranks are those of two streams, whose decisions differ in a column that both have.
+            drawn_BQ = columns_BQ if rank_BQ is None else None
             apply = with_fixed_heads(attend, config.fixed_heads, visibility, columns_BQ)
-            context_BQHD, probabilities_BHQT = apply(*inputs, dropout_of(config.execution.attention, columns_BQ))
+            inputs = query_BQHD, key_BTHD, value_BTHD, mask_BQT, rate, key, bias_BHQT, drawn_BQ
+            context_BQHD, probabilities_BHQT = apply(*inputs)
             taps.capture(self, "attention", probabilities_BHQT)
         else:
             inputs = query_BQHD, key_BTHD, value_BTHD, visibility, rate, key, columns_BQ

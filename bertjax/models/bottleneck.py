@@ -8,7 +8,8 @@ from flax import linen as nn
 
 from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, dropout
+from bertjax.models.dropout import dropout
+from bertjax.models.layers import Dense
 from bertjax.models.norms import normalization
 from bertjax.models.visibility import Queries
 

@@ -16,8 +16,9 @@ from bertjax.models.attention import SelfAttention
 from bertjax.models.bottleneck import Bottleneck, FeedForward
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
+from bertjax.models.dropout import dropout
 from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
-from bertjax.models.layers import Dense, Embeddings, dropout
+from bertjax.models.layers import Dense, Embeddings
 from bertjax.models.lstm import LSTMLayer
 from bertjax.models.norms import normalization
 from bertjax.models.pooling import summaries, summary_columns

@@ -1,7 +1,7 @@
 """Fused attention with dropout for TPU v4 and later (Pallas): no array for pairs of tokens reaches memory.
 
 A program computes some heads of one row, for a block of its queries and one group of keys
-(`attention_dropout.keys_per_group`). Rows up to 2,048 tokens are one group, so the softmax is complete. Over the groups
+(`dropout.keys_per_group`). Rows up to 2,048 tokens are one group, so the softmax is complete. Over the groups
 of longer rows it has a running maximum and sum (Dao et al., 2022, arXiv 2205.14135, algorithm 1), and a group of which
 the block sees nothing is left out. The backward pass computes logits and dropout again, as there; it keeps only the
 logarithm of each query's sum.
@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.models.attention_dropout import keys_per_group
+from bertjax.models.dropout import keys_per_group
 from bertjax.models.fused_kernels import LANES, Plan, backward_kernel, forward_kernel, grouped_forward_kernel
 
 # Numbers of a block of logits [keys, queries], and of a block of states [tokens, lanes]: what fits into 16 MiB.
@@ -44,7 +44,7 @@ def attend_fused(
     Args:
       query_BTD, key_BTD, value_BTD: arrays of one device, heads side by side; T and D are multiples of 128.
       examples_BT: int32, number of each token's example in its row.
-      seeds_BH2: int32 words of `attention_dropout.seeds_of`; unused if the rate is 0.
+      seeds_BH2: int32 words of `dropout.seeds_of`; unused if the rate is 0.
       window: number of visible tokens to either side; None for no limit.
       rate: share of dropout.
       saved: name of what the backward pass needs, for checkpoint policies.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from bertjax.models.attention_dropout import inverse_of_kept_share, keeps, words, words_per_query
+from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_for
 
 LANES = 128
 _UNSEEN = -1e30
@@ -210,9 +210,9 @@ def _dropped(plan: Plan, tokens: int, seeds_ref, head: int, place: _Place, weigh
     if not plan.rate:
         return weights_KQ
     keys, queries = weights_KQ.shape
-    words_WQ = (words_per_query(keys), queries)
+    words_WQ = (words_for(keys), queries)
     query = _iota(words_WQ, 1) + place.part * queries
-    word = _iota(words_WQ, 0) + place.group * words_per_query(keys)
+    word = _iota(words_WQ, 0) + place.group * words_for(keys)
     before, within = (seeds_ref[0, 0, 2 * (place.first_head + head) + which] for which in (0, 1))
     keeps_KQ = keeps(words(before, within, query, word, tokens), plan.rate, axis=0)
     return jnp.where(keeps_KQ, weights_KQ, 0.0)

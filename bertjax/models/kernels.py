@@ -4,14 +4,12 @@ They compute what the plain implementation (`attention.attend`) does, up to roun
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.attention_dropout import GROUP, LONGEST_GROUP, dropout_by_hash, seeds_of
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import dropout
+from bertjax.models.dropout import GROUP, LONGEST_GROUP, seeds_of
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
@@ -42,15 +40,6 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
     return requested
-
-
-def dropout_of(requested: str, columns_BQ: jax.Array | None) -> Callable[..., jax.Array]:
-    """Return how the plain implementation drops: as the fused kernel, on rows and queries that this does not take.
-
-    Args:
-      columns_BQ: int, columns of the queries; None for all tokens.
-    """
-    return functools.partial(dropout_by_hash, columns_BQ=columns_BQ) if requested == FUSED else dropout
 
 
 def attend_by_kernel(
@@ -103,7 +92,7 @@ def attend_by_fused(
     key: jax.Array | None = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] by `bertjax.models.fused`, with dropout as by `dropout_by_hash`.
+    """Return the context [B, T, H, D / H] by `bertjax.models.fused`, with dropout as by `attention_dropout`.
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.

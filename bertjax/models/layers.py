@@ -1,4 +1,4 @@
-"""The parts that encoder and heads are built from: dense layers, dropout, embeddings.
+"""The parts that encoder and heads are built from: dense layers and embeddings.
 
 A parameter whose name starts with `word` has the padded vocabulary as its first axis. `vocabulary.py` finds it by that
 name and removes the padding where it must not be visible.
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.dropout import dropout
 from bertjax.models.norms import normalization
-from bertjax.models.random import BYTE_VALUES, bits, kept_bytes
 from bertjax.models.rounding import rounded
 from bertjax.models.trigrams import trigrams
 
@@ -40,21 +40,6 @@ class Dense(nn.Module):
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return rows.reshape(*x.shape[:-1], self.features)
-
-
-def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zero a share of `x` [B, ...] and scale the rest so that the mean is kept; without a key, return `x`.
-
-    One byte of threefry's 32-bit words decides each element, which takes a quarter of the hashing of one word per
-    element. The share is therefore `rate` rounded to a multiple of 1/256, and the scale is exactly its inverse.
-    """
-    if key is None or rate == 0.0:
-        return x
-    *leading, last = x.shape
-    words = bits(key, (*leading, -(-last // 4)))
-    decisions = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*leading, -1)[..., :last]
-    threshold = kept_bytes(rate)
-    return jnp.where(decisions < threshold, x * (BYTE_VALUES / threshold), 0.0).astype(x.dtype)
 
 
 class Embeddings(nn.Module):

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, dropout
+from bertjax.models.dropout import dropout
+from bertjax.models.layers import Dense
 from bertjax.models.visibility import Queries, Visibility
 
 

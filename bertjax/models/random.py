@@ -6,9 +6,6 @@ With one key per row, the bits do not depend on how the rows are split over devi
 import jax
 import jax.numpy as jnp
 
-# In dropout one byte decides an element, so one 32-bit draw serves four elements.
-BYTE_VALUES = 256
-
 
 def split(key: jax.Array, number: int) -> jax.Array:
     """Return keys [number] or [number, B], from a scalar key or from keys [B]."""
@@ -22,8 +19,3 @@ def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if key.ndim == 0:
         return jax.random.bits(key, shape, jnp.uint32)
     return jax.vmap(lambda row_key: jax.random.bits(row_key, shape[1:], jnp.uint32))(key)
-
-
-def kept_bytes(rate: float) -> int:
-    """Return how many values of a byte keep an element: a share of 1 - rate, rounded to a multiple of 1/256."""
-    return round((1.0 - rate) * BYTE_VALUES)

@@ -23,7 +23,8 @@ def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array
     true = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - true
     better = (logits > true[..., None]) | ((logits == true[..., None]) & (classes < labels[..., None]))
-    correct = 1.0 - jnp.any(better, axis=-1)
+    # A sum of floats, as in the softmax, so that XLA for TPU reads the logits once for both.
+    correct = (jnp.sum(better.astype(jnp.float32), axis=-1) == 0.0).astype(jnp.float32)
     return jnp.sum(loss * weights), jnp.sum(correct * weights)
 
 

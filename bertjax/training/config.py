@@ -268,7 +268,6 @@ class MeshConfig:
 _CHOICES = {
     "strategy": ("auto", "replicated", "gathered", "fsdp"),
     "reduction": ("auto", "float32", "bfloat16"),
-    "random_bits": ("auto", "threefry", "hardware"),
     "remat": ("auto", *REMAT_POLICIES),
     "attention": ("auto", "plain", "fused", "splash", "cudnn"),
 }
@@ -284,8 +283,6 @@ class RuntimeConfig:
         `bertjax.training.parallel.strategy`; `auto` is fsdp from 50 million parameters, and gathered below or if layers
         share weights.
       reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
-      random_bits: random numbers of dropout: `threefry`, the same on any number of devices, or `hardware`, faster on a
-        TPU; `auto` is hardware on TPU and threefry elsewhere.
       attention: `plain`; `fused` (TPU v4 and later); `splash` (TPU v4 and later) or `cudnn` (GPU), both without
         attention dropout; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
       dtype: dtype of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
@@ -321,7 +318,6 @@ class RuntimeConfig:
     mesh: MeshConfig = MeshConfig()
     strategy: str = "auto"
     reduction: str = "auto"
-    random_bits: str = "auto"
     attention: str = "auto"
     dtype: str = "auto"
     unroll: bool = False

@@ -38,10 +38,9 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     layout, objective = context.layout, context.objective
 
     def of_shard(params, frozen, batch, keys):
-        key = keys[0] if context.hardware_bits else keys
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
         own_params = with_heads_of(params, context.own_heads)
-        sums, metrics = objective.terms(context.model, own_params, frozen, batch, key, False)[:2]
+        sums, metrics = objective.terms(context.model, own_params, frozen, batch, keys, False)[:2]
         weights = objective.all_weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 

@@ -20,19 +20,17 @@ def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
     return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)
 
 
-def sum_over_micro_batches(
-    differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array, hardware_bits: bool
-) -> Any:
+def sum_over_micro_batches(differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array) -> Any:
     """Return what `differentiate` returns for all rows, with gradients in float32, from equal parts of them.
 
     Args:
       differentiate: a function of params, the rows of a part, and its keys. It returns (gradient, (sums, arrays with
         the rows first)).
       count: number of parts.
-      keys: a key for each row; with `hardware_bits`, one key for all.
+      keys: a key for each row.
     """
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
-    keys = jax.random.split(keys[0], count) if hardware_bits else keys.reshape(count, -1)
+    keys = keys.reshape(count, -1)
     gradient, (sums, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), (gradient, sums))
 

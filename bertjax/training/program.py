@@ -304,7 +304,6 @@ class TaskProgram:
     def context(self) -> StepContext:
         config, program = self.program.config, self.program
         optimizer, runtime = config.optimizer, config.runtime
-        bits = (runtime.random_bits, program.backend)
         return StepContext(
             objective=self.objective,
             model=self.model,
@@ -319,7 +318,6 @@ class TaskProgram:
             own_heads=self.name if config.has_own_heads else "",
             idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
-            hardware_bits="hardware" in bits or bits == ("auto", "tpu"),
             micro_tokens=runtime.micro_tokens,
             max_skipped=runtime.max_skipped,
             logs_gradient_norms=runtime.gradient_norms,

@@ -44,7 +44,6 @@ class StepContext:
       own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
       idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
-      hardware_bits: whether dropout uses the chip's own random generator instead of threefry.
       micro_tokens: tokens that a device computes at once; gradients of such micro-batches are summed. 0 for no limit.
       max_skipped: after more non-finite steps in a row than this, the state no longer changes.
       logs_gradient_norms: whether the metrics have the gradient norm of each layer.
@@ -63,7 +62,6 @@ class StepContext:
     own_heads: str = ""
     idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
-    hardware_bits: bool = False
     micro_tokens: int = 0
     max_skipped: int = 0
     logs_gradient_norms: bool = False
@@ -80,14 +78,7 @@ def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> j
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
-    """Return the keys for a step's random draws on the device, sharded along the batch axis.
-
-    There is one key for each row, so that a draw does not depend on devices and micro-batches. With hardware bits there
-    is one for each shard, since those bits come from one stream.
-    """
-    if context.hardware_bits:
-        key = jax.random.fold_in(jax.random.key(context.seed, impl="rbg"), step)
-        return jax.random.split(key, context.layout.shards)
+    """Return the keys for a step's random draws on the device, one for each row, sharded along the batch axis."""
     key = jax.random.fold_in(jax.random.key(context.seed), step)
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
@@ -132,11 +123,9 @@ def _gradients_of_shard(
     differentiate = jax.grad(share_of_loss, has_aux=True)
     count = count_micro_batches(*batch["tokens_BT"].shape, context.micro_tokens)
     if count == 1:
-        gradient, (sums, kept) = differentiate(params, batch, keys[0] if context.hardware_bits else keys)
+        gradient, (sums, kept) = differentiate(params, batch, keys)
     else:
-        gradient, (sums, kept) = sum_over_micro_batches(
-            differentiate, count, params, batch, keys, context.hardware_bits
-        )
+        gradient, (sums, kept) = sum_over_micro_batches(differentiate, count, params, batch, keys)
     losses, metrics = layout.psum(sums)
     return layout.reduce_gradients(gradient), losses, metrics, consumed, kept
 

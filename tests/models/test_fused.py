@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models import attention, attention_dropout, fused, kernels
+from bertjax.models import attention, dropout, fused, kernels
 from bertjax.models.attention import attend
-from bertjax.models.attention_dropout import dropout_by_hash
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
@@ -26,7 +25,7 @@ interpreted = functools.partial(attend_by_fused, interpret=True)
 
 
 def plain(query, key, value, visibility, rate, dropout_key):
-    return attend(query, key, value, visibility.mask_BQT(), rate, dropout_key, drop=dropout_by_hash)[0]
+    return attend(query, key, value, visibility.mask_BQT(), rate, dropout_key)[0]
 
 
 def packed(rows: int, tokens: int, seed: int = 0) -> jax.Array:
@@ -84,8 +83,8 @@ def test_the_programs_of_rows():
 @pytest.mark.parametrize("window, rate", [(None, 0.1), (40, 0.5), (150, 0.0)])
 def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
     """With a running softmax, and without the groups that a block of queries does not see."""
-    monkeypatch.setattr(attention_dropout, "LONGEST_GROUP", 256)
-    monkeypatch.setattr(attention_dropout, "GROUP", 128)
+    monkeypatch.setattr(dropout, "LONGEST_GROUP", 256)
+    monkeypatch.setattr(dropout, "GROUP", 128)
     monkeypatch.setattr(fused, "_LOGITS", 128 * 128)
     assert_equal_to_plain(2, 64, Visibility(packed(1, 512), None if window is None else jnp.int32(window)), rate)
 

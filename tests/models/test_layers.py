@@ -1,47 +1,15 @@
-"""Layers: dropout, GELU, layer norm, and dense."""
+"""Layers: GELU, layer norm, and dense."""
 
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bertjax.models.activations import gelu, gelu_tanh
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import Dense, dropout
+from bertjax.models.layers import Dense
 from bertjax.models.norms import layer_norm
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
-def test_dropout_keeps_a_multiple_of_a_256th_and_the_mean(rate):
-    x = jnp.ones((500, 1003))
-    threshold = round((1 - rate) * 256)
-    dropped = np.asarray(dropout(x, rate, jax.random.key(0)))
-    assert set(np.unique(dropped)) == {np.float32(0), np.float32(256 / threshold)}
-    share = threshold / 256
-    deviation = math.sqrt(share * (1 - share) / dropped.size)
-    assert abs((dropped > 0).mean() - share) < 4 * deviation
-    assert abs(dropped.mean() - 1) < 4 * deviation / share
-
-
-def test_dropout_decides_every_element_independently():
-    """The four elements that share a random word are as independent as any others."""
-    dropped = np.asarray(dropout(jnp.ones((20_000, 8)), 0.5, jax.random.key(1))) > 0
-    correlation = np.corrcoef(dropped.T) - np.eye(8)
-    assert np.abs(correlation).max() < 4 / math.sqrt(20_000)
-
-
-def test_dropout_without_key_or_rate_is_the_identity():
-    x = jnp.arange(5.0)
-    assert dropout(x, 0.5, None) is x and dropout(x, 0.0, jax.random.key(0)) is x
-
-
-def test_dropout_keeps_the_dtype_and_scales_the_gradient():
-    x = jnp.ones((7, 5), jnp.bfloat16)
-    assert dropout(x, 0.1, jax.random.key(0)).dtype == jnp.bfloat16
-    key, x = jax.random.key(2), jnp.ones((7, 5))
-    np.testing.assert_array_equal(jax.grad(lambda x: dropout(x, 0.5, key).sum())(x), dropout(x, 0.5, key))
 
 
 def test_gelu_is_the_erf_form():

@@ -13,8 +13,9 @@ from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.dropout import dropout
 from bertjax.models.flops import FlopsPart
-from bertjax.models.layers import Dense, dropout
+from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split

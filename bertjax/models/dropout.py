@@ -1,0 +1,131 @@
+"""Dropout decided by a hash of an element's place, so that every program that needs a decision computes it.
+
+Two words come from the key of a row, and of a head in attention. The decision for an element of hidden states, or for a
+query and a key, is then a function of these words and of its place in the row: in any order and as often as needed. No
+mask is kept for the backward pass, a kernel and the plain path draw the same, and neither devices nor micro-batches
+change a draw (with one key for each row, see `random`).
+
+One hashed word serves four decisions, one by each of its bytes, which takes a quarter of the hashing. The share of what
+is dropped is therefore the rate rounded to a multiple of 1/256, and the scale is exactly its inverse. In attention the
+keys of a row are one group; those of a long row are several, which a kernel reads one after another. The hash is
+`triple32` of Wellons (2018, "Prospecting for Hash Functions"), a permutation of 32-bit numbers with three products. One
+word of the seed enters before it and one within, so that two heads whose counters meet after the first do not meet
+after the second.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.models.random import bits
+
+_BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
+# Rows up to the first length are one group of keys, longer ones groups of the second.
+LONGEST_GROUP, GROUP = 2048, 512
+
+
+def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    """Zero a share of `x` [B, N, ...] and scale the rest so that the mean is kept; without a key, return `x`.
+
+    Args:
+      key: scalar, or keys [B].
+    """
+    if key is None or rate == 0.0:
+        return x
+    rows, length, *others = x.shape
+    # A word decides four elements of the second axis, so hidden states that are whole tiles are so after the join.
+    seeds_B2 = seeds_of(key, rows, 1)[:, 0]
+    before, within = (seeds_B2[:, word].reshape(rows, 1, *[1] * len(others)) for word in range(2))
+    place = jnp.arange(words_for(length), dtype=jnp.int32).reshape(-1, *[1] * len(others))
+    other = jnp.arange(math.prod(others), dtype=jnp.int32).reshape(others)
+    hashed = words(before, within, place, other, words_for(length))
+    return _dropped(x, keeps(hashed, rate, axis=1)[:, :length], rate)
+
+
+def attention_dropout(
+    probabilities_BHQT: jax.Array, rate: float, key: jax.Array | None, columns_BQ: jax.Array | None = None
+) -> jax.Array:
+    """Zero a share of attention probabilities and scale the rest so that the mean is kept; see `dropout`.
+
+    Args:
+      columns_BQ: int, columns of the queries; the first Q tokens by default.
+    """
+    if key is None or rate == 0.0:
+        return probabilities_BHQT
+    rows, heads, queries, tokens = probabilities_BHQT.shape
+    seeds_BH2 = seeds_of(key, rows, heads)
+    columns_BQ = jnp.arange(queries)[None] if columns_BQ is None else columns_BQ
+    before_BH11, within_BH11 = seeds_BH2[..., 0, None, None], seeds_BH2[..., 1, None, None]
+    keys = keys_per_group(tokens)
+    word_W = jnp.arange(tokens // keys * words_for(keys), dtype=jnp.int32)
+    query_B1Q1 = columns_BQ[:, None, :, None].astype(jnp.int32)
+    words_BHQW = words(before_BH11, within_BH11, query_B1Q1, word_W, tokens)
+    words_BHQGW = words_BHQW.reshape(rows, heads, queries, tokens // keys, words_for(keys))
+    keeps_BHQT = keeps(words_BHQGW, rate, axis=-1)[..., :keys].reshape(rows, heads, queries, tokens)
+    return _dropped(probabilities_BHQT, keeps_BHQT, rate)
+
+
+def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
+    """Return the int32 words [B, H, 2] that all decisions of a row and head depend on.
+
+    Args:
+      key: scalar, or keys [B].
+    """
+    return jax.lax.bitcast_convert_type(bits(key, (rows, heads, 2)), jnp.int32)
+
+
+def keys_per_group(tokens: int) -> int:
+    """Number of keys of a group in rows of T tokens: T, or a divisor of it."""
+    return tokens if tokens <= LONGEST_GROUP or tokens % GROUP else GROUP
+
+
+def words_for(decisions: int) -> int:
+    """Number of words that hold so many decisions."""
+    return -(-decisions // _BYTES)
+
+
+def words(before: jax.Array, within: jax.Array, place: jax.Array, number: jax.Array, places: int) -> jax.Array:
+    """Return the hashed int32 words of a row and head, in the shape to which all arguments broadcast.
+
+    Args:
+      before, within: int32, the two words that seed the row and head.
+      place: int32, less than `places`; in attention the column of the query.
+      number: int32, of the words of a place; in attention they decide the keys, of all groups.
+      places: in attention T.
+    """
+    x = (number * places + place) ^ before
+    x = (x ^ jax.lax.shift_right_logical(x, _constant(x, 17))) * _constant(x, 0xED5AD4BB)
+    x = (x ^ jax.lax.shift_right_logical(x, _constant(x, 11))) * _constant(x, 0xAC4C1B51) + within
+    x = (x ^ jax.lax.shift_right_logical(x, _constant(x, 15))) * _constant(x, 0x31848BAB)
+    return x ^ jax.lax.shift_right_logical(x, _constant(x, 14))
+
+
+def keeps(words: jax.Array, rate: float, axis: int) -> jax.Array:
+    """Return the decisions of words, True to keep: four times as many along an axis.
+
+    Byte b of word w decides element `b * len(words) + w`, so the four parts are only joined, never interleaved.
+    """
+    # The byte is moved to the top, where a signed comparison reads it before all others.
+    limit = _constant(words, (_kept_bytes(rate) << 24) - (1 << 31))
+    shifted = [words << _constant(words, 24 - 8 * byte) for byte in range(_BYTES)]
+    return jnp.concatenate([part < limit for part in shifted], axis=axis)
+
+
+def inverse_of_kept_share(rate: float) -> float:
+    """Return the scale of what is kept: the exact inverse of its share, a multiple of 1/256."""
+    return _BYTE_VALUES / _kept_bytes(rate)
+
+
+def _dropped(x: jax.Array, keeps: jax.Array, rate: float) -> jax.Array:
+    return jnp.where(keeps, x * inverse_of_kept_share(rate), 0.0).astype(x.dtype)
+
+
+def _kept_bytes(rate: float) -> int:
+    """Return how many values of a byte keep an element."""
+    return round((1.0 - rate) * _BYTE_VALUES)
+
+
+def _constant(like: jax.Array, value: int) -> jax.Array:
+    """Return a number of 32 bits as int32."""
+    return jnp.asarray((value + (1 << 31)) % (1 << 32) - (1 << 31), like.dtype)
