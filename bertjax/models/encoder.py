@@ -17,25 +17,17 @@ from bertjax.models.bottleneck import Bottleneck, FeedForward
 from bertjax.models.config import GATHERED, EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import dropout
-from bertjax.models.kernels import KERNEL, PLAIN, implementation_at
+from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings
 from bertjax.models.lstm import LSTMLayer
 from bertjax.models.norms import normalization
 from bertjax.models.pooling import summaries, summary_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
+from bertjax.models.remat import POLICIES, kept
 from bertjax.models.rotary import Rotary, rotary_at
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
-
-_REMAT_POLICIES = {
-    "none": None,
-    "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(KERNEL),
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 
 
 class Encoded(NamedTuple):
@@ -106,7 +98,7 @@ class Layer(nn.Module):
             sums, queries, keys_BTD, values_BTD = bottleneck.enter(hidden_BTD, queries)
         attention = SelfAttention(config, name="attention")
         attended = attention(queries, keys_BTD, values_BTD, visibility, attention_key, positions)
-        attended = sums + dropout(attended, rate, output_key)
+        attended = kept(sums + dropout(attended, rate, output_key))
         if not is_pre:
             attended = attention_norm(attended)
         for number in range(1, config.feedforwards):
@@ -120,7 +112,7 @@ class Layer(nn.Module):
         expanded = taps.scale_feedforward(self, expanded, visibility.examples_BT, columns_BQ)
         taps.capture(self, "feedforward", expanded)
         output = attended + dropout(dense(config.layer_width, "output", expanded), rate, feedforward_key)
-        output = output if is_pre else output_norm(output)
+        output = output if is_pre else output_norm(kept(output))
         return bottleneck.leave(output, own, feedforward_key) if config.inner_width else output
 
 
@@ -291,7 +283,7 @@ class Encoder(nn.Module):
         layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
         execution = self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
-        policy = _REMAT_POLICIES[execution.remat]
+        policy = POLICIES[execution.remat]
         if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
             policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
 
@@ -317,5 +309,8 @@ class Encoder(nn.Module):
             return output, {name: values[name] for name in captures}
 
         if policy is not None:
-            apply = jax.checkpoint(apply, policy=policy)
+            # XLA would merge what is computed again with the forward pass, except in a loop, of which the backward pass
+            # is another one. There a barrier against it only makes XLA copy what was kept before it is used.
+            in_loop = read_BQ is None and not execution.unroll
+            apply = jax.checkpoint(apply, policy=policy, prevent_cse=not in_loop)
         return apply(hidden_BTD, tokens, depth, shared, read_BQ)

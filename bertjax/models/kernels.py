@@ -10,12 +10,10 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.dropout import GROUP, LONGEST_GROUP, seeds_of
+from bertjax.models.remat import KEPT
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
-
-# Name of what a kernel keeps for its backward pass, for checkpoint policies.
-KERNEL = "kernel"
 
 # Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into the 16 MiB
 # of v4's VMEM.
@@ -115,7 +113,7 @@ def attend_by_fused(
         seeds_BH2 = seeds_of(key, rows, heads)
     query_BTD, key_BTD, value_BTD = (x.reshape(rows, tokens, -1) for x in (query_BTHD, key_BTHD, value_BTHD))
     context_BTD = attend_fused(
-        query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KERNEL, interpret
+        query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KEPT, interpret
     )
     return context_BTD.reshape(query_BTHD.shape)
 
@@ -148,7 +146,7 @@ def attend_by_splash(
     )  # fmt: skip
     everything = masks.MultiHeadMask([masks.FullMask((seq_len, seq_len))] * heads)
     kernel = splash.make_splash_mha_single_device(
-        everything, block_sizes=blocks, residual_checkpoint_name=KERNEL, interpret=interpret
+        everything, block_sizes=blocks, residual_checkpoint_name=KEPT, interpret=interpret
     )
 
     def attend(query_HTD, key_HTD, value_HTD, examples_T):

@@ -11,6 +11,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.norms import normalization
+from bertjax.models.remat import kept
 from bertjax.models.rounding import rounded
 from bertjax.models.trigrams import trigrams
 
@@ -39,7 +40,7 @@ class Dense(nn.Module):
         rows = rounded(x.reshape(-1, x.shape[-1]), self.config.activation_bits).astype(dtype) @ kernel.astype(dtype)
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
-        return rows.reshape(*x.shape[:-1], self.features)
+        return kept(rows.reshape(*x.shape[:-1], self.features))
 
 
 class Embeddings(nn.Module):

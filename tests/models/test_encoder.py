@@ -62,6 +62,32 @@ def test_the_execution_changes_nothing(params, batch, execution):
     close(value_and_gradient(other, params, batch, key=key), expected, 2e-5)
 
 
+@pytest.mark.parametrize("unroll", [False, True])
+def test_only_what_xla_could_merge_is_protected_from_it(params, batch, unroll):
+    """In a loop a barrier would be a copy of everything that is kept, and without one an unrolled pass keeps it all."""
+    config = dataclasses.replace(CONFIG, execution=Execution(unroll=unroll, remat="dots"))
+    gradient = jax.grad(lambda params: jnp.sum(encode(params, batch, config).hidden))
+    assert ("optimization_barrier" in jax.jit(gradient).lower(params).as_text()) is unroll
+
+
+def test_what_is_kept_of_a_layer(params, batch):
+    """Under `dots` with dropout: its input, queries, keys, values, both sums before a norm, and what GELU reads."""
+    config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.1, execution=Execution(remat="dots"))
+    gradient = jax.grad(lambda params: jnp.sum(encode(params, batch, config, key=jax.random.key(3)).hidden))
+    [forward, _] = [one for one in equations(jax.make_jaxpr(gradient)(params).jaxpr) if one.primitive.name == "scan"]
+    shapes = [value.aval.shape for value in forward.outvars]
+    stacked = sorted(shape[-1] for shape in shapes if shape[:-1] == (config.layers, *batch["tokens_BT"].shape))
+    assert stacked == [config.width] * 6 + [config.feedforward]
+    assert len(stacked) == len(shapes) - 1  # the other one is the last layer's output
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            yield from equations(value.jaxpr) if hasattr(value, "jaxpr") else ()
+
+
 def test_rows_longer_than_the_position_table_are_refused(params):
     long = jnp.ones((2, CONFIG.max_positions + 1), jnp.int32)
     with pytest.raises(ValueError, match="^rows of 17 tokens exceed the 16 positions; cut them"):
