@@ -1,9 +1,12 @@
 """The commands of bertjax as benchmarks run them: each in a process of its own."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ def json_of(module: str, *flags: str, folder: Path = REPOSITORY, python: str = s
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    return json.loads(_run(python, module, flags, subprocess.PIPE, folder).stdout)
+    return json.loads(_run(python, module, flags, subprocess.PIPE, folder))
 
 
 def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
@@ -36,12 +39,36 @@ def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
     return json.loads((workdir / "summary.json").read_text())
 
 
-def _run(python: str, module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> subprocess.CompletedProcess:
+def _run(python: str, module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> bytes | None:
     command = [python, "-m", module, *flags]
     paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, cwd=folder, stdout=stdout, env=environment)
-    if done.returncode:
+    with subprocess.Popen(command, cwd=folder, stdout=stdout, env=environment) as process, _stopped_with(process):
+        output, _ = process.communicate()
+    if process.returncode:
         what = " ".join(command[1:])
-        raise RunFailed(f"{what} ended with code {done.returncode}; run the same command again to continue")
-    return done
+        raise RunFailed(f"{what} ended with code {process.returncode}; run the same command again to continue")
+    return output
+
+
+@contextlib.contextmanager
+def _stopped_with(process: subprocess.Popen) -> Iterator[None]:
+    """Pass SIGTERM on to a process: a stopped benchmark leaves no training behind, and does not start the next one.
+
+    Raises:
+      KeyboardInterrupt: there was one, and the process has ended.
+    """
+    is_asked = False
+
+    def pass_on(*_) -> None:
+        nonlocal is_asked
+        is_asked = True
+        process.terminate()
+
+    before = signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if is_asked:
+        raise KeyboardInterrupt
