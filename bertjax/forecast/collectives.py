@@ -1,10 +1,12 @@
 """The collectives of a compiled program: kind, dtype, bytes, and whether they overlap with computation."""
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import jax
+
+from bertjax.forecast.groups import first_group, share_of_links
 from bertjax.forecast.hlo import Array, Computation, Instruction, Module
 
 _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -27,6 +29,7 @@ class Collective:
       runs: how often it runs.
       asynchronous: whether the device computes at the same time.
       between_slices: whether it uses the network of the data center.
+      links: share of the links of a chip that lead to others of the group.
     """
 
     kind: str
@@ -36,6 +39,7 @@ class Collective:
     runs: int
     asynchronous: bool
     between_slices: bool = False
+    links: float = 1.0
 
     @property
     def sent(self) -> float:
@@ -46,12 +50,12 @@ class Collective:
         return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1}.get(self.kind, share)
 
 
-def collectives(module: Module, devices: int) -> list[Collective]:
+def collectives(module: Module, devices: Sequence[jax.Device]) -> list[Collective]:
     """Return all collectives of a program, each once, however many instructions it consists of.
 
     Args:
       module: the program of one device.
-      devices: number of devices that run it: the group of a collective that has no `replica_groups`.
+      devices: the devices that run it, in the order of the program's numbers.
     """
     unique: dict[object, Collective] = {}
     for key, collective in _instances(module, devices):
@@ -64,7 +68,7 @@ def table(collectives: list[Collective]) -> list[Collective]:
     """Return the sums of collectives that differ in bytes, groups and runs only, the largest first."""
     rows: dict[tuple, list[Collective]] = {}
     for collective in collectives:
-        key = (collective.kind, collective.dtype, collective.between_slices, collective.asynchronous)
+        key = (collective.kind, collective.dtype, collective.between_slices, collective.asynchronous, collective.links)
         rows.setdefault(key, []).append(collective)
     summed = [
         dataclasses.replace(
@@ -78,7 +82,7 @@ def table(collectives: list[Collective]) -> list[Collective]:
     return sorted(summed, key=lambda row: -row.bytes)
 
 
-def _instances(module: Module, devices: int) -> Iterator[tuple[object, Collective]]:
+def _instances(module: Module, devices: Sequence[jax.Device]) -> Iterator[tuple[object, Collective]]:
     for computation, instruction, runs in module:
         kind = instruction.opcode.removesuffix("-start")
         if kind in _KINDS:
@@ -92,41 +96,30 @@ def _instances(module: Module, devices: int) -> Iterator[tuple[object, Collectiv
             yield key, Collective(kind, array.dtype, array.bytes, 0, runs, True, between_slices=True)
 
 
-def _within_slice(computation: Computation, instruction: Instruction, kind: str, runs: int, devices: int) -> Collective:
+def _within_slice(
+    computation: Computation, instruction: Instruction, kind: str, runs: int, devices: Sequence[jax.Device]
+) -> Collective:
     operands = [
         array
         for name in instruction.operands
         if name in computation.instructions
         for array in computation.instructions[name].arrays
     ]
-    group = _group_size(instruction, devices)
+    group = first_group(instruction, len(devices))
     # The results of a start include its operands, so they are not used here.
-    arrays = [_times(array, group) for array in operands] if kind == "all-gather" else operands
+    arrays = [_times(array, len(group)) for array in operands] if kind == "all-gather" else operands
     # XLA runs an all-reduce whose result is then scattered as a reduce-scatter.
     scattered = kind == "all-reduce" and computation.name.startswith("all-reduce-scatter")
     return Collective(
         kind="reduce-scatter" if scattered else kind,
         dtype=max(operands, key=lambda array: array.bytes).dtype,
         bytes=sum(array.bytes for array in arrays),
-        group=group,
+        group=len(group),
         runs=runs,
+        links=share_of_links(group, devices),
         asynchronous=instruction.opcode.endswith("-start") or "chain_id" in instruction.attributes,
     )
 
 
 def _times(array: Array, group: int) -> Array:
     return dataclasses.replace(array, shape=(group, *array.shape))
-
-
-def _group_size(instruction: Instruction, devices: int) -> int:
-    """Return the size of `replica_groups`: lists of devices, a count ([groups,size]<=...), or axes of a mesh."""
-    text = instruction.attributes.partition("replica_groups=")[2] or instruction.attributes.partition("pairs=")[2]
-    if device_list := re.match(r"\{\{([\d,]+)\}", text):
-        return 2 if instruction.opcode.startswith("collective-permute") else device_list[1].count(",") + 1
-    if count := re.match(r"\[\d+,(\d+)\]<=", text):
-        return int(count[1])
-    if mesh := re.match(r"(?:mesh)?\[([^\]]*)\][^{]*\{([^}]*)\}", text):
-        sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
-        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh[2])
-        return math.prod(int(part) if part else sizes[axis] for axis, part in axes)
-    return devices

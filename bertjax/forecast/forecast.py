@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from bertjax.errors import RunFailed
 from bertjax.forecast import hlo, pallas, roofline, traffic, vector, work
@@ -172,11 +173,11 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     if compiled is None:
         return forecast
     forecast = dataclasses.replace(forecast, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
-    return _with_work(forecast, hlo.parse(compiled.as_text()), pallas.kernels(traced.jaxpr.jaxpr), program.mesh.size)
+    return _with_work(forecast, hlo.parse(compiled.as_text()), pallas.kernels(traced.jaxpr.jaxpr), program.mesh)
 
 
-def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas.Work], devices: int) -> Forecast:
-    all_collectives = collectives(module, devices)
+def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas.Work], mesh: Mesh) -> Forecast:
+    all_collectives = collectives(module, tuple(mesh.devices.flat))
     in_kernels = [(pallas.work_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
     flops = work.matrix_flops(module) + sum(one.flops * runs for one, runs in in_kernels if one)
     operations = vector.operations(module) + sum(one.operations * runs for one, runs in in_kernels if one)
@@ -184,8 +185,8 @@ def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas
     steps = forecast.steps_per_call
     return dataclasses.replace(
         forecast,
-        executed_flops=flops * devices / steps,
-        vector_operations=operations * devices / steps,
+        executed_flops=flops * mesh.size / steps,
+        vector_operations=operations * mesh.size / steps,
         collectives=tuple(all_collectives),
         floor=roofline.floor(forecast.topology.chip, flops, operations, moved, all_collectives, steps),
         traffic=tuple(dataclasses.replace(one, bytes=one.bytes / steps) for one in traffic.by_line(module)),

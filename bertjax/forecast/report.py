@@ -121,7 +121,9 @@ def _remedy(forecast: Forecast) -> str:
 def _collective_lines(collectives: Sequence[Collective], steps: int) -> list[str]:
     return [
         f"             {row.kind:<18} {row.dtype:<5} {row.bytes / steps / 1e6:>12,.3f} MB in {row.runs / steps:>6g}, "
-        f"{'asynchronous' if row.asynchronous else 'synchronous'}" + (", between slices" if row.between_slices else "")
+        f"{'asynchronous' if row.asynchronous else 'synchronous'}"
+        + (", between slices" if row.between_slices else "")
+        + (f", over {row.links:.0%} of the links" if row.links < 1 else "")
         for row in table(list(collectives))
     ]
 

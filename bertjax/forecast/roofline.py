@@ -14,7 +14,7 @@ class Floor:
       compute: matrix products in bfloat16.
       vector: elementwise operations and reductions in float32; 0 if the speed of the vector unit is not published.
       memory: transfers between core and HBM.
-      interconnect: transfers between chips of a slice, over all links of a chip at once.
+      interconnect: transfers between chips of a slice, over all links of a chip that lead to others of its group.
       network: transfers between slices.
       synchronous: the part of both transfers during which a device computes nothing.
     """
@@ -76,7 +76,7 @@ def floor(
 
     def seconds(some: list[Collective], between_slices: bool) -> float:
         speed = chip.network if between_slices else chip.interconnect
-        sent = sum(one.sent * one.runs for one in some if one.between_slices is between_slices)
+        sent = sum(one.sent * one.runs / one.links for one in some if one.between_slices is between_slices)
         return sent / (speed * busy) if speed else 0.0
 
     synchronous = [one for one in collectives if not one.asynchronous]

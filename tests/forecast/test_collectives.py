@@ -21,7 +21,7 @@ def on_shards(function, on, in_specs, out_specs):
 def only_collective(function, on, spec, out_spec, dtype="float32") -> Collective:
     """The only collective of a function of one global array [ROWS, WIDTH]."""
     program = module(on_shards(function, on, spec, out_spec), ((ROWS, WIDTH), dtype, spec), on=on)
-    [collective] = collectives(program, on.size)
+    [collective] = collectives(program, on.devices.ravel())
     return collective
 
 
@@ -57,6 +57,7 @@ def test_a_group_is_an_axis_of_the_mesh():
     on = mesh(FOUR, ("data", "fsdp"), (2, 2))
     collective = only_collective(lambda x: jax.lax.psum(x, "fsdp"), on, P(("data", "fsdp")), P("data"))
     assert collective.group == 2 and collective.sent == collective.bytes
+    assert collective.links == 1 / 2  # a line of the two axes of a slice
 
 
 @pytest.mark.parametrize("length", [3, 40])
@@ -70,7 +71,7 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     on = mesh(FOUR)
     run = on_shards(function, on, (P(None, "data"), P("data")), P(None, "data"))
     arrays = (((256, 4096), "float32", P(None, "data")), ((4096, 1024), "float32", P("data")))
-    collective = [one for one in collectives(module(run, *arrays, on=on), 4) if one.bytes > 1000]
+    collective = [one for one in collectives(module(run, *arrays, on=on), on.devices.ravel()) if one.bytes > 1000]
     assert sum(one.runs for one in collective) == length
     assert {one.bytes for one in collective} == {256 * 1024 * 4}
 
@@ -88,7 +89,7 @@ def test_an_overlapping_collective_is_counted_once():
     run = on_shards(function, on, (P("data"), P("data"), P()), P("data"))
     arrays = [((8192, 2048), "bfloat16", P("data")), ((2048, 2048), "bfloat16", P("data"))]
     program = module(run, *arrays, ((2048, 2048), "bfloat16", P()), on=on)
-    [collective] = collectives(program, 4)
+    [collective] = collectives(program, on.devices.ravel())
     assert collective.asynchronous and (collective.kind, collective.runs, collective.bytes) == (
         "all-gather",
         1,
@@ -99,7 +100,7 @@ def test_an_overlapping_collective_is_counted_once():
 def test_collectives_between_slices():
     on = mesh("2xv5e:2x2", ("data", "fsdp"), (2, 4))
     run = on_shards(lambda x: jax.lax.psum(x, "data"), on, P("data", "fsdp"), P(None, "fsdp"))
-    collective = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), 8)
+    collective = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), on.devices.ravel())
     assert all(one.between_slices and one.asynchronous for one in collective)
     assert sum(one.sent for one in collective) == ROWS // 2 * WIDTH // 4 * 4
 
