@@ -9,9 +9,6 @@ from bertjax.models import config_checks
 from bertjax.models.config_checks import DTYPES, REMAT_POLICIES, TRANSFORMER
 from bertjax.models.directions import BIDIRECTIONAL
 
-# Name for checkpoint policies of the weights that `Execution.gather_layer` gathered.
-GATHERED = "gathered"
-
 # Matrix units read the vocabulary in tiles of 128 columns.
 VOCABULARY_MULTIPLE = 128
 

@@ -14,7 +14,7 @@ from bertjax.models import stack, taps
 from bertjax.models.activations import activation, pooler_activation
 from bertjax.models.attention import SelfAttention
 from bertjax.models.bottleneck import Bottleneck, FeedForward
-from bertjax.models.config import GATHERED, EncoderConfig
+from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import dropout
 from bertjax.models.kernels import PLAIN, implementation_at
@@ -24,7 +24,7 @@ from bertjax.models.norms import normalization
 from bertjax.models.pooling import summaries, summary_columns
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
-from bertjax.models.remat import POLICIES, kept
+from bertjax.models.remat import GATHERED, POLICIES, kept
 from bertjax.models.rotary import Rotary, rotary_at
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility

@@ -3,6 +3,9 @@
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
+# Name of the weights that `Execution.gather_layer` gathered, which are never kept.
+GATHERED = "gathered"
+
 # Name of what is kept under `dots`, beside products with weights: these with their bias, which their users read; the
 # sums before a norm, whose parts are then not kept; what a kernel of attention needs.
 KEPT = "kept"

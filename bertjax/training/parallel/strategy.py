@@ -24,7 +24,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.mesh import AXES, BATCH_AXES
-from bertjax.models.config import GATHERED
+from bertjax.models.remat import GATHERED
 from bertjax.training.parallel.sharding import Rules, spec_of
 from bertjax.training.param_paths import map_with_path
 
