@@ -83,7 +83,14 @@ class ClassReport:
           loss: mean cross-entropy in nats, None if it is not that of these classes.
         """
         lines, count, chance = [], len(self.classes), math.log(len(self.classes))
-        if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
+        right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
+        if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
+            lines.append(
+                f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "
+                f"{right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too sure; set "
+                "objective.label_smoothing=0.1 if you use them"
+            )
+        elif loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
             lines.append(
                 f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities: the model is "
                 "sure of wrong answers, as after too many epochs; lower stages.0.epochs and stages.0.min_steps or "

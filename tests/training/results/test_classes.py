@@ -78,7 +78,10 @@ def test_warnings():
     assert near_chance.startswith("the loss of 0.69 is near ln 2 = 0.69")
     too_sure, _ = one_class.warnings(loss=1.77)
     assert too_sure.startswith("the loss of 1.77 is above ln 2 = 0.69") and "lower stages.0.epochs" in too_sure
-    assert ClassReport.of(("no", "yes"), ["no", "yes"], ["no", "yes"]).warnings(0.3) == []
+    learned = ClassReport.of(("no", "yes"), ["no", "yes", "no", "yes"], ["no", "yes", "no", "no"])
+    assert learned.warnings(0.3) == []
+    (line,) = learned.warnings(loss=1.13)
+    assert "although 3 of 4 answers are right: the probabilities are too sure" in line
 
 
 def test_reports_are_on_classes_of_labeled_records():
