@@ -129,7 +129,7 @@ def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_p
         "--config.data.heldout_share=0.2",
         "--config.stages=[{'steps': 30, 'seq_len': 32, 'batch': 8}]",
         "--config.optimizer.warmup_steps=3",
-        "--config.optimizer.learning_rate=1e-3",
+        "--config.optimizer.learning_rate=1e-2",
         "--config.runtime.log_every=1",
         "--config.eval.rows=16",
         f"--workdir={tmp_path / 'run'}",
