@@ -27,18 +27,17 @@ def first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
         sizes = {axis: int(size) for axis, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
         numbers = _numbers(mesh[2] or str(math.prod(sizes.values())), mesh[3])
         # A part of an axis is written 'axis':(size of the parts before it)size.
-        parts = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", mesh[4])
-        return _along(
-            numbers, sizes, {axis: (int(before or 1), int(size or sizes[axis])) for axis, before, size in parts}
-        )
+        found = re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", mesh[4])
+        parts = {axis: (int(before or 1), int(size or sizes[axis])) for axis, before, size in found}
+        return _along(numbers, sizes, parts)
     return tuple(range(devices))
 
 
 def share_of_links(group: Sequence[int], devices: Sequence[jax.Device]) -> float:
-    """Return the share of a chip's links that lead to other devices of its group.
+    """Return the share of a chip's links that lead to other devices of its group; 1 if they are on one chip.
 
-    A slice is a grid of chips with links along each of its axes. A group that lies in a line or a plane of them does
-    not use the other links. Devices of one chip, or of several slices, use none.
+    The chips of a slice are a grid, and each has links along every axis. A group that spans only some of the axes
+    leaves the links along the others idle.
     """
     axes = _axes([devices[number] for number in group])
     of_slice = _axes([one for one in devices if _slice(one) == _slice(devices[group[0]])])

@@ -144,7 +144,7 @@ def test_decisions_are_frozen():
 
 @pytest.mark.parametrize("shape", [(1003,), (7, 20), (1, 30), (5, 2, 40)], ids=str)
 def test_any_shape_of_a_row_is_dropped_everywhere(shape):
-    """A second axis that is no multiple of four has a word more, whose last bytes decide nothing."""
+    """If four does not divide the second axis, the bytes left over in the last word are ignored."""
     zeros = np.concatenate([dropped_states(step, 0.5, shape=shape) for step in range(10)])
     assert zeros.shape == (10 * B, *shape) and zeros.any(axis=0).all() and not zeros.all(axis=0).any()
 
