@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
-from bertjax.data.labeled import conllu
+from bertjax.data.labeled import conllu, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad, decoded
@@ -20,6 +20,8 @@ from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, shorten
 
+# Tags of tokens that have no class: no word starts there, or a word without a tag.
+NO_WORD, UNTAGGED = -1, -2
 _DOCUMENT = "-DOCSTART-"
 
 
@@ -32,8 +34,8 @@ class Tagged(LabeledFormat):
     predict may also be {`text`: ...}, whose words are separated by white space.
     An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. Token labels: `tag`,
     the class of the word that starts at the token, in the one window where it has the most context (Devlin et al. 2019,
-    5.3: a word is represented by its first piece), -1 elsewhere; `word`, the number of that word in its sentence, -1
-    elsewhere.
+    5.3: a word is represented by its first piece), `UNTAGGED` if it has none, `NO_WORD` elsewhere; `word`, the number
+    of that word in its sentence, -1 elsewhere.
 
     Attributes:
       word: the column of the words, counted from 0, or from the last column, -1.
@@ -42,6 +44,8 @@ class Tagged(LabeledFormat):
         without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
       comment: lines that start with it are left out, such as `##`; empty for none. CoNLL-U has comments of its own.
       stride: tokens from the start of one window to the start of the next.
+      unlabeled: further training texts: a file with a text in each line, whose words are separated by white space. A
+        teacher tags them (`objective.teacher_losses`). Empty for none.
     """
 
     kind: str = dataclasses.field(init=False, default="tagged")
@@ -50,6 +54,7 @@ class Tagged(LabeledFormat):
     conllu: str = "upos"
     comment: str = dataclasses.field(default="", kw_only=True)
     stride: int = 64
+    unlabeled: str = dataclasses.field(default="", kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
 
@@ -99,8 +104,16 @@ class Tagged(LabeledFormat):
             raise UserError(f"{where} has no {'tag' if word else 'word'}; fill it in")
         return word, tag
 
+    def further_train(self) -> list[Record]:
+        """Return the records of `unlabeled`, without tags."""
+        if not self.unlabeled:
+            return []
+        if conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
+            raise UserError(f"examples.unlabeled={self.unlabeled} is CoNLL-U; give a file with a text in each line")
+        return tables.read_lines(self.unlabeled, "text")
+
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        return Counter(itertools.chain.from_iterable(record["tags"] for record in records))
+        return Counter(itertools.chain.from_iterable(record.get("tags", ()) for record in records))
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
@@ -121,7 +134,7 @@ class Tagged(LabeledFormat):
             ids = list(itertools.chain.from_iterable(word_ids))
             word = np.full(len(ids), -1, np.int32)
             word[np.cumsum([0, *map(len, word_ids[:-1])])] = np.arange(len(word_ids))
-            numbers = np.append(self._numbers(record, classes), -1)  # index -1 takes the last entry: no word has no tag
+            numbers = np.append(self._numbers(record, classes), NO_WORD)  # index -1 takes the last entry
             bounds = windows(len(ids), room, self.stride)
             owners = most_context(bounds)
             cut += len(bounds) > 1
@@ -142,7 +155,7 @@ class Tagged(LabeledFormat):
         )
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
-        """Return the class of each word, -1 if the record has no tags; int32."""
+        """Return the class of each word, `UNTAGGED` if the record has no tags; int32."""
         known = {name: number for number, name in enumerate(classes)}
         tags = record.get("tags", ())
         for index, tag in enumerate(tags):
@@ -152,7 +165,7 @@ class Tagged(LabeledFormat):
                     f"({words_of(record)[index]!r}) has the tag {tag!r}, which the training file lacks"
                     f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
                 )
-        return np.array([known[tag] for tag in tags] or [-1] * len(words_of(record)), np.int32)
+        return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words_of(record)), np.int32)
 
 
 def words_of(record: Record) -> list[str]:

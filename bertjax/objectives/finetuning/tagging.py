@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
-from bertjax.data.labeled.tagged import words_of
+from bertjax.data.labeled.tagged import NO_WORD, words_of
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import entities
 from bertjax.objectives.finetuning.base import without_location
@@ -47,7 +47,7 @@ class Tagging(TokenObjective):
         return len(self.classes)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        return {"tags_BT": examples.tokens_to_rows(examples.ragged.token_labels["tag"], fill=-1)}
+        return {"tags_BT": examples.tokens_to_rows(examples.ragged.token_labels["tag"], fill=NO_WORD)}
 
     def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(_weights(batch))}
@@ -56,7 +56,7 @@ class Tagging(TokenObjective):
         return logits
 
     def soft_weights(self, batch):
-        return _weights(batch)
+        return (batch["tags_BT"] != NO_WORD).astype(jnp.float32)
 
     def terms_of(self, logits, batch):
         weights_BT = _weights(batch)
@@ -106,5 +106,5 @@ class Tagging(TokenObjective):
 
 
 def _weights(batch: Arrays):
-    """Return 1 for tokens with a tag, else 0; float32 [B, T]."""
+    """Return 1 for tokens with a tag, else 0; float32 [B, T]. A teacher also tags words without one."""
     return (batch["tags_BT"] >= 0).astype(jnp.float32)

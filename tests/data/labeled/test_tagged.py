@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.labeled.base import WHERE
-from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.labeled.tagged import Tagged, words_of
 from bertjax.errors import UserError
 
 CONLL = """-DOCSTART- -X- O O
@@ -78,8 +78,19 @@ def test_the_first_piece_of_a_word_has_its_tag(spelling):
 @pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
 def test_words_without_tags_can_be_predicted(spelling, record):
     ragged = Tagged().encode([record], spelling, 16, CLASSES).ragged
-    assert set(ragged.token_labels["tag"]) == {-1}
+    assert ragged.token_labels["tag"].tolist() == [-1, -2, -1, -1, -2, -1, -1]
     assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
+
+
+def test_further_texts_have_words_without_tags(tmp_path):
+    path, more = write(tmp_path, "ann B-PER\n"), write(tmp_path, "ann  li\n\n x \n", "more.txt")
+    format = Tagged(train=path, heldout=path, unlabeled=more)
+    further = format.further_train()
+    assert [words_of(record) for record in further] == [["ann", "li"], ["x"]]
+    assert not any("tags" in record for record in further)
+    assert format.class_counts(format.read(path) + further) == {"B-PER": 1}
+    with pytest.raises(UserError, match="unlabeled=more.conllu.gz is CoNLL-U; give a file with a text in each line"):
+        Tagged(unlabeled="more.conllu.gz").further_train()
 
 
 @settings(deadline=None)

@@ -48,6 +48,17 @@ def test_only_first_pieces_weigh_and_each_word_once(format, spelling):
     assert not any(piece.startswith(("##", "[")) for piece in pieces)
 
 
+def test_a_teacher_also_weighs_words_without_tags(format, spelling):
+    objective = Tagging(CLASSES)
+    labeled = labeled_batches.load(format, objective, spelling, SEQ_LEN, 4)
+    assert np.array_equal(objective.soft_weights(labeled.batch), labeled.batch["tags_BT"] >= 0)
+    untagged = [{"words": record["words"]} for record in labeled.examples.records]
+    ragged = format.encode(untagged, spelling, SEQ_LEN, CLASSES).ragged
+    batch = {"tags_BT": ragged.token_labels["tag"]}
+    assert objective.weights(batch)["tagging"] == 0
+    assert np.array_equal(objective.soft_weights(batch), labeled.examples.ragged.token_labels["tag"] >= 0)
+
+
 def test_gold_tags_are_correct_over_all_windows(format, spelling):
     examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
     gold = np.maximum(examples.ragged.token_labels["tag"], 0)
