@@ -12,6 +12,7 @@ from benchmarks.compression_tasks import Place
 
 _TWO = (0, 3)
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
+_LAYERS_ONLY = '--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]'
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 
 
@@ -56,9 +57,12 @@ def _bilstm(method: str = "") -> Commands:
     return commands
 
 
-def _theseus(place: Place) -> list[Command]:
-    replaced = distilled(place, "theseus", place.teacher, cut(THREE), to="replaced")
-    return [replaced, tuned(place, place.out / "replaced" / "export")]
+def _theseus(*flags: str) -> Commands:
+    def commands(place: Place) -> list[Command]:
+        replaced = distilled(place, "theseus", place.teacher, [*cut(THREE), *flags], to="replaced")
+        return [replaced, tuned(place, place.out / "replaced" / "export", *flags)]
+
+    return commands
 
 
 def _twice(place: Place) -> list[Command]:
@@ -148,7 +152,10 @@ ROWS: dict[str, Row] = {
     "pkd-two": Row("PKD, skip, two layers", _taught("pkd", _TWO), "two-layers"),
     "internal": Row("internal representations (Aguilar et al., 2020)", _taught("internal"), "three-layers"),
     "three-layers-twice": Row("", _twice),
-    "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus, "three-layers-twice"),
+    "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus(), "three-layers-twice"),
+    "theseus-layers": Row(
+        "the same, with only its layers trained, as published", _theseus(_LAYERS_ONLY), "three-layers-twice"
+    ),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "bilstm": Row("", _bilstm()),
     "bilstm-soft": Row("BiLSTM, soft labels (Tang et al., 2019)", _bilstm("logits"), "bilstm"),
