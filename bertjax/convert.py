@@ -4,10 +4,9 @@ import argparse
 import dataclasses
 import os
 import sys
-import tempfile
 from pathlib import Path
 
-from bertjax import cli, export
+from bertjax import cli, export, storage
 from bertjax.cli import command
 from bertjax.errors import UserError
 from bertjax.hardware import platform
@@ -67,29 +66,19 @@ def run(
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
         notes += onnx_int8.write(target, model) if quantized else onnx.write(target, model)
-    elif quantized:
-        notes = [*_write_with_onnx(target, model), *notes]
-    elif from_huggingface:
-        export.write(target, model)
     else:
-        notes = [*huggingface.write(target, model), *notes]
+        with storage.whole_folder(target) as draft:
+            if from_huggingface and not quantized:
+                export.write(draft, model)
+            else:
+                notes = [*huggingface.write(draft, model), *notes]
+            if quantized:
+                (draft / onnx_int8.PLACE).parent.mkdir()
+                notes += [*onnx_int8.write(draft / onnx_int8.PLACE, model), f"int8: {target / onnx_int8.PLACE}"]
     kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
     task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
     return Summary(target, kind, has_heads, task, tuple(notes))
-
-
-def _write_with_onnx(target: Path, model: export.Export) -> list[str]:
-    """Write a folder of transformers with an int8 ONNX file in one piece; return notes, a line each."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
-        draft = Path(folder) / "transformers"
-        notes = huggingface.write(draft, model)
-        place = draft / onnx_int8.PLACE
-        place.parent.mkdir()
-        notes += onnx_int8.write(place, model)
-        os.replace(draft, target)
-    return [*notes, f"int8: {target / onnx_int8.PLACE}"]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from bertjax import cli, export
+from bertjax import cli, export, storage
 from bertjax.cli import command
 from bertjax.data import sources, tokenizer
 from bertjax.data.preparation.sample import Sample
@@ -96,11 +96,12 @@ def run(
     if given:
         extended, notes = _mixed(model, mix, share) if mix else _extension(model, pieces, corpus, text_field, count)
         model = _with_pieces(model, extended)
-        target.mkdir(parents=True, exist_ok=True)
-        (target / PIECES).write_text("".join(f"{piece}\n" for piece in extended.pieces), encoding="utf-8")
     if model.numbers:  # measured before the extension
         model = model._replace(numbers={"before_extension": model.numbers})
-    export.write(target, model)
+    with storage.whole_folder(target) as draft:
+        export.write(draft, model)
+        if given:
+            (draft / PIECES).write_text("".join(f"{piece}\n" for piece in extended.pieces), encoding="utf-8")
     return Summary(
         target,
         (before.vocab_size, model.encoder.vocab_size),

@@ -1,5 +1,6 @@
 """New words and positions for an export, and pretraining that continues from there."""
 
+import errno
 import functools
 import itertools
 import json
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, config_file, convert, export, extend
+from bertjax import cli, config_file, convert, export, extend, storage
 from bertjax.config import from_dict, to_dict
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import runs
@@ -108,6 +109,30 @@ def corpus(path):
     documents = (" ".join(itertools.islice(sentences, int(draw.integers(2, 20)))) for _ in range(60))
     path.write_text("\n\n".join(documents))
     return path
+
+
+@pytest.mark.parametrize(
+    "write_folder",
+    [
+        lambda source, target: extend.run(source / "bert", target, max_positions=50),
+        lambda source, target: convert.run(source / "bert", target),
+        lambda source, target: convert.run(source / "theirs", target),
+    ],
+    ids=["extend", "to transformers", "from transformers"],
+)
+def test_a_folder_is_written_whole_or_not_at_all(source, tmp_path, monkeypatch, write_folder):
+    """A command that was stopped leaves nothing that the same command would refuse to replace."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(storage, "write_text", full)  # of the last file
+        with pytest.raises(OSError, match="No space"):
+            write_folder(source.parent, tmp_path / "new" / "model")
+    assert list((tmp_path / "new").iterdir()) == []
+    write_folder(source.parent, tmp_path / "new" / "model")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
 
 
 @pytest.mark.slow
