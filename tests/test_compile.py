@@ -172,6 +172,14 @@ def test_settings_that_do_not_fit(capsys):
     assert "--config.runtime.micro_tokens=128" in output and "--search" in output
 
 
+def test_unrolled_layers_are_named_if_memory_binds(forecast):
+    assert not forecast.unroll
+    for binds, unroll, is_named in (("memory", False, True), ("memory", True, False), ("compute", False, False)):
+        floor = dataclasses.replace(forecast.floor, **{binds: 1.0})
+        text = report.as_text(dataclasses.replace(forecast, floor=floor, unroll=unroll))
+        assert ("--config.runtime.unroll=True" in text) is is_named
+
+
 def test_the_best_is_the_lowest_floor_that_fits(forecast):
     slow = dataclasses.replace(forecast, floor=dataclasses.replace(forecast.floor, compute=1.0))
     large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"))

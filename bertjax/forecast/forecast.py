@@ -70,6 +70,7 @@ class Forecast:
       mesh: number of devices along each axis.
       strategy: how weights are sharded, see `bertjax.training.parallel.strategy`.
       remat: what the backward pass recomputes.
+      unroll: whether the layers are unrolled.
       micro_batches: number of micro-batches of a device.
       micro_tokens: largest number of tokens of a micro-batch, as configured; 0 for no limit.
       parameters: number of parameters of the model, without the padding of the vocabulary.
@@ -97,6 +98,7 @@ class Forecast:
     mesh: dict[str, int]
     strategy: str
     remat: str
+    unroll: bool
     micro_batches: int
     micro_tokens: int
     parameters: int
@@ -161,6 +163,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         mesh=dict(program.mesh.shape),
         strategy=program.layout.strategy,
         remat=program.encoder.execution.remat,
+        unroll=program.encoder.execution.unroll,
         micro_batches=count_micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),

@@ -49,7 +49,10 @@ def as_text(forecast: Forecast) -> str:
         "collectives  of one device, a step" + ("" if at.collectives else ": none"),
         *_collective_lines(at.collectives, at.steps_per_call),
     ]
-    return "\n".join(lines + _traffic_lines(at.traffic))
+    lines += _traffic_lines(at.traffic)
+    if floor.binds == "memory" and not at.unroll:
+        lines.append("try          --config.runtime.unroll=True, which moves less memory and compiles longer")
+    return "\n".join(lines)
 
 
 def one_line(forecast: Forecast) -> str:
