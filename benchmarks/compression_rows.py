@@ -12,7 +12,10 @@ from benchmarks.compression_tasks import Place
 
 _TWO = (0, 3)
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
-_LAYERS_ONLY = '--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]'
+_LAYERS_ONLY = (
+    '--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]',
+    "--config.optimizer.multipliers=[]",
+)
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 
 
@@ -100,21 +103,20 @@ def _four_bits_later(place: Place) -> list[Command]:
 
 
 def _narrow(by_importance: bool) -> Commands:
+    """Half of the heads and of the neurons: the most important ones, or as many at random."""
+
     def commands(place: Place) -> list[Command]:
-        report, narrow, order = place.out / "report", place.out / "cut", []
-        labeled = place.data / "train.jsonl"
-        analysis = [
-            "bertjax.analyze",
-            str(place.teacher),
-            "--parts=importance",
-            "--examples=200",
-            f"--labeled={labeled}",
-        ]
-        if by_importance:
-            order = [f"--importance={report}/importance.json"]
+        report, narrow, order = place.out / "report", place.out / "cut", place.out / "report" / "importance.json"
+        labeled, teacher = place.data / "train.jsonl", str(place.teacher)
+        analysis = ["bertjax.analyze", teacher, "--parts=importance", "--examples=200", f"--labeled={labeled}"]
+        made = [[*analysis, f"--out={report}", "--platform=cpu"]]
+        if not by_importance:
+            shuffled = place.out / "shuffled.json"
+            made.append(["benchmarks.arms.shuffled_importance", teacher, str(order), str(shuffled), str(place.seed)])
+            order = shuffled
         return [
-            *([[*analysis, f"--out={report}", "--platform=cpu"]] if by_importance else []),
-            ["bertjax.compress", str(place.teacher), f"--to={narrow}", "--heads=6", "--mlp=768", *order],
+            *made,
+            ["bertjax.compress", teacher, f"--to={narrow}", "--heads=6", "--mlp=768", f"--importance={order}"],
             tuned(place, narrow),
         ]
 
@@ -154,7 +156,7 @@ ROWS: dict[str, Row] = {
     "three-layers-twice": Row("", _twice),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus(), "three-layers-twice"),
     "theseus-layers": Row(
-        "the same, with only its layers trained, as published", _theseus(_LAYERS_ONLY), "three-layers-twice"
+        "the same, with only its layers trained, as published", _theseus(*_LAYERS_ONLY), "three-layers-twice"
     ),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "bilstm": Row("", _bilstm()),
@@ -168,7 +170,7 @@ ROWS: dict[str, Row] = {
     "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),
     "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),
     "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
-    "narrow": Row("", _narrow(by_importance=False)),
+    "narrow": Row("as many heads and neurons at random", _narrow(by_importance=False)),
     "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
     "pretrained": Row("", pretrained.three_layers("mlm")),
     "distilbert": Row("DistilBERT (Sanh et al., 2019)", pretrained.three_layers("distilbert"), "pretrained"),

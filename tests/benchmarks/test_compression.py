@@ -5,16 +5,20 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import compression
-from benchmarks.arms import latency, onnx_latency, train_layer_bits
+from benchmarks.arms import latency, onnx_latency, shuffled_importance, train_layer_bits
 from benchmarks.compression import Cell, cells, missing
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place
+from bertjax import importance
 from bertjax.cli import exit_code_of
 from bertjax.errors import RunFailed, UserError
+from bertjax.importance import Importance
+from bertjax.models.config import EncoderConfig
 from configs.finetune import distill
 
 OBJECTIVE = "--config.tasks.classify.objective."
@@ -116,10 +120,10 @@ def test_an_interrupted_cell_does_not_write_again_what_it_has_written(tmp_path, 
     ran = []
     monkeypatch.setattr(compression, "call", lambda *command: ran.append(command[0]))
     place = PLACE._replace(out=tmp_path / "cell")
-    compression._make(Cell("narrow", "SST-2", 0), place)
+    compression._make(Cell("narrow-importance", "SST-2", 0), place)
     (place.out / "cut").mkdir()
-    compression._make(Cell("narrow", "SST-2", 0), place)
-    assert ran == ["bertjax.compress", "bertjax.train", "bertjax.train"]
+    compression._make(Cell("narrow-importance", "SST-2", 0), place)
+    assert ran == ["bertjax.analyze", "bertjax.compress", "bertjax.train", "bertjax.analyze", "bertjax.train"]
 
 
 def test_layers_have_the_bits_of_the_analysis(tmp_path, monkeypatch):
@@ -134,6 +138,23 @@ def test_layers_have_the_bits_of_the_analysis(tmp_path, monkeypatch):
     monkeypatch.setattr(train_layer_bits.train, "main", lambda argv: received.extend(argv) or 0)
     assert train_layer_bits.main() == 0
     assert received == ["--workdir=w", "--config.quantization.layer_bits=[4, 2]"]
+
+
+def test_the_baseline_of_importance_cuts_the_same_numbers_at_random(tmp_path):
+    for row, order in (("narrow-importance", "report/importance.json"), ("narrow", "shuffled.json")):
+        [cut] = [command for command in commands_of(row) if command[0] == "bertjax.compress"]
+        assert cut[-1] == f"--importance=OUT/{order}" and cut[3:5] == ["--heads=6", "--mlp=768"]
+    [command] = [one for one in commands_of("narrow") if one[0] == "benchmarks.arms.shuffled_importance"]
+    assert command[2:4] == ["OUT/report/importance.json", "OUT/shuffled.json"]
+    encoder = EncoderConfig(layers=2, width=64, heads=4, feedforward=128)
+    draw = np.random.default_rng(0)
+    numbers = Importance(draw.random((2, 4)), draw.random((2, 128)))
+    (tmp_path / "importance.json").write_bytes(numbers.to_json())
+    shuffled_importance.shuffle(tmp_path / "importance.json", tmp_path / "shuffled.json", encoder, seed=0)
+    before, after = (importance.read(tmp_path / name, encoder) for name in ("importance.json", "shuffled.json"))
+    for part in ("heads", "neurons"):
+        ours, theirs = getattr(before, part), getattr(after, part)
+        assert not np.array_equal(ours, theirs) and np.array_equal(np.sort(ours), np.sort(theirs))
 
 
 def test_a_row_that_trains_nothing_has_one_seed():

@@ -1,0 +1,31 @@
+"""Write an importance.json in random order, by which heads and neurons are cut at random.
+
+python -m benchmarks.arms.shuffled_importance MODEL IMPORTANCE SHUFFLED SEED
+"""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bertjax import importance
+from bertjax.models.config import EncoderConfig
+from bertjax.opening import SavedModel
+
+
+def shuffle(source: os.PathLike, target: os.PathLike, encoder: EncoderConfig, seed: int) -> None:
+    """Write the file of an encoder with the numbers of each layer in random order."""
+    read, draw = importance.read(source, encoder), np.random.default_rng(seed)
+    heads, neurons = (draw.permuted(numbers, axis=1) for numbers in (read.heads, read.neurons))
+    Path(target).write_bytes(dataclasses.replace(read, heads=heads, neurons=neurons).to_json())
+
+
+def main(model: str, source: str, target: str, seed: str) -> None:
+    """The command line."""
+    shuffle(source, target, SavedModel(model).export.encoder, int(seed))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
