@@ -12,6 +12,8 @@ how much a step sends. If the chip's memory bandwidth sets the floor, the batch 
 help. If the compiler crashes, as libtpu 0.0.42 does in a search for windows of nested products, the cell starts again
 without the fusion of products with products, and its line records the flag.
 
+`--unroll` compiles cells whose layers are not in a loop, named such as `v6e:16x16 base 128 unrolled`.
+
 `--flops` compares XLA's count of a step of an unrolled model on one chip, without dropout, with the model's by formula.
 """
 
@@ -46,13 +48,13 @@ def cell_config(preset: str, seq_len: int, batch: int, dropout: float = 0.1, **r
     return configuration.from_dict({"model": model, "stages": [stage], "runtime": runtime})
 
 
-def compile_cell(topology: str, preset: str, seq_len: int) -> dict[str, Any]:
+def compile_cell(topology: str, preset: str, seq_len: int, unroll: bool = False) -> dict[str, Any]:
     """Return the forecast of a cell, as from `report.as_dict`, at the batch that the rule chooses."""
     chips = topologies.parse(topology)
     devices = chips.chips * chips.chip.devices
     rows, chosen = _TOKENS_A_DEVICE // seq_len, None
     while True:
-        [forecast] = run(cell_config(preset, seq_len, rows * devices), topology)
+        [forecast] = run(cell_config(preset, seq_len, rows * devices, unroll=unroll), topology)
         if not forecast.memory.fits and chosen is None and rows > 1:
             rows //= 2
             continue
@@ -154,20 +156,26 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only cells whose name contains this, such as 'v5e:4x4 base 128'")
     parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
     parser.add_argument("--flops", action="store_true", help="compare XLA's FLOPs with the model's instead")
+    parser.add_argument("--unroll", action="store_true", help="layers without a loop; such cells are in no table")
     parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.cell:
         platform.configure_logging()
         platform.configure("cpu")
-        is_flops = args.cell[0] == "flops"
-        figures = compare_flops(args.cell[1]) if is_flops else compile_cell(*args.cell[:2], int(args.cell[2]))
+        if args.cell[0] == "flops":
+            figures = compare_flops(args.cell[1])
+        else:
+            topology, preset, seq_len, *unrolled = args.cell
+            figures = compile_cell(topology, preset, int(seq_len), unroll=bool(unrolled))
         figures["libtpu_init_args"] = os.environ.get("LIBTPU_INIT_ARGS", "").strip()
         with open(args.out, "a", encoding="utf-8") as file:
             file.write(json.dumps({"cell": _key(*args.cell)} | figures) + "\n")
     elif args.markdown:
         print(markdown(finished(args.out)))
     else:
-        for cell in [("flops", preset) for preset in PRESETS] if args.flops else _cells():
+        unrolled = ("unrolled",) * args.unroll
+        cells = [("flops", preset) for preset in PRESETS] if args.flops else [(*cell, *unrolled) for cell in _cells()]
+        for cell in cells:
             if args.only in _key(*cell) and _key(*cell) not in finished(args.out):
                 _in_a_process(args.out.resolve(), *cell)
     return 0
