@@ -12,7 +12,7 @@ how much a step sends. If the chip's memory bandwidth sets the floor, the batch 
 help. If the compiler crashes, as libtpu 0.0.42 does in a search for windows of nested products, the cell starts again
 without the fusion of products with products, and its line records the flag.
 
-`--unroll` compiles cells whose layers are not in a loop, named such as `v6e:16x16 base 128 unrolled`.
+`--unroll` compiles cells whose layers are not in a loop. Their names end in `unrolled`.
 
 `--flops` compares XLA's count of a step of an unrolled model on one chip, without dropout, with the model's by formula.
 """
@@ -156,7 +156,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only cells whose name contains this, such as 'v5e:4x4 base 128'")
     parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
     parser.add_argument("--flops", action="store_true", help="compare XLA's FLOPs with the model's instead")
-    parser.add_argument("--unroll", action="store_true", help="layers without a loop; such cells are in no table")
+    parser.add_argument(
+        "--unroll", action="store_true", help="layers without a loop; --markdown leaves these cells out"
+    )
     parser.add_argument("--cell", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.cell:

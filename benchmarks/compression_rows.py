@@ -103,7 +103,7 @@ def _four_bits_later(place: Place) -> list[Command]:
 
 
 def _narrow(by_importance: bool) -> Commands:
-    """Half of the heads and of the neurons: the most important ones, or as many at random."""
+    """Return the commands that keep half of the heads and neurons: the most important ones, or as many at random."""
 
     def commands(place: Place) -> list[Command]:
         report, narrow, order = place.out / "report", place.out / "cut", place.out / "report" / "importance.json"
@@ -156,7 +156,7 @@ ROWS: dict[str, Row] = {
     "three-layers-twice": Row("", _twice),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus(), "three-layers-twice"),
     "theseus-layers": Row(
-        "the same, with only its layers trained, as published", _theseus(*_LAYERS_ONLY), "three-layers-twice"
+        "BERT-of-Theseus, only its layers trained", _theseus(*_LAYERS_ONLY), "three-layers-twice"
     ),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "bilstm": Row("", _bilstm()),

@@ -304,7 +304,20 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Make an empty local folder; it becomes `path`, which must not exist, when the block ends without an error."""
+    """Make an empty local folder; it becomes `path` when the block ends without an error.
+
+    `path` does not exist, or is an empty folder. That one is filled in place, since it may be the current folder, a
+    link or a mount point, and is emptied if the block fails.
+    """
+    if path.is_dir() and not any(path.iterdir()):
+        try:
+            yield path
+            flush_folder(path)
+        except BaseException:
+            for entry in path.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            raise
+        return
     draft = _draft(path)
     draft.mkdir(parents=True)
     try:

@@ -4,6 +4,8 @@ import errno
 import functools
 import itertools
 import json
+import os
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -130,9 +132,18 @@ def test_a_folder_is_written_whole_or_not_at_all(source, tmp_path, monkeypatch, 
         context.setattr(storage, "write_text", full)  # of the last file
         with pytest.raises(OSError, match="No space"):
             write_folder(source.parent, tmp_path / "new" / "model")
-    assert list((tmp_path / "new").iterdir()) == []
+        assert list((tmp_path / "new").iterdir()) == []
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "link").symlink_to("empty")
+        monkeypatch.chdir(tmp_path / "empty")
+        for target in (Path(), tmp_path / "link"):  # which nothing can replace
+            with pytest.raises(OSError, match="No space"):
+                write_folder(source.parent, target)
+            assert list((tmp_path / "empty").iterdir()) == []
     write_folder(source.parent, tmp_path / "new" / "model")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
+    write_folder(source.parent, Path())
+    assert {path.name for path in (tmp_path / "new" / "model").iterdir()} == set(os.listdir(tmp_path / "link"))
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def as_text(forecast: Forecast) -> str:
     ]
     lines += _traffic_lines(at.traffic)
     if floor.binds == "memory" and not at.unroll:
-        lines.append("try          --config.runtime.unroll=True, which moves less memory and compiles longer")
+        lines.append("try          --config.runtime.unroll=True, which may move fewer bytes, and compiles longer")
     return "\n".join(lines)
 
 

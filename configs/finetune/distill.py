@@ -30,7 +30,7 @@ takes the same `objective.teacher_losses` (docs/guides/compression.md).
    at each step, which is 1 after 1,167 steps. The successor is then fine-tuned alone: configs/finetune/classify.py:cls
    with `--config.init_from=runs/first/export`. Embeddings, pooler and head are trained here. The published code trains
    the layers only, `'--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]'` with
-   `--config.optimizer.multipliers=[]`. They start as the first ones of the teacher, `--config.init_layers=[0,1,2]`.
+   `--config.optimizer.multipliers=[]`, and the student starts with the first layers: `--config.init_layers=[0,1,2]`.
 
 Deviations: epochs, rates and batches are those of configs/finetune/classify.py for all methods, and factors of
 `internal` are 1. `:METHOD-smoke` has short rows and a high learning rate, for a very small model and a few texts.

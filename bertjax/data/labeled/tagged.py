@@ -108,8 +108,10 @@ class Tagged(LabeledFormat):
         """Return the records of `unlabeled`, without tags."""
         if not self.unlabeled:
             return []
-        if conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
-            raise UserError(f"examples.unlabeled={self.unlabeled} is CoNLL-U; give a file with a text in each line")
+        if tables.is_table(self.unlabeled) or conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
+            raise UserError(
+                f"examples.unlabeled={self.unlabeled} is no plain text; give a file with a text in each line"
+            )
         return tables.read_lines(self.unlabeled, "text")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:

@@ -89,8 +89,11 @@ def test_further_texts_have_words_without_tags(tmp_path):
     assert [words_of(record) for record in further] == [["ann", "li"], ["x"]]
     assert not any("tags" in record for record in further)
     assert format.class_counts(format.read(path) + further) == {"B-PER": 1}
-    with pytest.raises(UserError, match="unlabeled=more.conllu.gz is CoNLL-U; give a file with a text in each line"):
-        Tagged(unlabeled="more.conllu.gz").further_train()
+    for other in ("more.conllu.gz", "more.jsonl"):
+        with pytest.raises(
+            UserError, match=f"unlabeled={other} is no plain text; give a file with a text in each line"
+        ):
+            Tagged(unlabeled=other).further_train()
 
 
 @settings(deadline=None)
