@@ -170,8 +170,8 @@ ROWS: dict[str, Row] = {
     "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),
     "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),
     "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
-    "narrow": Row("as many heads and neurons at random", _narrow(by_importance=False)),
-    "narrow-importance": Row("cut by importance (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
+    "narrow": Row("half of the heads and neurons, at random", _narrow(by_importance=False)),
+    "narrow-importance": Row("the most important half (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
     "pretrained": Row("", pretrained.three_layers("mlm")),
     "distilbert": Row("DistilBERT (Sanh et al., 2019)", pretrained.three_layers("distilbert"), "pretrained"),
     "pretrained-distilled": Row(
