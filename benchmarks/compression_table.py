@@ -63,8 +63,12 @@ def _score(line: Line) -> float:
 
 
 def _spread(lines: list[Line]) -> str:
-    """Return the mean in percent, with the lowest, the highest and the number of seeds."""
-    values = [100 * _score(line) for line in lines]
+    return spread([_score(line) for line in lines])
+
+
+def spread(scores: list[float]) -> str:
+    """Return the mean in percent, with the lowest and highest of several, and the number of seeds."""
+    values = [100 * score for score in scores]
     mean = f"{statistics.fmean(values):.1f}"
     return f"{mean} (1)" if len(values) == 1 else f"{mean} [{min(values):.1f}, {max(values):.1f}] ({len(values)})"
 

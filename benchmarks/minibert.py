@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.commands import REPOSITORY, call, json_of
 from benchmarks.compression_commands import THREE, Command, cut, trained
+from benchmarks.compression_table import spread
 from benchmarks.finetuning import finished
 from benchmarks.minibert_config import get_config
 from benchmarks.train_step import machine
@@ -232,18 +233,12 @@ def markdown(lines: list[Line]) -> str:
     table = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row, (what, _) in ROWS.items():
         if of_row := [line for (name, _), line in sorted(latest.items()) if name == row]:
-            cells = [_spread([line["scores"][language] for line in of_row]) for language in TREEBANKS]
+            scores = {language: [line["scores"][language]["eval"] for line in of_row] for language in TREEBANKS}
+            cells = [spread([score["token_accuracy"] for score in of_seeds]) for of_seeds in scores.values()]
             cells.append(f"{of_row[0]['parameters'] / 1e6:.1f} M")
             cells += [_latency(of_row, size) for size in ("batch_1", "batch_32")]
             table.append(f"| {' | '.join([f'`{row}`', what, *cells])} |")
     return "\n".join(table)
-
-
-def _spread(scores: list[dict[str, Any]]) -> str:
-    """Return the mean accuracy in percent, the lowest and highest of several, and the number of seeds."""
-    values = [100 * score["eval"]["token_accuracy"] for score in scores]
-    mean = f"{statistics.fmean(values):.1f}"
-    return f"{mean} (1)" if len(values) == 1 else f"{mean} [{min(values):.1f}, {max(values):.1f}] ({len(values)})"
 
 
 def _latency(lines: list[Line], size: str) -> str:
