@@ -114,7 +114,7 @@ def _minibert(place: Place) -> list[Command]:
 ROWS: dict[str, tuple[str, Callable[[Place], list[Command]]]] = {
     "teacher": ("six layers", _teacher),
     "three-layers": ("three of them", _three_layers),
-    "three-layers-twice": ("the same, with as many updates as `minibert`", _twice),
+    "three-layers-twice": ("as many updates as `minibert`", _twice),
     "minibert": ("MiniBERT (Tsai et al., 2019)", _minibert),
 }
 
