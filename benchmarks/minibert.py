@@ -222,10 +222,10 @@ def markdown(lines: list[Line]) -> str:
     """Return the table of the latest line of each row and seed; rows without lines are absent.
 
     Raises:
-      UserError: there are no lines.
+      UserError: `lines` is empty.
     """
     if not lines:
-        raise UserError("there are no finished cells; run the command without --markdown first")
+        raise UserError("no cell has finished; run the command without --markdown first")
     latest = {(line["row"], line["seed"]): line for line in lines}
     baselines = {language: lines[-1]["scores"][language]["baseline"] for language in TREEBANKS}
     columns = [f"{name} (majority {100 * of['majority_accuracy']:.1f})" for name, of in baselines.items()]

@@ -117,15 +117,15 @@ def run(
         )
     smaller, notes = compressed(model, cuts)
     before = evaluate.run(os.fspath(source), score, trust_code) if score else {}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".compress-") as folder:
-        draft = Path(folder) / "export"
-        export.write(draft, smaller, quantized)
+    with storage.whole_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder) as around:
+        written = Path(around) / "export"
+        export.write(written, smaller, quantized)
         if score:  # which needs the paths of this machine: an export lacks them, the record of a run around it does not
-            storage.write_text(Path(folder) / RUN_RECORD, json.dumps({"config": saved.local_settings}))
-        after = evaluate.run(os.fspath(draft), score, trust_code) if score else {}
-        weights = (draft / export.WEIGHTS).stat().st_size
-        os.replace(draft, target)
+            storage.write_text(Path(around) / RUN_RECORD, json.dumps({"config": saved.local_settings}))
+        after = evaluate.run(os.fspath(written), score, trust_code) if score else {}
+        weights = (written / export.WEIGHTS).stat().st_size
+        for entry in written.iterdir():
+            entry.rename(folder / entry.name)
     parameters = [vocabulary.count_parameters(each.params, each.encoder) for each in (model, smaller)]
     return Summary(
         target,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, config_file, convert, export, extend, storage
+from bertjax import cli, compress, config_file, convert, export, extend, storage
 from bertjax.config import from_dict, to_dict
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import runs
@@ -119,8 +119,9 @@ def corpus(path):
         lambda source, target: extend.run(source / "bert", target, max_positions=50),
         lambda source, target: convert.run(source / "bert", target),
         lambda source, target: convert.run(source / "theirs", target),
+        lambda source, target: compress.run(source / "bert", target, compress.Cuts(layers=(0,))),
     ],
-    ids=["extend", "to transformers", "from transformers"],
+    ids=["extend", "to transformers", "from transformers", "compress"],
 )
 def test_a_folder_is_written_whole_or_not_at_all(source, tmp_path, monkeypatch, write_folder):
     """A command that was stopped leaves nothing that the same command would refuse to replace."""

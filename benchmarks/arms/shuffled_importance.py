@@ -1,6 +1,8 @@
 """Write an importance.json in random order, by which heads and neurons are cut at random.
 
-python -m benchmarks.arms.shuffled_importance MODEL IMPORTANCE SHUFFLED SEED
+    python -m benchmarks.arms.shuffled_importance MODEL IMPORTANCE SHUFFLED SEED
+
+IMPORTANCE is the file that `bertjax.analyze --parts=importance` wrote for MODEL, an export.
 """
 
 import dataclasses

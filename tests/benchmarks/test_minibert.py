@@ -82,7 +82,7 @@ def test_what_is_missing_is_named(tmp_path, capsys):
     for flags, complaint in (
         ([f"--data={tmp_path}"], f"--data={tmp_path} has no folder ud; see --help"),
         ([], "--data is missing; name the folder with the treebanks, see --help"),
-        (["--markdown"], "there are no finished cells; run the command without --markdown first"),
+        (["--markdown"], "no cell has finished; run the command without --markdown first"),
     ):
         assert exit_code_of(lambda flags=flags: minibert.main([*flags, empty])) == 2
         assert capsys.readouterr().err == f"error: {complaint}\n"

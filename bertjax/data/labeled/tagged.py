@@ -44,8 +44,8 @@ class Tagged(LabeledFormat):
         without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
       comment: lines that start with it are left out, such as `##`; empty for none. CoNLL-U has comments of its own.
       stride: tokens from the start of one window to the start of the next.
-      unlabeled: further training texts: a file with a text in each line, whose words are separated by white space. A
-        teacher tags them (`objective.teacher_losses`). Empty for none.
+      unlabeled: a file of further training texts, one per line, with words separated by white space. A teacher tags
+        them (`objective.teacher_losses`). Empty for none.
     """
 
     kind: str = dataclasses.field(init=False, default="tagged")
@@ -110,7 +110,7 @@ class Tagged(LabeledFormat):
             return []
         if tables.is_table(self.unlabeled) or conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
             raise UserError(
-                f"examples.unlabeled={self.unlabeled} is no plain text; give a file with a text in each line"
+                f"examples.unlabeled={self.unlabeled} is not plain text; give a file with one text per line"
             )
         return tables.read_lines(self.unlabeled, "text")
 

@@ -90,9 +90,7 @@ def test_further_texts_have_words_without_tags(tmp_path):
     assert not any("tags" in record for record in further)
     assert format.class_counts(format.read(path) + further) == {"B-PER": 1}
     for other in ("more.conllu.gz", "more.jsonl"):
-        with pytest.raises(
-            UserError, match=f"unlabeled={other} is no plain text; give a file with a text in each line"
-        ):
+        with pytest.raises(UserError, match=f"unlabeled={other} is not plain text; give a file with one text per line"):
             Tagged(unlabeled=other).further_train()
 
 
