@@ -16,17 +16,19 @@ import argparse
 import dataclasses
 import gzip
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.finetuning import finished
+from benchmarks import resumable
+from benchmarks.commands import call
+from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine, threads
 from bertjax import cli, convert
 from bertjax.data.labeled.base import Record
@@ -34,10 +36,9 @@ from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import UserError
 from bertjax.objectives.finetuning import entities
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
 ARMS = ("simple", "recipe", "trainer")
 METRICS = {"STS-B": "spearman", "CoNLL-2003": "f1"}
 # {task: (training file, held-out file, records of the training file; 0 for all)}
@@ -194,10 +195,8 @@ def recipe(job: Job, seed: int, export: Path, folder: Path) -> tuple[list[Any], 
         settings |= {f"examples.{name}": value for name, value in fields.items()}
     overrides = [f"tasks.classify.{name}={value}" for name, value in settings.items()]
     overrides += [f"init_from={export}", f"seed={seed}", "runtime.keep_best=0", f"eval.every={10**9}"]
-    _call(
-        [sys.executable, "-m", "bertjax.train", f"--config=configs/finetune/classify.py{variant}", "--platform=cpu"]
-        + [f"--workdir={folder}", *(f"--config.{override}" for override in overrides)]
-    )
+    flags = ["--platform=cpu", f"--workdir={folder}", *(f"--config.{override}" for override in overrides)]
+    call("bertjax.train", f"--config=configs/finetune/classify.py{variant}", *flags)
     names = (*job.format.inputs, "words")
     predicted = defaultdict(list)
     for line in (folder / "predictions" / "heldout.jsonl").read_text().splitlines():
@@ -240,7 +239,7 @@ def trainer(job: Job, seed: int, model: Path, folder: Path, python: str) -> tupl
         "heldout": inputs("heldout"),
     }
     (folder / "job.json").write_text(json.dumps(settings))
-    _call([python, "-m", "benchmarks.arms.trainer", str(folder / "job.json")])
+    call("benchmarks.arms.trainer", str(folder / "job.json"), python=python)
     predictions = json.loads((folder / "predictions.json").read_text())
     figures = json.loads((folder / "figures.json").read_text())
     if job.is_tagged:
@@ -250,12 +249,7 @@ def trainer(job: Job, seed: int, model: Path, folder: Path, python: str) -> tupl
     return predictions, figures
 
 
-def _call(command: list[str]) -> None:
-    if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.__stderr__).returncode:
-        raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; run the same command again to continue")
-
-
-def measure(task: str, arm: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+def measure(task: str, seed: int, arm: str, args: argparse.Namespace) -> Line:
     """Run one arm and return its line of the file."""
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
@@ -283,7 +277,14 @@ def measure(task: str, arm: str, seed: int, args: argparse.Namespace) -> dict[st
         }
 
 
-def markdown(lines: list[dict]) -> str:
+def missing(tasks: Sequence[str], arms: Sequence[str], seeds: int, lines: list[Line]) -> list[tuple[str, int, str]]:
+    """Return (task, seed, arm) of the runs without a line; the arm `simple` has seed 0 only."""
+    done = {(line["task"], line["seed"], line["arm"]) for line in lines}
+    runs = [(task, seed, arm) for task in tasks for seed in range(seeds) for arm in arms]
+    return [run for run in runs if run not in done and not (run[2] == "simple" and run[1])]
+
+
+def markdown(lines: list[Line]) -> str:
     """Return a table with a row for each task: the mean over the seeds, and their number."""
     rows = [
         "| task | metric | records | majority | simple | Trainer, defaults | recipe |",
@@ -321,20 +322,15 @@ def main(argv: list[str] | None = None) -> int:
     if args.markdown:
         print(markdown(finished(args.out)))
         return 0
-    tasks, arms = args.tasks.split(","), args.arms.split(",")
-    for name, known in [*((task, FILES) for task in tasks), *((arm, ARMS) for arm in arms)]:
-        if name not in known:
-            raise UserError(f"{name!r} is unknown; choose among {', '.join(known)}")
+    tasks, arms = resumable.chosen(args.tasks, FILES, "--tasks"), resumable.chosen(args.arms, ARMS, "--arms")
     if not args.data or not args.model:
         raise UserError("--data or --model is missing; name the folders of the tasks and of the model")
-    for task, seed, arm in ((task, seed, arm) for task in tasks for seed in range(args.seeds) for arm in arms):
-        done = {(line["task"], line["arm"], line["seed"]) for line in finished(args.out)}
-        if (task, arm, seed) in done or (arm == "simple" and seed):
-            continue
-        line = measure(task, arm, seed, args)
-        with open(args.out, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        print(f"{task}, {arm}, seed {seed}: {line['metric']} {line['score']:.4f}", file=sys.stderr)
+    runs = missing(tasks, arms, args.seeds, finished(args.out))
+    resumable.run(
+        {f"{task}, seed {seed}, {arm}": (task, seed, arm) for task, seed, arm in runs},
+        args.out,
+        lambda run: measure(*run, args),
+    )
     return 0
 
 

@@ -15,13 +15,13 @@ from bertjax.errors import RunFailed
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def call(module: str, *flags: str) -> None:
-    """Run a module; its output goes to the terminal.
+def call(module: str, *flags: str, python: str = sys.executable) -> None:
+    """Run a module with a Python; its output goes to the terminal.
 
     Raises:
       RunFailed: it ended with another code than 0.
     """
-    _run(sys.executable, module, flags, sys.__stderr__, REPOSITORY)
+    _run(python, module, flags, sys.__stderr__, REPOSITORY)
 
 
 def json_of(module: str, *flags: str, folder: Path = REPOSITORY, python: str = sys.executable) -> dict[str, Any]:

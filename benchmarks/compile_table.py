@@ -18,13 +18,13 @@ without the fusion of products with products, and its line records the flag.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import resumable
 from bertjax import config as configuration
 from bertjax.cli import exit_code_of
 from bertjax.compile import run
@@ -80,10 +80,9 @@ def _key(*names: Any) -> str:
     return " ".join(map(str, names))
 
 
-def finished(path: Path) -> dict[str, dict]:
-    """Return {cell: figures} from a file whose last line may be incomplete."""
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return {record["cell"]: record for record in map(json.loads, lines)}
+def finished(path: Path) -> dict[str, resumable.Line]:
+    """Return {cell: figures} of a file; the last line of a cell counts."""
+    return {line["cell"]: line for line in resumable.finished(path)}
 
 
 def _in_a_process(path: Path, *names: Any) -> None:
@@ -170,8 +169,7 @@ def main() -> int:
             topology, preset, seq_len, *unrolled = args.cell
             figures = compile_cell(topology, preset, int(seq_len), unroll=bool(unrolled))
         figures["libtpu_init_args"] = os.environ.get("LIBTPU_INIT_ARGS", "").strip()
-        with open(args.out, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"cell": _key(*args.cell)} | figures) + "\n")
+        resumable.append(args.out, {"cell": _key(*args.cell)} | figures)
     elif args.markdown:
         print(markdown(finished(args.out)))
     else:

@@ -15,26 +15,25 @@ of ONNX Runtime.
 """
 
 import argparse
-import hashlib
 import json
-import resource
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from benchmarks import resumable
 from benchmarks.commands import REPOSITORY, call, json_of
 from benchmarks.compression_commands import adapting
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place, Task
-from benchmarks.finetuning import finished
+from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
 from bertjax import cli
 from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import UserError
 from bertjax.export import WEIGHTS
 from bertjax.models import vocabulary
 from bertjax.opening import SavedModel
@@ -67,7 +66,7 @@ class Cell(NamedTuple):
         place = self.place(Path("OUT"), "CORPUS")
         teacher = ROWS[_TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
         made_of = TASKS[self.task].records, teacher, ROWS[self.row].commands(place)
-        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+        return resumable.fingerprint(made_of)
 
 
 def cells(rows: str = "", tasks: str = "") -> list[Cell]:
@@ -75,27 +74,20 @@ def cells(rows: str = "", tasks: str = "") -> list[Cell]:
 
     Rows that train nothing have seed 0 only.
     """
-    chosen = _chosen(rows, tuple(ROWS), "--rows"), _chosen(tasks, tuple(TASKS), "--tasks")
-    seeds_of = {row: SEEDS if ROWS[row].is_trained else SEEDS[:1] for row in chosen[0]}
-    return [Cell(row, task, seed) for seed in SEEDS for task in chosen[1] for row in chosen[0] if seed in seeds_of[row]]
+    wanted, on = resumable.chosen(rows, ROWS, "--rows"), resumable.chosen(tasks, TASKS, "--tasks")
+    seeds_of = {row: SEEDS if ROWS[row].is_trained else SEEDS[:1] for row in wanted}
+    return [Cell(row, task, seed) for seed in SEEDS for task in on for row in wanted if seed in seeds_of[row]]
 
 
-def _chosen(names: str, known: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    wanted = tuple(filter(None, names.split(","))) or known
-    if unknown := [name for name in wanted if name not in known]:
-        raise UserError(f"{flag} has {unknown[0]!r}; choose among {', '.join(known)}")
-    return wanted
-
-
-def missing(plan: list[Cell], lines: list[dict[str, Any]]) -> list[Cell]:
+def missing(plan: list[Cell], lines: list[Line]) -> list[Cell]:
     """Return the cells that have no line with the commands of today."""
     done = {(line["row"], line["task"], line["seed"], line["commands"]) for line in lines}
     return [cell for cell in plan if (*cell, cell.fingerprint) not in done]
 
 
-def measure(cell: Cell, place: Place, torch_python: str) -> dict[str, Any]:
+def measure(cell: Cell, place: Place, torch_python: str) -> Line:
     """Make the model of a cell and return its line. `torch_python` is the Python that runs ONNX Runtime."""
-    began = _core_seconds()
+    began = resumable.core_seconds()
     _make(cell, place)
     model = place.out / ROWS[cell.row].model
     export = SavedModel(str(model)).export
@@ -116,7 +108,7 @@ def measure(cell: Cell, place: Place, torch_python: str) -> dict[str, Any]:
         "milliseconds": latency[models[1]],
         "onnx_teacher_milliseconds": onnx.get(models[0]),
         "onnx_milliseconds": onnx.get(models[1]),
-        "core_seconds": _core_seconds() - began,
+        "core_seconds": resumable.core_seconds() - began,
         "machine": machine(),
     }
 
@@ -164,35 +156,28 @@ def prepare_teacher(cell: Cell, place: Place, model: Path) -> None:
     _make(teacher, place._replace(seed=0, out=folder.parent / teacher.name))
 
 
-def _core_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
     """Run the cells that have no line.
 
     Raises:
       RunFailed: cells have failed; the others have run.
     """
-    failed, todo = [], missing(plan, finished(args.results))
-    for number, cell in enumerate(todo, 1):
-        print(f"cell {number} of {len(todo)}: {cell.name}", file=sys.stderr)
-        place = cell.place(args.out.resolve(), str(args.corpus.resolve()))
+
+    def place_of(cell: Cell) -> Place:
+        return cell.place(args.out.resolve(), str(args.corpus.resolve()))
+
+    def line_of(cell: Cell) -> Line:
+        place = place_of(cell)
         write_records(TASKS[cell.task], args.data, place.data)
-        try:
-            prepare_teacher(cell, place, args.model.resolve())
-            line = measure(cell, place, args.torch_python)
-        except RunFailed as error:
-            failed.append(cell.name)
-            print(f"{cell.name} failed: {error}", file=sys.stderr)
-            continue
-        with open(args.results, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        prepare_teacher(cell, place, args.model.resolve())
+        return measure(cell, place, args.torch_python)
+
+    def clean(cell: Cell) -> None:
         if (cell.row, cell.seed) != (_TEACHER, 0):
-            shutil.rmtree(place.out)
-    if failed:
-        raise RunFailed(f"{len(failed)} cells failed: {', '.join(failed)}; run the same command again to continue")
+            shutil.rmtree(place_of(cell).out)
+
+    todo = missing(plan, finished(args.results))
+    resumable.run({cell.name: cell for cell in todo}, args.results, line_of, clean)
 
 
 def main(argv: list[str] | None = None) -> int:

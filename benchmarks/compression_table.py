@@ -2,12 +2,11 @@
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_tasks import TASKS
+from benchmarks.resumable import Line
 
-Line = dict[str, Any]
 # {start of the names of a line's latencies: name in the table}
 _RUNTIMES = {"": "", "onnx_": "ONNX: "}
 
@@ -45,7 +44,7 @@ def _sizes(task: str, rows: dict[str, list[Line]]) -> str:
         for name, unit in (("parameters", "M"), ("bytes", "MB")):
             smaller = f" ({whole[name] / one[name]:.1f} x smaller)" if whole else ""
             parts.append(f"{one[name] / 1e6:.1f} {unit}{smaller}")
-        return [*parts, *(_latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32"))]
+        return [*parts, *(latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32"))]
 
     latencies = [f"{runtimes[runtime]}ms at batch {size}" for runtime in runtimes for size in (1, 32)]
     return _table([task, "parameters", "bytes", *latencies], rows, cells)
@@ -73,7 +72,7 @@ def spread(scores: list[float]) -> str:
     return f"{mean} (1)" if len(values) == 1 else f"{mean} [{min(values):.1f}, {max(values):.1f}] ({len(values)})"
 
 
-def _latency(lines: list[Line], runtime: str, size: str) -> str:
+def latency(lines: list[Line], runtime: str, size: str) -> str:
     """Return the median over seeds, and how many times as fast as the teacher in the same process; empty if absent."""
     ours, theirs = f"{runtime}milliseconds", f"{runtime}teacher_milliseconds"
     pairs = [(line[ours][size], line[theirs][size]) for line in lines if line.get(ours)]

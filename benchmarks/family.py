@@ -21,7 +21,6 @@ several commands, one per core, share the work and the file.
 import argparse
 import json
 import re
-import resource
 import shutil
 import sys
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import resumable
 from benchmarks.commands import REPOSITORY, json_of, train
 from benchmarks.family_config import ABLATIONS, STUDENT, TEACHER
 from benchmarks.family_plan import ABLATION, PAIRS, RATE, SEED, Cell, Progress, cells, flops_of, own_loss, steps_of_cell
@@ -50,7 +50,7 @@ _TEACHER_CELL = Cell(TEACHER, SEED, 0)
 
 def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, Any]:
     """Train one model and measure it, unless it only chooses a learning rate; return its line of the file."""
-    started = _core_seconds()
+    started = resumable.core_seconds()
     workdir, rate = out / cell.name, progress.rate_of(cell)
     summary = train_cell(cell, rate, out)
     totals = SavedModel(str(workdir)).export.numbers
@@ -60,7 +60,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
         "steps": summary["steps"],
         "flops": totals["flops"],
         "executed_flops": totals["executed_flops"],
-        "training_seconds": _core_seconds() - started,
+        "training_seconds": resumable.core_seconds() - started,
         "tokens": summary["tokens"],
         "eval": summary["eval"],
         "baseline": summary["baseline"],
@@ -79,13 +79,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
             "accuracy": tuned["eval"]["accuracy"],
             "majority": tuned["baseline"]["majority_accuracy"],
         }
-    return line | {"core_seconds": _core_seconds() - started}
-
-
-def _core_seconds() -> float:
-    """Return the CPU seconds of all commands that have ended, which other work on the machine does not lengthen."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return line | {"core_seconds": resumable.core_seconds() - started}
 
 
 def train_cell(cell: Cell, rate: float, out: Path) -> dict[str, Any]:
@@ -174,8 +168,7 @@ def run_cells(progress: Progress, plan: list[Cell], out: Path, data: Path, budge
         else:
             if cell != _TEACHER_CELL:
                 shutil.rmtree(out / cell.name)
-    if failed:
-        raise RunFailed(f"{len(failed)} cells failed: {', '.join(failed)}; run the same command again to continue")
+    resumable.report(failed)
 
 
 def _open_teacher(cell: Cell, progress: Progress, out: Path) -> None:

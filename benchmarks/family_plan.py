@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from benchmarks import family_config, family_finetuning, family_probe
+from benchmarks import family_config, family_finetuning, family_probe, resumable
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
 from bertjax.errors import UserError
@@ -144,18 +144,12 @@ class Progress:
     lines: list[dict[str, Any]] = dataclasses.field(init=False)
 
     def __post_init__(self):
-        whole = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        self.lines = [json.loads(line) for line in whole]
+        self.lines = resumable.finished(self.path)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line to the file. What was left of an incomplete line is removed."""
+        """Add a line to the file."""
         self.lines.append(line)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        data = self.path.read_bytes() if self.path.exists() else b""
-        with open(self.path, "r+b" if data else "wb") as file:
-            file.truncate(data.rfind(b"\n") + 1)
-            file.seek(0, 2)
-            file.write((json.dumps(line) + "\n").encode())
+        resumable.append(self.path, line)
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
         """Return the line of a cell with the settings that it has today."""

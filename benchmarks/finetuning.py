@@ -26,16 +26,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import finetuning_smoke, finetuning_table
+from benchmarks import finetuning_smoke, finetuning_table, resumable
 from benchmarks.arms.trainer import PACKAGES
+from benchmarks.commands import call
 from benchmarks.finetuning_cell import SOURCES, Cell, job_of, open_cell
 from benchmarks.finetuning_scores import majority, scores_of
+from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine, threads
 from bertjax import cli, config_file, convert
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import UserError
 from bertjax.hardware import platform
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
 TASKS = tuple(SOURCES)
 ARMS = ("bertjax", "trainer")
 _NEVER = 10**9
@@ -49,10 +50,8 @@ def run_bertjax(cell: Cell, seed: int, folder: Path) -> tuple[list, dict[str, An
     """
     once = ("eval.every", "runtime.save_every", "runtime.log_every")
     overrides = [*cell.overrides, f"seed={seed}", "runtime.keep_best=0", *(f"{name}={_NEVER}" for name in once)]
-    _call(
-        [sys.executable, "-m", "bertjax.train", f"--config={SOURCES[cell.task].config}", "--platform=cpu"]
-        + [f"--workdir={folder / 'run'}", *(f"--config.{override}" for override in overrides)]
-    )
+    flags = ["--platform=cpu", f"--workdir={folder / 'run'}", *(f"--config.{override}" for override in overrides)]
+    call("bertjax.train", f"--config={SOURCES[cell.task].config}", *flags)
     summary = json.loads((folder / "run" / "summary.json").read_text())
     lines = (folder / "run" / "predictions" / "heldout.jsonl").read_text().splitlines()
     accounts = summary["accounts"]
@@ -69,7 +68,7 @@ def run_trainer(
     """Train with transformers; return the same as `run_bertjax`."""
     job = folder / "job.json"
     job.write_text(json.dumps(job_of(cell, model, seed, threads)))
-    _call([python, "-m", "benchmarks.arms.trainer", str(job)])
+    call("benchmarks.arms.trainer", str(job), python=python)
     predictions = json.loads((folder / "predictions.json").read_text())
     pairs = [
         (record[cell.label], cell.named(prediction))
@@ -78,12 +77,7 @@ def run_trainer(
     return pairs, json.loads((folder / "figures.json").read_text())
 
 
-def _call(command: list[str]) -> None:
-    if code := subprocess.run(command, cwd=_REPOSITORY, stdout=sys.__stderr__).returncode:
-        raise RunFailed(f"{' '.join(command[:3])} ended with code {code}; run the same command again to continue")
-
-
-def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[dict]) -> list[tuple[int, str]]:
+def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[Line]) -> list[tuple[int, str]]:
     """Return (seed, arm) of the runs of a task that the file lacks; the arms take turns in starting a seed.
 
     Raises:
@@ -102,13 +96,7 @@ def missing(cell: Cell, arms: Sequence[str], seeds: int, lines: list[dict]) -> l
     return [turn for turn in turns if turn not in done]
 
 
-def finished(path: Path) -> list[dict]:
-    """Return the lines of a file whose last line may be incomplete."""
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines if line]
-
-
-def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> dict[str, Any]:
+def measure(cell: Cell, seed: int, arm: str, model: Path, python: str) -> Line:
     """Run one arm with one seed and return its line of the file."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -158,12 +146,13 @@ def _run_all(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         convert.run(args.model, Path(folder) / "export")
         cells = [open_cell(task, args.data, Path(folder) / "export", args.limit, overrides) for task in args.tasks]
-        turns = [(cell, *turn) for cell in cells for turn in missing(cell, args.arms, args.seeds, finished(args.out))]
-        for number, (cell, seed, arm) in enumerate(turns, 1):
-            print(f"run {number} of {len(turns)}: {cell.task}, seed {seed}, {arm}", file=sys.stderr)
-            line = measure(cell, seed, arm, args.model, args.torch_python)
-            with open(args.out, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+        lines = finished(args.out)
+        turns = [(cell, *turn) for cell in cells for turn in missing(cell, args.arms, args.seeds, lines)]
+        resumable.run(
+            {f"{cell.task}, seed {seed}, {arm}": (cell, seed, arm) for cell, seed, arm in turns},
+            args.out,
+            lambda turn: measure(*turn, args.model, args.torch_python),
+        )
 
 
 def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:

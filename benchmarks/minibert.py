@@ -12,23 +12,21 @@ commands and corpora is not run again, and an interrupted training resumes. The 
 
 import argparse
 import gzip
-import hashlib
 import itertools
-import json
 import random
 import re
 import shutil
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from benchmarks import resumable
 from benchmarks.commands import REPOSITORY, call, json_of
 from benchmarks.compression_commands import THREE, Command, cut, trained
-from benchmarks.compression_table import spread
-from benchmarks.finetuning import finished
+from benchmarks.compression_table import latency, spread
 from benchmarks.minibert_config import get_config
+from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
 from bertjax import cli
 from bertjax.data import sources
@@ -37,8 +35,6 @@ from bertjax.errors import UserError
 from bertjax.export import WEIGHTS
 from bertjax.models import vocabulary
 from bertjax.opening import SavedModel
-
-Line = dict[str, Any]
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "minibert.jsonl"
 SEEDS = (0, 1, 2)
@@ -131,7 +127,7 @@ def fingerprint(row: str, seed: int, corpora: list[str]) -> str:
     place = Place(Path("OUT"), row, seed)
     encoder = get_config().to_dict(), [Path(corpus).name for corpus in corpora], UNLABELED, LONGEST
     made_of = [*encoder, _teacher(Place(place.out, "teacher", 0)), ROWS[row][1](place)]
-    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+    return resumable.fingerprint(made_of)
 
 
 def missing(lines: list[Line], corpora: list[str], rows: str = "") -> list[tuple[str, int]]:
@@ -140,9 +136,7 @@ def missing(lines: list[Line], corpora: list[str], rows: str = "") -> list[tuple
     Raises:
       UserError: a name of `rows`, separated by commas, is unknown.
     """
-    wanted = tuple(filter(None, rows.split(","))) or tuple(ROWS)
-    if unknown := set(wanted) - set(ROWS):
-        raise UserError(f"--rows has {min(unknown)!r}; choose among {', '.join(ROWS)}")
+    wanted = resumable.chosen(rows, ROWS, "--rows")
     done = {(line["row"], line["seed"], line["commands"]) for line in lines}
     cells = [(row, seed) for seed in SEEDS for row in ROWS if row in wanted]
     return [cell for cell in cells if (*cell, fingerprint(*cell, corpora)) not in done]
@@ -180,8 +174,9 @@ def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
     corpora = [args.english, args.korean]
     write_data(args.data, corpora, out / "data")
     _make(out / "encoder" / "export", [pretraining(out, *corpora)])
-    for number, (row, seed) in enumerate(cells, 1):
-        print(f"cell {number} of {len(cells)}: {row}, seed {seed}", file=sys.stderr)
+
+    def line_of(cell: tuple[str, int]) -> Line:
+        row, seed = cell
         place, teacher = Place(out, row, seed), Place(out, "teacher", 0)
         _make(teacher.teacher, _teacher(teacher))
         model = place.folder / "tuned" / "export"
@@ -191,9 +186,9 @@ def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
             heldout = f"--corpus={args.data.resolve()}/ud/{bank}.dev.conllu.gz"
             figures = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=out / "data")
             scores[language] = {name: figures[name] for name in ("eval", "baseline")}
-        latency = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
+        taken = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
         export = SavedModel(str(model)).export
-        line = {
+        return {
             "row": row,
             "seed": seed,
             "commands": fingerprint(row, seed, corpora),
@@ -201,14 +196,16 @@ def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
             "scores": scores,
             "parameters": vocabulary.count_parameters(export.params, export.encoder),
             "bytes": (model / WEIGHTS).stat().st_size,
-            "teacher_milliseconds": latency[str(place.teacher)],
-            "milliseconds": latency[str(model)],
+            "teacher_milliseconds": taken[str(place.teacher)],
+            "milliseconds": taken[str(model)],
             "machine": machine(),
         }
-        with open(args.results, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if model != place.teacher:
-            shutil.rmtree(place.folder)
+
+    def clean(cell: tuple[str, int]) -> None:
+        if cell != ("teacher", 0):
+            shutil.rmtree(Place(out, *cell).folder)
+
+    resumable.run({f"{row}-{seed}": (row, seed) for row, seed in cells}, args.results, line_of, clean)
 
 
 def _make(model: Path, commands: list[Command]) -> None:
@@ -236,16 +233,9 @@ def markdown(lines: list[Line]) -> str:
             scores = {language: [line["scores"][language]["eval"] for line in of_row] for language in TREEBANKS}
             cells = [spread([score["token_accuracy"] for score in of_seeds]) for of_seeds in scores.values()]
             cells.append(f"{of_row[0]['parameters'] / 1e6:.1f} M")
-            cells += [_latency(of_row, size) for size in ("batch_1", "batch_32")]
+            cells += [latency(of_row, "", size) for size in ("batch_1", "batch_32")]
             table.append(f"| {' | '.join([f'`{row}`', what, *cells])} |")
     return "\n".join(table)
-
-
-def _latency(lines: list[Line], size: str) -> str:
-    """Return the median over seeds, and how many times as fast as the teacher in the same process."""
-    taken = statistics.median(line["milliseconds"][size] for line in lines)
-    ratio = statistics.median(line["teacher_milliseconds"][size] / line["milliseconds"][size] for line in lines)
-    return f"{taken:.2f} ({ratio:.1f} x)"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from benchmarks.finetuning import finished
+from benchmarks.resumable import finished
 from benchmarks.train_step import machine
 from bertjax import cli
 from bertjax.data.labeled import tables

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import classify
-from benchmarks.finetuning import finished
+from benchmarks.resumable import finished
 
 ROOT = Path(__file__).parents[2]
 

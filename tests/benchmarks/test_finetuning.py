@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import finetuning, finetuning_cell, finetuning_scores, finetuning_smoke, finetuning_table
+from benchmarks import finetuning, finetuning_cell, finetuning_scores, finetuning_smoke, finetuning_table, resumable
 from benchmarks.arms.trainer_tasks import TASKS
 from benchmarks.finetuning_cell import open_cell
 from bertjax import convert
@@ -208,13 +208,6 @@ def test_a_restarted_command_continues_and_arms_take_turns(cells):
         finetuning.missing(cell, finetuning.ARMS, 1, [other])
 
 
-def test_a_line_that_was_cut_off_is_not_finished(tmp_path):
-    path = tmp_path / "out.jsonl"
-    assert finetuning.finished(path) == []
-    path.write_text('{"task": "MRPC"}\n{"task": "ST')
-    assert finetuning.finished(path) == [{"task": "MRPC"}]
-
-
 def test_the_difference_is_in_pooled_deviations():
     """Variances 4 of two values and 1 of three: pooled (4 + 2) / 3."""
     ours, theirs = [0.0, 8**0.5], [10.0, 11.0, 12.0]
@@ -251,14 +244,14 @@ def test_answers_have_a_row_for_either_metric():
 def test_our_arm_runs_and_a_second_call_has_nothing_to_do(tmp_path, capsys):
     flags = ["--smoke", "--arms=bertjax", f"--out={tmp_path / 'out.jsonl'}"]
     assert finetuning.main(flags) == 0
-    lines = finetuning.finished(tmp_path / "out.jsonl")
+    lines = resumable.finished(tmp_path / "out.jsonl")
     assert [(entry["task"], entry["arm"]) for entry in lines] == [(task, "bertjax") for task in finetuning_smoke.TASKS]
     for entry in lines:
         assert entry["score"] == entry["scores"][entry["metric"]] and entry["updates"] > 0
         assert 0.0 < entry["train_seconds"] < entry["wall_seconds"]
     assert "| MRPC | 64 | bertjax |" in capsys.readouterr().out
     assert finetuning.main(flags) == 0
-    assert finetuning.finished(tmp_path / "out.jsonl") == lines
+    assert resumable.finished(tmp_path / "out.jsonl") == lines
 
 
 @pytest.mark.parametrize(

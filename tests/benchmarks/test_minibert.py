@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import minibert
-from benchmarks.finetuning import finished
 from benchmarks.minibert import ROWS, STEPS, Place
+from benchmarks.resumable import finished
 from bertjax.cli import exit_code_of
 from bertjax.data.labeled import conllu
 from bertjax.errors import UserError

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks import onnx_int8
-from benchmarks.finetuning import finished
+from benchmarks.resumable import finished
 
 ROOT = Path(__file__).parents[2]
 LINES = finished(ROOT / "benchmarks" / "results" / "onnx_int8.jsonl")
