@@ -144,7 +144,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=20, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--attention", choices=("auto", "plain", "cudnn"), default="auto", help="bertjax's attention implementation"
+        "--attention",
+        choices=("auto", "plain", "triton", "cudnn"),
+        default="auto",
+        help="bertjax's attention implementation",
     )
     parser.add_argument(
         "--attention-dropout", type=float, default=0.1, help="attention dropout of both arms; cudnn needs 0"
@@ -160,8 +163,10 @@ def main(argv: list[str] | None = None) -> None:
             raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1")
     if args.peak_tflops is not None and not args.peak_tflops > 0:
         raise UserError(f"--peak-tflops={args.peak_tflops} must be above 0")
-    if args.attention == "cudnn" and (args.smoke or args.attention_dropout):
-        raise UserError("--attention=cudnn needs a GPU, so no --smoke, and --attention-dropout=0")
+    if args.smoke and args.attention in ("triton", "cudnn"):
+        raise UserError(f"--attention={args.attention} needs a GPU; leave out --smoke")
+    if args.attention == "cudnn" and args.attention_dropout:
+        raise UserError(f"--attention=cudnn has no dropout, and --attention-dropout={args.attention_dropout}; give 0")
 
     machine = train_step.machine() if args.smoke else f"{gpu()}; {train_step.machine()}"
     chosen = arms("cpu" if args.smoke else "gpu", args.attention)

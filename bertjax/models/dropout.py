@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from bertjax.models.random import bits
 
-_BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
+BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
 # Rows up to the first length are one group of keys, longer ones groups of the second.
 LONGEST_GROUP, GROUP = 2048, 512
 
@@ -82,7 +82,7 @@ def keys_per_group(tokens: int) -> int:
 
 def words_for(decisions: int) -> int:
     """Number of words that hold so many decisions."""
-    return -(-decisions // _BYTES)
+    return -(-decisions // BYTES)
 
 
 def words(before: jax.Array, within: jax.Array, place: jax.Array, number: jax.Array, places: int) -> jax.Array:
@@ -106,10 +106,14 @@ def keeps(words: jax.Array, rate: float, axis: int) -> jax.Array:
 
     Byte b of word w decides element `b * len(words) + w`, so the four parts are only joined, never interleaved.
     """
+    return jnp.concatenate([keeps_by(words, byte, rate) for byte in range(BYTES)], axis=axis)
+
+
+def keeps_by(words: jax.Array, byte: int, rate: float) -> jax.Array:
+    """Return the decisions of one byte of each word, True to keep."""
     # The byte is moved to the top, where a signed comparison reads it before all others.
     limit = _constant(words, (_kept_bytes(rate) << 24) - (1 << 31))
-    shifted = [words << _constant(words, 24 - 8 * byte) for byte in range(_BYTES)]
-    return jnp.concatenate([part < limit for part in shifted], axis=axis)
+    return words << _constant(words, 24 - 8 * byte) < limit
 
 
 def inverse_of_kept_share(rate: float) -> float:

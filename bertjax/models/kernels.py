@@ -1,6 +1,7 @@
 """Implementations of attention that never hold [B, H, T, T], and which rows each can compute.
 
-They compute what the plain implementation (`attention.attend`) does, up to rounding. Only the fused one has dropout.
+They compute what the plain implementation (`attention.attend`) does, up to rounding, and with dropout where they are
+in `WITH_DROPOUT`.
 """
 
 import functools
@@ -13,7 +14,9 @@ from bertjax.models.dropout import GROUP, LONGEST_GROUP, seeds_of
 from bertjax.models.remat import KEPT
 from bertjax.models.visibility import Visibility
 
-PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
+PLAIN, FUSED, TRITON, SPLASH, CUDNN = ("plain", "fused", "triton", "splash", "cudnn")
+# Implementations with dropout, local layers, and heads of the same widths: one for TPU, one for GPU.
+WITH_DROPOUT = FUSED, TRITON
 
 # Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into the 16 MiB
 # of v4's VMEM.
@@ -33,7 +36,9 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
     """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
     requested = execution.attention
     tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
-    if requested == FUSED and (seq_len > LONGEST_FUSED[execution.dtype] or seq_len % tile):
+    if requested in WITH_DROPOUT and seq_len % tile:
+        return PLAIN
+    if requested == FUSED and seq_len > LONGEST_FUSED[execution.dtype]:
         return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
@@ -61,12 +66,14 @@ def attend_by_kernel(
     """
     if needs := config.needs_plain_attention:
         raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
-    if rate and implementation != FUSED:
+    if rate and implementation not in WITH_DROPOUT:
         raise ValueError(
             f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
         )
-    by_fused = functools.partial(attend_by_fused, rate=rate, key=key)
-    kernel = {FUSED: by_fused, SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
+    if implementation in WITH_DROPOUT:
+        kernel = functools.partial(attend_by_fused, rate=rate, key=key, implementation=implementation)
+    else:
+        kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
     if columns_BQ is None:
         return kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
     rows_B1 = jnp.arange(len(columns_BQ))[:, None]
@@ -74,10 +81,11 @@ def attend_by_kernel(
     return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)[rows_B1, columns_BQ]
 
 
-def unfused(width: int, heads: int) -> str:
-    """Return why the fused kernel cannot compute D split over H heads; empty if it can."""
-    if width // heads not in FUSED_HEADS or width % _LANES:
-        return f"takes heads of width 32, 64 or 128 that fill tiles of 128, and these are {heads} of {width // heads}"
+def unfused(implementation: str, width: int, heads: int) -> str:
+    """Return why a kernel of `WITH_DROPOUT` cannot compute D split over H heads; empty if it can."""
+    filling = " that fill tiles of 128" if implementation == FUSED else ""
+    if width // heads not in FUSED_HEADS or (filling and width % _LANES):
+        return f"takes heads of width 32, 64 or 128{filling}, and these are {heads} of {width // heads}"
     return ""
 
 
@@ -88,31 +96,35 @@ def attend_by_fused(
     visibility: Visibility,
     rate: float = 0.0,
     key: jax.Array | None = None,
+    implementation: str = FUSED,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] by `bertjax.models.fused`, with dropout as by `attention_dropout`.
+    """Return the context [B, T, H, D / H] by a kernel of `WITH_DROPOUT`, whose draws are those of `attention_dropout`.
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.
       visibility: without ranks.
       rate, key: of dropout; no key for none.
-      interpret: run the kernel's program without a TPU, for tests.
+      interpret: run the kernel's program without its device, for tests.
 
     Raises:
       ValueError: the visibility has ranks, or the kernel does not take heads of this width.
     """
-    from bertjax.models.fused import attend_fused
+    if implementation == FUSED:
+        from bertjax.models.fused import attend_fused as attend
+    else:
+        from bertjax.models.triton_attention import attend_triton as attend
 
-    _check(visibility, FUSED, ("rank_BT",))
+    _check(visibility, implementation, ("rank_BT",))
     rows, tokens, heads, width = query_BTHD.shape
-    if reason := unfused(heads * width, heads):
-        raise ValueError(f"attention={FUSED} {reason}; use attention={PLAIN}")
+    if reason := unfused(implementation, heads * width, heads):
+        raise ValueError(f"attention={implementation} {reason}; use attention={PLAIN}")
     if key is None or not rate:
         rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
     else:
         seeds_BH2 = seeds_of(key, rows, heads)
     query_BTD, key_BTD, value_BTD = (x.reshape(rows, tokens, -1) for x in (query_BTHD, key_BTHD, value_BTHD))
-    context_BTD = attend_fused(
+    context_BTD = attend(
         query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KEPT, interpret
     )
     return context_BTD.reshape(query_BTHD.shape)

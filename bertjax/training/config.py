@@ -269,7 +269,7 @@ _CHOICES = {
     "strategy": ("auto", "replicated", "gathered", "fsdp"),
     "reduction": ("auto", "float32", "bfloat16"),
     "remat": ("auto", *REMAT_POLICIES),
-    "attention": ("auto", "plain", "fused", "splash", "cudnn"),
+    "attention": ("auto", "plain", "fused", "triton", "splash", "cudnn"),
 }
 
 
@@ -283,8 +283,8 @@ class RuntimeConfig:
         `bertjax.training.parallel.strategy`; `auto` is fsdp from 50 million parameters, and gathered below or if layers
         share weights.
       reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
-      attention: `plain`; `fused` (TPU v4 and later); `splash` (TPU v4 and later) or `cudnn` (GPU), both without
-        attention dropout; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
+      attention: `plain`; `fused` (TPU v4 and later) or `triton` (GPU), with attention dropout; `splash` (TPU v4 and
+        later) or `cudnn` (GPU), without; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
       dtype: dtype of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
       unroll: unroll the loop over layers instead of scanning it.
       remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is

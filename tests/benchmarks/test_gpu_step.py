@@ -71,8 +71,8 @@ def test_our_arm_runs_packed(capsys):
     "flags, complaint",
     [
         ([], "nvidia-smi shows no GPU; --smoke"),
-        (["--smoke", "--attention=cudnn", "--attention-dropout=0"], "--attention=cudnn needs a GPU, so no --smoke"),
-        (["--attention=cudnn"], "--attention-dropout=0"),
+        (["--smoke", "--attention=triton"], "--attention=triton needs a GPU; leave out --smoke"),
+        (["--attention=cudnn"], "--attention=cudnn has no dropout, and --attention-dropout=0.1; give 0"),
         (["--peak-tflops=0"], "--peak-tflops=0.0 must be above 0"),
         (["--steps=0"], "--steps=0 must be at least 1"),
     ],

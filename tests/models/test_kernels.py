@@ -100,7 +100,7 @@ def test_captured_attention_needs_the_plain_implementation():
 def test_dropout_of_attention_needs_the_plain_implementation():
     tokens_BT, key = jnp.zeros((1, 256), jnp.int32), jax.random.key(0)
     with pytest.raises(ValueError, match="attention=splash has no dropout, and attention_dropout=0.1; use"):
-        splash_encoder(attention_dropout=0.1).init(key, tokens_BT, key=key)
+        jax.eval_shape(lambda: splash_encoder(attention_dropout=0.1).init(key, tokens_BT, key=key))
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,7 @@ def test_dropout_of_attention_needs_the_plain_implementation():
         ("plain", "tpu", "TPU v4", 0.0, "plain"),
         ("splash", "tpu", "TPU v6 lite", 0.0, "splash"),
         ("cudnn", "gpu", "NVIDIA H200", 0.0, "cudnn"),
+        ("triton", "gpu", "NVIDIA H200", 0.1, "triton"),
     ],
 )
 def test_the_table_of_implementations(requested, backend, kind, dropout, path):
@@ -125,6 +126,7 @@ def test_the_table_of_implementations(requested, backend, kind, dropout, path):
     [
         ("splash", "tpu", "TPU v2", 0.0, "splash runs on TPU v4 and later, and this is TPU v2"),
         ("splash", "tpu", "TPU v4", 0.1, "splash has no dropout, and model.attention_dropout=0.1"),
+        ("triton", "tpu", "TPU v4", 0.1, "triton runs on GPU, not on tpu"),
         ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
     ],
 )
@@ -132,6 +134,13 @@ def test_an_unusable_implementation_is_refused(requested, backend, kind, dropout
     with pytest.raises(UserError) as error:
         choose_attention(requested, backend, kind, dropout, "bfloat16", tensor=1)
     assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
+
+
+def test_heads_of_a_gpu_fill_no_tiles():
+    on_gpu = {"backend": "gpu", "device_kind": "NVIDIA H200", "dropout": 0.1, "dtype": "bfloat16", "tensor": 1}
+    assert choose_attention("triton", **on_gpu, width=320, heads=5) == "triton"
+    with pytest.raises(UserError, match="triton takes heads of width 32, 64 or 128, and these are 8 of 96; use"):
+        choose_attention("triton", **on_gpu, width=768, heads=8)
 
 
 def test_splash_is_not_sharded_over_tensor():

@@ -4,7 +4,7 @@ import re
 
 from bertjax.errors import UserError
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, unfused
+from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON, WITH_DROPOUT, unfused
 
 # The kernels need a memory hierarchy that TPU v2 and v3 lack.
 _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
@@ -36,27 +36,29 @@ def choose_attention(
     | plain  | any             | any               | any          | any                                       |
 
     fused and splash do not run with an axis `tensor`, which the compiler shards: the compiler cannot shard a kernel.
-    They also need `model.direction=bidirectional`. cuDNN runs on GPU in bfloat16, without dropout. `auto` never
-    chooses it: it needs the full mask to separate packed examples, and whether it is faster has not been measured. Only
-    `plain` has relative positions and fixed heads.
+    They also need `model.direction=bidirectional`. On GPU there are `triton`, which serves what fused does, and
+    `cudnn`, in bfloat16 and without dropout, which needs the full mask to separate packed examples. `auto` chooses
+    neither, since nobody has measured them. Only `plain` has relative positions and fixed heads.
 
     Raises:
       UserError: the requested implementation cannot compute this encoder here.
     """
 
     def reasons_against(name: str) -> list[str]:
-        reasons, is_kernel_of_tpu = [], name in (FUSED, SPLASH)
-        if is_kernel_of_tpu and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
+        reasons, is_pallas = [], name in (FUSED, TRITON, SPLASH)
+        if name in (FUSED, SPLASH) and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
             reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
+        if name == TRITON and backend != "gpu":
+            reasons.append(f"runs on GPU, not on {backend}")
         if name == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
             reasons.append(f"runs on GPU in bfloat16, not on {backend} in {dtype}")
         if name in (SPLASH, CUDNN) and dropout:
             reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
-        if is_kernel_of_tpu and tensor > 1:
+        if is_pallas and tensor > 1:
             reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
         if name == SPLASH and window:
             reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
-        if is_kernel_of_tpu and direction != BIDIRECTIONAL:
+        if is_pallas and direction != BIDIRECTIONAL:
             reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
         if name != PLAIN and positions == "relative":
             reasons.append("has no terms of distances, which model.positions=relative adds")
@@ -66,7 +68,7 @@ def choose_attention(
             )
         if name != PLAIN and not has_attention:
             reasons.append("computes attention, and model.layer_type=lstm has none")
-        if name == FUSED and (reason := unfused(width, heads)):
+        if name in WITH_DROPOUT and (reason := unfused(name, width, heads)):
             reasons.append(reason)
         return reasons
 

@@ -1,0 +1,307 @@
+"""Fused attention with dropout for GPUs (Pallas on Triton): no array for pairs of tokens reaches memory.
+
+A program of the forward pass has a block of queries of one row and head. Over the blocks of keys it keeps the maximum
+and the sum of each query (Dao et al., 2022, arXiv 2205.14135, algorithm 1). The backward pass computes logits and
+dropout again, by programs that have a block of queries, for their gradients, and by others that have a block of keys.
+
+A block of keys is the four runs of keys that one run of words decides (`dropout.keeps`), so that each word is hashed
+once. T counts the tokens of a row, Q the queries of a block, W the words of a block, C the width of a head.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+
+from bertjax.models.dropout import BYTES, inverse_of_kept_share, keeps_by, keys_per_group, words, words_for
+
+_QUERIES = 64  # of a block
+_UNSEEN = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is the same in all programs of a call.
+
+    Attributes:
+      tokens: T.
+      width: C.
+      rate: of dropout.
+      has_window: whether queries see only a window.
+      saved: name of what the backward pass needs, for checkpoint policies.
+      interpret: whether to run without a GPU.
+    """
+
+    tokens: int
+    width: int
+    rate: float
+    has_window: bool
+    saved: str
+    interpret: bool
+
+    @property
+    def words(self) -> int:
+        """W, which divides the words of a group of keys, a multiple of 32.
+
+        With more words, the keys and values of wide heads no longer fit into registers, by Triton's compiler.
+        """
+        return 32 if self.width <= 32 else 16
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of keys in a row."""
+        return self.tokens // (BYTES * self.words)
+
+    def run(self, block: jax.Array, byte: int) -> jax.Array:
+        """Return the column of the first of the keys that a byte of the words of a block decides."""
+        keys, words = keys_per_group(self.tokens), words_for(keys_per_group(self.tokens))
+        of_group = jnp.int32(words // self.words)
+        group, place = jax.lax.div(block, of_group), jax.lax.rem(block, of_group)
+        return group * keys + byte * words + place * self.words
+
+
+def attend_triton(
+    query_BTD: jax.Array,
+    key_BTD: jax.Array,
+    value_BTD: jax.Array,
+    examples_BT: jax.Array,
+    seeds_BH2: jax.Array,
+    window: jax.Array | int | None,
+    rate: float,
+    saved: str,
+    interpret: bool = False,
+) -> jax.Array:
+    """Return the context [B, T, D] of scaled dot-product attention with dropout.
+
+    The arguments are those of `fused.attend_fused`.
+    """
+    heads = seeds_BH2.shape[1]
+    plan = Plan(query_BTD.shape[1], query_BTD.shape[2] // heads, rate, window is not None, saved, interpret)
+    window_1 = jnp.asarray(0 if window is None else window, jnp.int32).reshape(1)
+    return _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT, seeds_BH2, window_1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT, seeds_BH2, window_1):
+    return _forward(plan, query_BTD, key_BTD, value_BTD, examples_BT, seeds_BH2, window_1)[0]
+
+
+def _forward(plan: Plan, query_BTD, key_BTD, value_BTD, *others):
+    """Return the context and what the backward pass needs."""
+    rows, heads, _ = others[1].shape
+    specs = _specs(plan, heads)
+    sums = jax.ShapeDtypeStruct((rows, heads, plan.tokens), jnp.float32)
+    context_BTD, sums_BHT = _call(
+        plan,
+        _forward_kernel,
+        (plan.tokens // _QUERIES, heads, rows),
+        [*specs.small, specs.queries, specs.row, specs.row],
+        [specs.queries, specs.numbers],
+        [jax.ShapeDtypeStruct(query_BTD.shape, query_BTD.dtype), sums],
+    )(*others, query_BTD, key_BTD, value_BTD)
+    context_BTD, sums_BHT = (checkpoint_name(x, plan.saved) for x in (context_BTD, sums_BHT))
+    return context_BTD, (query_BTD, key_BTD, value_BTD, *others, context_BTD, sums_BHT)
+
+
+def _backward(plan: Plan, residuals, gradient_BTD):
+    query_BTD, key_BTD, value_BTD, *others, context_BTD, sums_BHT = residuals
+    rows, heads, _ = others[1].shape
+    specs, like = _specs(plan, heads), jax.ShapeDtypeStruct(query_BTD.shape, query_BTD.dtype)
+    product_BTD = gradient_BTD.astype(jnp.float32) * context_BTD
+    dots_BHT = product_BTD.reshape(rows, plan.tokens, heads, -1).sum(axis=-1).transpose(0, 2, 1)
+    inputs = *others, query_BTD, key_BTD, value_BTD, gradient_BTD, sums_BHT, dots_BHT
+    [query_gradient_BTD] = _call(
+        plan,
+        _query_gradient_kernel,
+        (plan.tokens // _QUERIES, heads, rows),
+        [*specs.small, specs.queries, specs.row, specs.row, specs.queries, specs.numbers, specs.numbers],
+        [specs.queries],
+        [like],
+    )(*inputs)
+    key_gradient_BTD, value_gradient_BTD = _call(
+        plan,
+        _key_gradients_kernel,
+        (plan.blocks, heads, rows),
+        [*specs.small, specs.row, specs.row, specs.row, specs.row, specs.row_numbers, specs.row_numbers],
+        [specs.row, specs.row],
+        [like, like],
+    )(*inputs)
+    return query_gradient_BTD, key_gradient_BTD, value_gradient_BTD, None, None, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+class _Specs(NamedTuple):
+    """What a program (block, head, row) sees of arrays.
+
+    Attributes:
+      small: of the numbers of examples, the seeds and the window.
+      queries: a block of [B, T, D].
+      row: a row of [B, T, D], of one head.
+      numbers: a block of [B, H, T].
+      row_numbers: a row of [B, H, T].
+    """
+
+    small: list[pl.BlockSpec]
+    queries: pl.BlockSpec
+    row: pl.BlockSpec
+    numbers: pl.BlockSpec
+    row_numbers: pl.BlockSpec
+
+
+def _specs(plan: Plan, heads: int) -> _Specs:
+    def spec(shape, index):
+        return pl.BlockSpec(shape, index)
+
+    return _Specs(
+        [
+            spec((None, plan.tokens), lambda block, head, row: (row, 0)),
+            spec((None, None, 2), lambda block, head, row: (row, head, 0)),
+            spec((1,), lambda block, head, row: (0,)),
+        ],
+        spec((None, _QUERIES, plan.width), lambda block, head, row: (row, block, head)),
+        spec((None, plan.tokens, plan.width), lambda block, head, row: (row, 0, head)),
+        spec((None, None, _QUERIES), lambda block, head, row: (row, head, block)),
+        spec((None, None, plan.tokens), lambda block, head, row: (row, head, 0)),
+    )
+
+
+def _call(plan: Plan, kernel, grid, in_specs, out_specs, out_shape):
+    return pl.pallas_call(
+        functools.partial(kernel, plan),
+        grid=grid,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        out_shape=out_shape,
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        interpret=plan.interpret,
+        name=f"attention{kernel.__name__.removesuffix('_kernel')}",
+    )
+
+
+def _forward_kernel(plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, context_ref, sums_ref):
+    pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, pl.program_id(0))
+    query_QC = _times(query_ref[...], plan.width**-0.5)
+
+    def add(block, carry):
+        context_QC, highest_Q, total_Q = carry
+        words_QW = pairs.words(block)
+        for byte in range(BYTES):
+            keys = pl.ds(plan.run(block, byte), plan.words)
+            value_WC = value_ref[keys, :]
+            logits_QW = pairs.logits(query_QC, key_ref[keys, :], keys)
+            before_Q, highest_Q = highest_Q, jnp.maximum(highest_Q, jnp.max(logits_QW, axis=1))
+            weights_QW, shrinks_Q = jnp.exp(logits_QW - highest_Q[:, None]), jnp.exp(before_Q - highest_Q)
+            total_Q = total_Q * shrinks_Q + jnp.sum(weights_QW, axis=1)
+            kept_QW = pairs.dropped(weights_QW, words_QW, byte)
+            context_QC = context_QC * shrinks_Q[:, None] + _product(kept_QW.astype(value_WC.dtype), value_WC)
+        return context_QC, highest_Q, total_Q
+
+    empty = jnp.zeros(query_QC.shape, jnp.float32), jnp.full(_QUERIES, _UNSEEN), jnp.zeros(_QUERIES)
+    context_QC, highest_Q, total_Q = jax.lax.fori_loop(0, plan.blocks, add, empty)
+    context_ref[...] = (context_QC * (inverse_of_kept_share(plan.rate) / total_Q)[:, None]).astype(context_ref.dtype)
+    sums_ref[...] = highest_Q + jnp.log(total_Q)
+
+
+def _query_gradient_kernel(
+    plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, gradient_ref, sums_ref, dots_ref,
+    query_out,
+):  # fmt: skip
+    """See `fused_kernels.backward_kernel` for the formulas; the product of the context with G is given."""
+    pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, pl.program_id(0))
+    scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
+    query_QC, gradient_QC, sums_Q = _times(query_ref[...], scale), gradient_ref[...], sums_ref[...]
+    dots_Q = dots_ref[...] / inverse
+
+    def add(block, slopes_QC):
+        words_QW = pairs.words(block)
+        for byte in range(BYTES):
+            keys = pl.ds(plan.run(block, byte), plan.words)
+            key_WC = key_ref[keys, :]
+            weights_QW = jnp.exp(pairs.logits(query_QC, key_WC, keys) - sums_Q[:, None])
+            kept_QW = pairs.dropped(weights_QW, words_QW, byte)
+            slope_QW = kept_QW * _product(gradient_QC, value_ref[keys, :].T) - weights_QW * dots_Q[:, None]
+            slopes_QC += _product(slope_QW.astype(key_WC.dtype), key_WC)
+        return slopes_QC
+
+    slopes_QC = jax.lax.fori_loop(0, plan.blocks, add, jnp.zeros(query_QC.shape, jnp.float32))
+    query_out[...] = (slopes_QC * (scale * inverse)).astype(query_out.dtype)
+
+
+def _key_gradients_kernel(
+    plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, gradient_ref, sums_ref, dots_ref,
+    key_out, value_out,
+):  # fmt: skip
+    """The gradients of the keys of a block, and of their values."""
+    block = pl.program_id(0)
+    scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
+    runs = [pl.ds(plan.run(block, byte), plan.words) for byte in range(BYTES)]
+    keys_of = [(key_ref[run, :], value_ref[run, :]) for run in runs]
+
+    def add(part, sums):
+        pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, part)
+        own = pl.ds(part * _QUERIES, _QUERIES)
+        query_QC, gradient_QC, sums_Q = query_ref[own, :], gradient_ref[own, :], sums_ref[own]
+        scaled_QC, dots_Q = _times(query_QC, scale), dots_ref[own] / inverse
+        words_QW, added = pairs.words(block), []
+        for byte, (run, (key_WC, value_WC), (key_sum_WC, value_sum_WC)) in enumerate(zip(runs, keys_of, sums)):
+            weights_QW = jnp.exp(pairs.logits(scaled_QC, key_WC, run) - sums_Q[:, None])
+            kept_QW = pairs.dropped(weights_QW, words_QW, byte)
+            slope_QW = kept_QW * _product(gradient_QC, value_WC.T) - weights_QW * dots_Q[:, None]
+            key_sum_WC += _product(slope_QW.astype(query_QC.dtype).T, query_QC)
+            value_sum_WC += _product(kept_QW.astype(gradient_QC.dtype).T, gradient_QC)
+            added.append((key_sum_WC, value_sum_WC))
+        return tuple(added)
+
+    zeros_WC = jnp.zeros((plan.words, plan.width), jnp.float32)
+    sums = jax.lax.fori_loop(0, plan.tokens // _QUERIES, add, ((zeros_WC, zeros_WC),) * BYTES)
+    for run, (key_sum_WC, value_sum_WC) in zip(runs, sums):
+        key_out[run, :] = (key_sum_WC * (scale * inverse)).astype(key_out.dtype)
+        value_out[run, :] = (value_sum_WC * inverse).astype(value_out.dtype)
+
+
+class _Pairs:
+    """The pairs of a block of queries with the keys of its row: what is visible, and what dropout keeps."""
+
+    def __init__(self, plan: Plan, examples_ref, seeds_ref, window_ref, part: jax.Array):
+        self._plan, self._examples_ref, self._window_ref = plan, examples_ref, window_ref
+        self._seeds = [seeds_ref[word] for word in range(2)]
+        self._column_Q1 = (part * _QUERIES + jnp.arange(_QUERIES, dtype=jnp.int32))[:, None]
+        self._example_Q1 = examples_ref[pl.ds(part * _QUERIES, _QUERIES)][:, None]
+
+    def logits(self, query_QC: jax.Array, key_WC: jax.Array, keys: pl.Slice) -> jax.Array:
+        """Return the logits [Q, W] of scaled queries, those of hidden keys very low."""
+        visible_QW = self._example_Q1 == self._examples_ref[keys][None]
+        if self._plan.has_window:
+            column_1W = (keys.start + jnp.arange(keys.size, dtype=jnp.int32))[None]
+            visible_QW &= jnp.abs(self._column_Q1 - column_1W) <= self._window_ref[0]
+        return jnp.where(visible_QW, _product(query_QC, key_WC.T), _UNSEEN)
+
+    def words(self, block: jax.Array) -> jax.Array | None:
+        """Return the words [Q, W] that decide dropout of a block of keys; None without dropout."""
+        if not self._plan.rate:
+            return None
+        word_1W = (block * self._plan.words + jnp.arange(self._plan.words, dtype=jnp.int32))[None]
+        return words(*self._seeds, self._column_Q1, word_1W, self._plan.tokens)
+
+    def dropped(self, weights_QW: jax.Array, words_QW: jax.Array | None, byte: int) -> jax.Array:
+        """Return the weights that dropout keeps, and 0 for the others."""
+        if words_QW is None:
+            return weights_QW
+        return jnp.where(keeps_by(words_QW, byte, self._plan.rate), weights_QW, 0.0)
+
+
+def _times(x: jax.Array, factor: float) -> jax.Array:
+    return (x.astype(jnp.float32) * factor).astype(x.dtype)
+
+
+def _product(left: jax.Array, right: jax.Array) -> jax.Array:
+    """Return the float32 product of two matrices; float32 ones are not rounded."""
+    precision = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    return jnp.dot(left, right, precision=precision, preferred_element_type=jnp.float32)
