@@ -14,6 +14,7 @@ from benchmarks.compression import Cell, cells, missing
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place
+from benchmarks.resumable import finished
 from bertjax import importance
 from bertjax.cli import exit_code_of
 from bertjax.errors import RunFailed, UserError
@@ -26,6 +27,14 @@ OBJECTIVE = "--config.tasks.classify.objective."
 MORE = {"pretrained-distilled": ["OUT/distilled"], "tinybert-general": ["OUT/layers"]}
 MORE |= {f"small-{width}": [f"small-{width}-alone-pretrained-0", "continued-pretrained-0"] for width in (96, 48)}
 PLACE = Place("SST-2", 0, Path("DATA"), "CORPUS", Path("ADAPTED"), Path("TEACHER"), Path("OUT"))
+
+
+@pytest.mark.parametrize(
+    "results", sorted(compression.RESULTS.parent.glob("compression*.jsonl")), ids=lambda path: path.stem
+)
+def test_the_page_shows_the_committed_lines(results):
+    page = (Path(__file__).parents[2] / "docs" / "results" / "compression.md").read_text()
+    assert markdown(finished(results)) in page
 
 
 def line(row, seed, accuracy, parameters=4e6, milliseconds=2.0):
