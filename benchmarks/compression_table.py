@@ -42,11 +42,11 @@ def _sizes(task: str, rows: dict[str, list[Line]]) -> str:
         [one, *_] = lines
         parts = []
         for name, unit in (("parameters", "M"), ("bytes", "MB")):
-            smaller = f" ({whole[name] / one[name]:.1f} x smaller)" if whole else ""
+            smaller = f" ({whole[name] / one[name]:.1f}x)" if whole else ""
             parts.append(f"{one[name] / 1e6:.1f} {unit}{smaller}")
         return [*parts, *(latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32"))]
 
-    latencies = [f"{runtimes[runtime]}ms at batch {size}" for runtime in runtimes for size in (1, 32)]
+    latencies = [f"{runtimes[runtime]}ms at {size}" for runtime in runtimes for size in (1, 32)]
     return _table([task, "parameters", "bytes", *latencies], rows, cells)
 
 
@@ -80,4 +80,4 @@ def latency(lines: list[Line], runtime: str, size: str) -> str:
         return ""
     taken = statistics.median(own for own, _ in pairs)
     ratio = statistics.median(teacher / own for own, teacher in pairs)
-    return f"{taken:.2f} ({ratio:.1f} x)"
+    return f"{taken:.2f} ({ratio:.1f}x)"

@@ -226,7 +226,7 @@ def markdown(lines: list[Line]) -> str:
     latest = {(line["row"], line["seed"]): line for line in lines}
     baselines = {language: lines[-1]["scores"][language]["baseline"] for language in TREEBANKS}
     columns = [f"{name} (majority {100 * of['majority_accuracy']:.1f})" for name, of in baselines.items()]
-    names = ["row", "what it is", *columns, "parameters", "ms at batch 1", "ms at batch 32"]
+    names = ["row", "what it is", *columns, "parameters", "ms at 1", "ms at 32"]
     table = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row, (what, _) in ROWS.items():
         if of_row := [line for (name, _), line in sorted(latest.items()) if name == row]:

@@ -251,7 +251,7 @@ def test_the_table_has_shares_of_the_teacher_and_the_student_without_the_method(
     assert "| SST-2 (majority 50.0) |" in markdown(lines)
     [scores, sizes] = [row for row in markdown(lines).splitlines() if "`pkd`" in row]
     assert scores.endswith("| 85.5 (1) | 95.0% | 75.0 [70.0, 80.0] (2) |")
-    assert sizes.endswith("| 4.0 M (2.0 x smaller) | 16.0 MB (2.0 x smaller) | 2.00 (2.0 x) | 1.00 (3.0 x) |")
+    assert sizes.endswith("| 4.0 M (2.0x) | 16.0 MB (2.0x) | 2.00 (2.0x) | 1.00 (3.0x) |")
 
 
 def test_latencies_of_onnx_runtime_are_columns_if_a_line_has_them():
@@ -263,9 +263,9 @@ def test_latencies_of_onnx_runtime_are_columns_if_a_line_has_them():
     assert "ONNX" not in markdown([line("bilstm", 0, 0.8) | absent])
     lines = [line("teacher", 0, 0.9), line("bilstm", 0, 0.8) | absent, line("soft", 0, 0.8) | onnx]
     head, rule, *rows = markdown(lines).splitlines()[6:]
-    assert head.endswith("| ms at batch 1 | ms at batch 32 | ONNX: ms at batch 1 | ONNX: ms at batch 32 |")
+    assert head.endswith("| ms at 1 | ms at 32 | ONNX: ms at 1 | ONNX: ms at 32 |")
     assert {row.count("|") for row in (head, rule, *rows)} == {8}
-    assert rows[1].endswith("| 1.00 (3.0 x) | 0.50 (4.0 x) |") and rows[2].endswith("| 1.00 (3.0 x) |  |  |")
+    assert rows[1].endswith("| 1.00 (3.0x) | 0.50 (4.0x) |") and rows[2].endswith("| 1.00 (3.0x) |  |  |")
 
 
 def test_the_latency_of_a_sentence_is_that_of_its_batch_by_its_size(monkeypatch):
