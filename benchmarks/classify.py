@@ -261,12 +261,14 @@ def measure(task: str, seed: int, arm: str, args: argparse.Namespace) -> Line:
             predictions, figures = recipe(job, seed, folder / "export", folder / "run")
         else:
             predictions, figures = trainer(job, seed, args.model, folder, args.torch_python)
+        score = job.score(predictions)
+        print(f"{METRICS.get(task, 'accuracy')} {score:.4f}", file=sys.stderr)
         return {
             "task": task,
             "arm": arm,
             "seed": seed,
             "metric": METRICS.get(task, "accuracy"),
-            "score": job.score(predictions),
+            "score": score,
             "majority": job.majority(),
             "classes": len(job.classes),
             "train_records": len(job.train),

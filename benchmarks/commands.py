@@ -46,8 +46,7 @@ def _run(python: str, module: str, flags: tuple[str, ...], stdout: Any, folder: 
     with subprocess.Popen(command, cwd=folder, stdout=stdout, env=environment) as process, _stopped_with(process):
         output, _ = process.communicate()
     if process.returncode:
-        what = " ".join(command[1:])
-        raise RunFailed(f"{what} ended with code {process.returncode}; run the same command again to continue")
+        raise RunFailed(f"{module} ended with code {process.returncode}; run the same command again to continue")
     return output
 
 

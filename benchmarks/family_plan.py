@@ -13,7 +13,6 @@ import jax
 from benchmarks import family_config, family_finetuning, family_probe, resumable
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
 from bertjax.training import flops
@@ -64,10 +63,8 @@ def cells(ablations: bool = False, names: str = "") -> list[Cell]:
         rows = [TEACHER, *(row for row in NAMES if row != TEACHER)]
         plan = [cell for row in rows for cell in (*(Cell(row, RATE, 0, rate) for rate in RATES), Cell(row, SEED, 0))]
         plan += [Cell(row, SEED, seed) for seed in SEEDS[1:] for row in rows]
-    chosen, known = list(filter(None, names.split(","))), dict.fromkeys(cell.row for cell in plan)
-    if unknown := [name for name in chosen if name not in known]:
-        raise UserError(f"the table has no row {unknown[0]!r}; its rows are {', '.join(known)}")
-    return [cell for cell in plan if not chosen or cell.row in chosen]
+    chosen = resumable.chosen(names, dict.fromkeys(cell.row for cell in plan), "--rows")
+    return [cell for cell in plan if cell.row in chosen]
 
 
 def flops_of(row: str, steps: int) -> float:

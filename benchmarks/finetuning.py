@@ -167,16 +167,6 @@ def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
     print("\nA smoke run only shows that the benchmark runs; its figures have no meaning.")
 
 
-def _names(known: Sequence[str]):
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := [name for name in names if name not in known]:
-            raise UserError(f"{unknown[0]!r} is not among {', '.join(known)}")
-        return names
-
-    return parse
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = cli.ArgumentParser(
@@ -187,8 +177,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--model", type=Path, help="folder of transformers with a BERT and its tokenizer")
     parser.add_argument("--data", type=Path, help="folder of glue/TASK/*.tsv, conll2003/*.txt and qa/*.json, or .gz")
-    parser.add_argument("--tasks", type=_names(TASKS), default=list(TASKS), help=f"some of {', '.join(TASKS)}")
-    parser.add_argument("--arms", type=_names(ARMS), default=list(ARMS), help=f"some of {', '.join(ARMS)}")
+    parser.add_argument("--tasks", default="", help=f"some of {', '.join(TASKS)} (default: all)")
+    parser.add_argument("--arms", default="", help=f"some of {', '.join(ARMS)} (default: both)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds, counted from 0")
     parser.add_argument("--limit", type=int, default=0, help="use only the first LIMIT training records of each task")
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
@@ -198,6 +188,9 @@ def main(argv: list[str] | None = None) -> int:
         "--smoke", action="store_true", help="run four tasks of 64 synthetic examples on a very small BERT"
     )
     args, overrides = config_file.parse(parser, argv)
+    args.tasks, args.arms = (
+        resumable.chosen(getattr(args, name), known, f"--{name}") for name, known in (("tasks", TASKS), ("arms", ARMS))
+    )
     if args.seeds < 1:
         raise UserError(f"--seeds={args.seeds} must be at least 1")
     if args.smoke:

@@ -169,16 +169,21 @@ def write_data(data: Path, corpora: list[str], folder: Path) -> None:
 
 
 def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
-    """Run rows and seeds, each of which becomes a line."""
+    """Run rows and seeds, each of which becomes a line.
+
+    Raises:
+      RunFailed: the encoder, the teacher or cells have failed.
+    """
     out = args.out.resolve()
     corpora = [args.english, args.korean]
     write_data(args.data, corpora, out / "data")
     _make(out / "encoder" / "export", [pretraining(out, *corpora)])
+    teacher = Place(out, "teacher", 0)
+    _make(teacher.teacher, _teacher(teacher))
 
     def line_of(cell: tuple[str, int]) -> Line:
         row, seed = cell
-        place, teacher = Place(out, row, seed), Place(out, "teacher", 0)
-        _make(teacher.teacher, _teacher(teacher))
+        place = Place(out, row, seed)
         model = place.folder / "tuned" / "export"
         _make(model, ROWS[row][1](place))
         scores = {}

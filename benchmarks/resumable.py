@@ -1,5 +1,6 @@
 """Benchmarks that resume: a finished cell is a line of a file, and the same command runs the cells without one."""
 
+import fcntl
 import hashlib
 import json
 import resource
@@ -20,12 +21,12 @@ def finished(path: Path) -> list[Line]:
 
 
 def append(path: Path, line: Line) -> None:
-    """Add a line to a file. What is left of an incomplete line is removed."""
+    """Add a line to a file, which several commands may share. What is left of an incomplete line is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = path.read_bytes() if path.exists() else b""
-    with open(path, "r+b" if data else "wb") as file:
-        file.truncate(data.rfind(b"\n") + 1)
-        file.seek(0, 2)
+    with open(path, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
         file.write((json.dumps(line) + "\n").encode())
 
 
@@ -61,7 +62,7 @@ def report(failed: list[str]) -> None:
     """Raise an error that lists the cells that have failed, if there are any.
 
     Raises:
-      RunFailed: there are.
+      RunFailed: `failed` is not empty.
     """
     if failed:
         what = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"

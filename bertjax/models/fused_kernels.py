@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_for
 
 LANES = 128
-_UNSEEN = -1e30
+UNSEEN = -1e30  # what hidden keys have as logits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ def grouped_forward_kernel(
 
     @pl.when(place.group == 0)
     def _():
-        highest_HQ[...] = jnp.full_like(highest_HQ, _UNSEEN)
+        highest_HQ[...] = jnp.full_like(highest_HQ, UNSEEN)
         total_HQ[...] = jnp.zeros_like(total_HQ)
         context_LQ[...] = jnp.zeros_like(context_LQ)
 
@@ -197,12 +197,12 @@ def _visible(plan: Plan, of_keys_ref, of_queries_ref, window_ref, place: _Place)
 
 def _unseen(visible_KQ: jax.Array) -> jax.Array:
     """Return what is added to logits: 0 if the key is visible, else -1e30."""
-    return jnp.where(visible_KQ, 0.0, _UNSEEN)
+    return jnp.where(visible_KQ, 0.0, UNSEEN)
 
 
 def _logits(plan: Plan, query_ref, key_ref, lanes) -> jax.Array:
     """Return the logits [K, Q] of a head."""
-    return _product(key_ref[0, :, lanes], _times(query_ref[0, :, lanes], plan.width**-0.5), 1, 1)
+    return _product(key_ref[0, :, lanes], times(query_ref[0, :, lanes], plan.width**-0.5), 1, 1)
 
 
 def _dropped(plan: Plan, tokens: int, seeds_ref, head: int, place: _Place, weights_KQ: jax.Array) -> jax.Array:
@@ -222,7 +222,8 @@ def _iota(shape: tuple[int, int], axis: int) -> jax.Array:
     return jax.lax.broadcasted_iota(jnp.int32, shape, axis)
 
 
-def _times(x: jax.Array, factor: float) -> jax.Array:
+def times(x: jax.Array, factor: float) -> jax.Array:
+    """Return a product, computed in float32, in the dtype of `x`."""
     return (x.astype(jnp.float32) * factor).astype(x.dtype)
 
 

@@ -18,9 +18,10 @@ PLAIN, FUSED, TRITON, SPLASH, CUDNN = ("plain", "fused", "triton", "splash", "cu
 # Implementations with dropout, local layers, and heads of the same widths: one for TPU, one for GPU.
 WITH_DROPOUT = FUSED, TRITON
 
-# Widths of heads of which a tile of lanes holds a whole number, and the longest row whose gradients fit into the 16 MiB
-# of v4's VMEM.
-FUSED_HEADS, LONGEST_FUSED = (32, 64, 128), {"bfloat16": 8192, "float32": 4096}
+# Of a tile of lanes on TPU, and of a block in Triton, heads of these widths take a whole share.
+HEAD_WIDTHS = 32, 64, 128
+# The longest row whose gradients fit into the 16 MiB of v4's VMEM.
+LONGEST_FUSED = {"bfloat16": 8192, "float32": 4096}
 
 # The positions of a last layer that is not read whole are few queries for the plain implementation. In longer rows they
 # are many, and a kernel, which takes all T, is cheaper.
@@ -36,9 +37,9 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
     """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
     requested = execution.attention
     tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
-    if requested in WITH_DROPOUT and seq_len % tile:
+    if requested == FUSED and (seq_len > LONGEST_FUSED[execution.dtype] or seq_len % tile):
         return PLAIN
-    if requested == FUSED and seq_len > LONGEST_FUSED[execution.dtype]:
+    if requested == TRITON and seq_len % _LANES:
         return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
@@ -71,7 +72,7 @@ def attend_by_kernel(
             f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
         )
     if implementation in WITH_DROPOUT:
-        kernel = functools.partial(attend_by_fused, rate=rate, key=key, implementation=implementation)
+        kernel = functools.partial(attend_with_dropout, rate=rate, key=key, implementation=implementation)
     else:
         kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
     if columns_BQ is None:
@@ -81,15 +82,16 @@ def attend_by_kernel(
     return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)[rows_B1, columns_BQ]
 
 
-def unfused(implementation: str, width: int, heads: int) -> str:
+def reason_against_heads(implementation: str, width: int, heads: int) -> str:
     """Return why a kernel of `WITH_DROPOUT` cannot compute D split over H heads; empty if it can."""
-    filling = " that fill tiles of 128" if implementation == FUSED else ""
-    if width // heads not in FUSED_HEADS or (filling and width % _LANES):
+    is_tiled = implementation == FUSED
+    if width // heads not in HEAD_WIDTHS or (is_tiled and width % _LANES):
+        filling = " that fill tiles of 128" if is_tiled else ""
         return f"takes heads of width 32, 64 or 128{filling}, and these are {heads} of {width // heads}"
     return ""
 
 
-def attend_by_fused(
+def attend_with_dropout(
     query_BTHD: jax.Array,
     key_BTHD: jax.Array,
     value_BTHD: jax.Array,
@@ -108,7 +110,7 @@ def attend_by_fused(
       interpret: run the kernel's program without its device, for tests.
 
     Raises:
-      ValueError: the visibility has ranks, or the kernel does not take heads of this width.
+      ValueError: the visibility has ranks, or the kernel does not take rows of this length or heads of this width.
     """
     if implementation == FUSED:
         from bertjax.models.fused import attend_fused as attend
@@ -117,8 +119,13 @@ def attend_by_fused(
 
     _check(visibility, implementation, ("rank_BT",))
     rows, tokens, heads, width = query_BTHD.shape
-    if reason := unfused(implementation, heads * width, heads):
+    if reason := reason_against_heads(implementation, heads * width, heads):
         raise ValueError(f"attention={implementation} {reason}; use attention={PLAIN}")
+    if tokens % _LANES:
+        raise ValueError(
+            f"attention={implementation} takes rows of a multiple of {_LANES} tokens, and these have {tokens}; use "
+            f"attention={PLAIN}"
+        )
     if key is None or not rate:
         rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
     else:

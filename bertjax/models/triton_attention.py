@@ -19,9 +19,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from bertjax.models.dropout import BYTES, inverse_of_kept_share, keeps_by, keys_per_group, words, words_for
+from bertjax.models.fused_kernels import UNSEEN, times
 
 _QUERIES = 64  # of a block
-_UNSEEN = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def words(self) -> int:
-        """W, which divides the words of a group of keys, a multiple of 32.
+        """W. The number of words of a group of keys is a multiple of 32, so W divides it.
 
         With more words, the keys and values of wide heads no longer fit into registers, by Triton's compiler.
         """
@@ -57,12 +57,12 @@ class Plan:
         """Number of blocks of keys in a row."""
         return self.tokens // (BYTES * self.words)
 
-    def run(self, block: jax.Array, byte: int) -> jax.Array:
+    def first_column(self, block: jax.Array, byte: int) -> jax.Array:
         """Return the column of the first of the keys that a byte of the words of a block decides."""
-        keys, words = keys_per_group(self.tokens), words_for(keys_per_group(self.tokens))
-        of_group = jnp.int32(words // self.words)
-        group, place = jax.lax.div(block, of_group), jax.lax.rem(block, of_group)
-        return group * keys + byte * words + place * self.words
+        keys = keys_per_group(self.tokens)
+        blocks = jnp.int32(words_for(keys) // self.words)
+        group, place = jax.lax.div(block, blocks), jax.lax.rem(block, blocks)
+        return group * keys + byte * words_for(keys) + place * self.words
 
 
 def attend_triton(
@@ -156,19 +156,16 @@ class _Specs(NamedTuple):
 
 
 def _specs(plan: Plan, heads: int) -> _Specs:
-    def spec(shape, index):
-        return pl.BlockSpec(shape, index)
-
     return _Specs(
         [
-            spec((None, plan.tokens), lambda block, head, row: (row, 0)),
-            spec((None, None, 2), lambda block, head, row: (row, head, 0)),
-            spec((1,), lambda block, head, row: (0,)),
+            pl.BlockSpec((None, plan.tokens), lambda block, head, row: (row, 0)),
+            pl.BlockSpec((None, None, 2), lambda block, head, row: (row, head, 0)),
+            pl.BlockSpec((1,), lambda block, head, row: (0,)),
         ],
-        spec((None, _QUERIES, plan.width), lambda block, head, row: (row, block, head)),
-        spec((None, plan.tokens, plan.width), lambda block, head, row: (row, 0, head)),
-        spec((None, None, _QUERIES), lambda block, head, row: (row, head, block)),
-        spec((None, None, plan.tokens), lambda block, head, row: (row, head, 0)),
+        pl.BlockSpec((None, _QUERIES, plan.width), lambda block, head, row: (row, block, head)),
+        pl.BlockSpec((None, plan.tokens, plan.width), lambda block, head, row: (row, 0, head)),
+        pl.BlockSpec((None, None, _QUERIES), lambda block, head, row: (row, head, block)),
+        pl.BlockSpec((None, None, plan.tokens), lambda block, head, row: (row, head, 0)),
     )
 
 
@@ -187,13 +184,13 @@ def _call(plan: Plan, kernel, grid, in_specs, out_specs, out_shape):
 
 def _forward_kernel(plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, context_ref, sums_ref):
     pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, pl.program_id(0))
-    query_QC = _times(query_ref[...], plan.width**-0.5)
+    query_QC = times(query_ref[...], plan.width**-0.5)
 
     def add(block, carry):
         context_QC, highest_Q, total_Q = carry
         words_QW = pairs.words(block)
         for byte in range(BYTES):
-            keys = pl.ds(plan.run(block, byte), plan.words)
+            keys = pl.ds(plan.first_column(block, byte), plan.words)
             value_WC = value_ref[keys, :]
             logits_QW = pairs.logits(query_QC, key_ref[keys, :], keys)
             before_Q, highest_Q = highest_Q, jnp.maximum(highest_Q, jnp.max(logits_QW, axis=1))
@@ -203,7 +200,7 @@ def _forward_kernel(plan, examples_ref, seeds_ref, window_ref, query_ref, key_re
             context_QC = context_QC * shrinks_Q[:, None] + _product(kept_QW.astype(value_WC.dtype), value_WC)
         return context_QC, highest_Q, total_Q
 
-    empty = jnp.zeros(query_QC.shape, jnp.float32), jnp.full(_QUERIES, _UNSEEN), jnp.zeros(_QUERIES)
+    empty = jnp.zeros(query_QC.shape, jnp.float32), jnp.full(_QUERIES, UNSEEN), jnp.zeros(_QUERIES)
     context_QC, highest_Q, total_Q = jax.lax.fori_loop(0, plan.blocks, add, empty)
     context_ref[...] = (context_QC * (inverse_of_kept_share(plan.rate) / total_Q)[:, None]).astype(context_ref.dtype)
     sums_ref[...] = highest_Q + jnp.log(total_Q)
@@ -216,13 +213,13 @@ def _query_gradient_kernel(
     """See `fused_kernels.backward_kernel` for the formulas; the product of the context with G is given."""
     pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, pl.program_id(0))
     scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
-    query_QC, gradient_QC, sums_Q = _times(query_ref[...], scale), gradient_ref[...], sums_ref[...]
+    query_QC, gradient_QC, sums_Q = times(query_ref[...], scale), gradient_ref[...], sums_ref[...]
     dots_Q = dots_ref[...] / inverse
 
     def add(block, slopes_QC):
         words_QW = pairs.words(block)
         for byte in range(BYTES):
-            keys = pl.ds(plan.run(block, byte), plan.words)
+            keys = pl.ds(plan.first_column(block, byte), plan.words)
             key_WC = key_ref[keys, :]
             weights_QW = jnp.exp(pairs.logits(query_QC, key_WC, keys) - sums_Q[:, None])
             kept_QW = pairs.dropped(weights_QW, words_QW, byte)
@@ -241,14 +238,14 @@ def _key_gradients_kernel(
     """The gradients of the keys of a block, and of their values."""
     block = pl.program_id(0)
     scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
-    runs = [pl.ds(plan.run(block, byte), plan.words) for byte in range(BYTES)]
+    runs = [pl.ds(plan.first_column(block, byte), plan.words) for byte in range(BYTES)]
     keys_of = [(key_ref[run, :], value_ref[run, :]) for run in runs]
 
     def add(part, sums):
         pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, part)
         own = pl.ds(part * _QUERIES, _QUERIES)
         query_QC, gradient_QC, sums_Q = query_ref[own, :], gradient_ref[own, :], sums_ref[own]
-        scaled_QC, dots_Q = _times(query_QC, scale), dots_ref[own] / inverse
+        scaled_QC, dots_Q = times(query_QC, scale), dots_ref[own] / inverse
         words_QW, added = pairs.words(block), []
         for byte, (run, (key_WC, value_WC), (key_sum_WC, value_sum_WC)) in enumerate(zip(runs, keys_of, sums)):
             weights_QW = jnp.exp(pairs.logits(scaled_QC, key_WC, run) - sums_Q[:, None])
@@ -281,7 +278,7 @@ class _Pairs:
         if self._plan.has_window:
             column_1W = (keys.start + jnp.arange(keys.size, dtype=jnp.int32))[None]
             visible_QW &= jnp.abs(self._column_Q1 - column_1W) <= self._window_ref[0]
-        return jnp.where(visible_QW, _product(query_QC, key_WC.T), _UNSEEN)
+        return jnp.where(visible_QW, _product(query_QC, key_WC.T), UNSEEN)
 
     def words(self, block: jax.Array) -> jax.Array | None:
         """Return the words [Q, W] that decide dropout of a block of keys; None without dropout."""
@@ -295,10 +292,6 @@ class _Pairs:
         if words_QW is None:
             return weights_QW
         return jnp.where(keeps_by(words_QW, byte, self._plan.rate), weights_QW, 0.0)
-
-
-def _times(x: jax.Array, factor: float) -> jax.Array:
-    return (x.astype(jnp.float32) * factor).astype(x.dtype)
 
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:

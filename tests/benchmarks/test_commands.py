@@ -20,7 +20,7 @@ def test_the_json_that_a_module_prints_is_returned(tmp_path):
 
 def test_another_code_than_0_is_reported(tmp_path):
     (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
-    with pytest.raises(RunFailed, match=r"^-m fails --one ended with code 3; run the same command again to continue$"):
+    with pytest.raises(RunFailed, match=r"^fails ended with code 3; run the same command again to continue$"):
         commands.json_of("fails", "--one", folder=tmp_path)
 
 

@@ -162,7 +162,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(progress, monkeypatch, tmp_p
 
 def test_rows_are_chosen_by_name():
     assert cells(names="bert,mlm") == [cell for cell in cells() if cell.row in ("bert", "mlm")]
-    with pytest.raises(UserError, match="the table has no row 'brt'; its rows are mlm, bert, "):
+    with pytest.raises(UserError, match="--rows has 'brt'; choose among mlm, bert, "):
         cells(names="brt")
 
 

@@ -259,7 +259,7 @@ def test_our_arm_runs_and_a_second_call_has_nothing_to_do(tmp_path, capsys):
     [
         ([], "--out is missing"),
         (["--out=x", "--data=data"], "--model is missing"),
-        (["--tasks=MNLI"], "'MNLI' is not among MRPC"),
+        (["--tasks=MNLI"], "--tasks has 'MNLI'; choose among MRPC"),
         (["--seeds=0"], "--seeds=0 must be at least 1"),
         (["--smoke", f"--torch-python={sys.executable}-not"], "cannot be started"),
         (["--smoke", "--torch-python=false"], "does not import torch, transformers, accelerate"),

@@ -1,5 +1,7 @@
 """What benchmarks that resume share: the lines of finished cells, and cells that fail."""
 
+import multiprocessing
+
 import pytest
 
 from benchmarks import resumable
@@ -46,3 +48,10 @@ def test_names_are_chosen_among_those_that_are_known():
     assert resumable.chosen("b,", ("a", "b"), "--rows") == ("b",)
     with pytest.raises(UserError, match="^--rows has 'c'; choose among a, b$"):
         resumable.chosen("b,c", ("a", "b"), "--rows")
+
+
+def test_commands_that_share_a_file_lose_no_line(tmp_path):
+    path = tmp_path / "out.jsonl"
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.starmap(resumable.append, [(path, {"cell": number}) for number in range(400)], chunksize=200)
+    assert sorted(line["cell"] for line in resumable.finished(path)) == list(range(400))

@@ -16,12 +16,12 @@ from bertjax.models.attention import attend
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
-from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_by_fused, implementation_at
+from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_with_dropout, implementation_at
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
-interpreted = functools.partial(attend_by_fused, interpret=True)
+interpreted = functools.partial(attend_with_dropout, interpret=True)
 
 
 def plain(query, key, value, visibility, rate, dropout_key):
@@ -88,7 +88,7 @@ def test_the_programs_of_a_gpu_are_translated_to_triton(width, dtype):
 
     def total(states, keys):
         visibility = Visibility(packed(1, 512), jnp.int32(40))
-        context = attend_by_fused(states, states, states, visibility, 0.1, keys, TRITON)
+        context = attend_with_dropout(states, states, states, visibility, 0.1, keys, TRITON)
         return jnp.sum(context.astype(jnp.float32))
 
     traced = jax.jit(jax.grad(total)).trace(states, jax.random.split(jax.random.key(0), 1))
@@ -97,9 +97,9 @@ def test_the_programs_of_a_gpu_are_translated_to_triton(width, dtype):
 
 
 def test_the_blocks_of_keys_of_a_row_hold_each_key_once():
-    for tokens, width in ((128, 32), (384, 64), (2048, 128), (2560, 64)):
+    for tokens, width in ((128, 32), (384, 64), (2048, 128), (2176, 64), (2560, 64)):
         plan = triton_attention.Plan(tokens, width, 0.1, False, "", True)
-        starts = [int(plan.run(jnp.int32(block), byte)) for block in range(plan.blocks) for byte in range(4)]
+        starts = [int(plan.first_column(jnp.int32(block), byte)) for block in range(plan.blocks) for byte in range(4)]
         assert sorted(start + key for start in starts for key in range(plan.words)) == list(range(tokens))
 
 
@@ -181,7 +181,7 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 
         return jax.jit(jax.grad(number, has_aux=True))(params)
 
-    monkeypatch.setattr(kernels, "attend_by_fused", interpreted)
+    monkeypatch.setattr(kernels, "attend_with_dropout", interpreted)
     actual = value_and_gradient()
     monkeypatch.setattr(attention, "implementation_at", lambda *_: kernels.PLAIN)
     expected = value_and_gradient()
@@ -200,7 +200,7 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
         ]  # fmt: skip
     lengths = (96, 128, 2048, 2176, 2560, 16384)
     assert [implementation_at(Execution(attention="triton"), length) for length in lengths] == [
-        "plain", "triton", "triton", "plain", "triton", "triton",
+        "plain", "triton", "triton", "triton", "triton", "triton",
     ]  # fmt: skip
 
 
@@ -228,11 +228,15 @@ def test_auto_takes_the_fused_kernel_where_it_serves(model, expected):
             choose_attention("fused", **on_tpu | model)
 
 
-def test_heads_that_fill_no_tile_are_refused():
+def test_heads_and_rows_that_fill_no_tile_are_refused():
     states = jnp.zeros((3, 1, 128, 2, 16))
     with pytest.raises(
         ValueError, match="^attention=fused takes heads of width 32, 64 or 128 .*2 of 16; use attention="
     ):
-        attend_by_fused(*states, Visibility(packed(1, 128)))
+        attend_with_dropout(*states, Visibility(packed(1, 128)))
+    rows = *jnp.zeros((3, 1, 160, 2, 64)), Visibility(packed(1, 160))
+    for implementation in WITH_DROPOUT:
+        with pytest.raises(ValueError, match=f"^attention={implementation} takes rows of a multiple of 128 tokens"):
+            attend_with_dropout(*rows, implementation=implementation)
     with pytest.raises(ValueError, match="^attention=fused cannot express Visibility.rank_BT"):
-        attend_by_fused(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))
+        attend_with_dropout(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))

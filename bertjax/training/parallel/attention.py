@@ -4,7 +4,7 @@ import re
 
 from bertjax.errors import UserError
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON, WITH_DROPOUT, unfused
+from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON, WITH_DROPOUT, reason_against_heads
 
 # The kernels need a memory hierarchy that TPU v2 and v3 lack.
 _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
@@ -35,10 +35,11 @@ def choose_attention(
     | splash | TPU v4 or later | 0                 | none         | any                                       |
     | plain  | any             | any               | any          | any                                       |
 
-    fused and splash do not run with an axis `tensor`, which the compiler shards: the compiler cannot shard a kernel.
-    They also need `model.direction=bidirectional`. On GPU there are `triton`, which serves what fused does, and
-    `cudnn`, in bfloat16 and without dropout, which needs the full mask to separate packed examples. `auto` chooses
-    neither, since nobody has measured them. Only `plain` has relative positions and fixed heads.
+    On GPU there are `triton`, with dropout and local layers, for heads 32, 64 or 128 wide, and `cudnn`, in bfloat16 and
+    without dropout, which needs the full mask to separate packed examples. `auto` chooses neither, since nobody has
+    measured them. fused, splash and triton do not run with an axis `tensor`, which the compiler shards: the compiler
+    cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions and fixed
+    heads.
 
     Raises:
       UserError: the requested implementation cannot compute this encoder here.
@@ -68,7 +69,7 @@ def choose_attention(
             )
         if name != PLAIN and not has_attention:
             reasons.append("computes attention, and model.layer_type=lstm has none")
-        if name in WITH_DROPOUT and (reason := unfused(name, width, heads)):
+        if name in WITH_DROPOUT and (reason := reason_against_heads(name, width, heads)):
             reasons.append(reason)
         return reasons
 
