@@ -25,7 +25,7 @@ class Plan:
       rate: of dropout.
       has_window: whether queries see only a window.
       saved: name of what the backward pass needs, for checkpoint policies.
-      interpret: whether to run without a TPU.
+      interpret: whether to run without the device.
     """
 
     width: int

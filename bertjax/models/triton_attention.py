@@ -18,6 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
+from bertjax.models import fused_kernels
 from bertjax.models.dropout import BYTES, inverse_of_kept_share, keeps_by, keys_per_group, words, words_for
 from bertjax.models.fused_kernels import UNSEEN, times
 
@@ -25,24 +26,14 @@ _QUERIES = 64  # of a block
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Plan(fused_kernels.Plan):
     """What is the same in all programs of a call.
 
     Attributes:
       tokens: T.
-      width: C.
-      rate: of dropout.
-      has_window: whether queries see only a window.
-      saved: name of what the backward pass needs, for checkpoint policies.
-      interpret: whether to run without a GPU.
     """
 
     tokens: int
-    width: int
-    rate: float
-    has_window: bool
-    saved: str
-    interpret: bool
 
     @property
     def words(self) -> int:
@@ -81,7 +72,8 @@ def attend_triton(
     The arguments are those of `fused.attend_fused`.
     """
     heads = seeds_BH2.shape[1]
-    plan = Plan(query_BTD.shape[1], query_BTD.shape[2] // heads, rate, window is not None, saved, interpret)
+    tokens, width = query_BTD.shape[1:]
+    plan = Plan(width // heads, rate, window is not None, saved, interpret, tokens)
     window_1 = jnp.asarray(0 if window is None else window, jnp.int32).reshape(1)
     return _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT, seeds_BH2, window_1)
 

@@ -98,7 +98,7 @@ def test_the_programs_of_a_gpu_are_translated_to_triton(width, dtype):
 
 def test_the_blocks_of_keys_of_a_row_hold_each_key_once():
     for tokens, width in ((128, 32), (384, 64), (2048, 128), (2176, 64), (2560, 64)):
-        plan = triton_attention.Plan(tokens, width, 0.1, False, "", True)
+        plan = triton_attention.Plan(width, 0.1, False, "", True, tokens)
         starts = [int(plan.first_column(jnp.int32(block), byte)) for block in range(plan.blocks) for byte in range(4)]
         assert sorted(start + key for start in starts for key in range(plan.words)) == list(range(tokens))
 
