@@ -78,9 +78,10 @@ def _is_resumed(workdir: Workdir) -> bool:
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """Return the weights of `init_from` that the run has too.
 
-    The encoder must be the same, except for layers that `init_layers` leaves out and for a segment table that the new
-    encoder does not have. A head that the source lacks, or has in another shape, is initialized from scratch with a
-    warning. So is a missing pooler, as in a checkpoint with only an MLM head, and one with another activation.
+    The encoder must be the same, except for layers that `init_layers` leaves out, for a segment table that the new
+    encoder does not have, and for activations that it begins to round. A head that the source lacks, or has in another
+    shape, is initialized from scratch with a warning. So is a missing pooler, as in a checkpoint with only an MLM head,
+    and one with another activation.
 
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
@@ -194,6 +195,7 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
         *(["layers"] if program.config.init_layers else []),
         *([] if ours.segments else ["segments"]),
         *([] if ours.has_position_table else ["max_positions"]),
+        *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }
     fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
     return [

@@ -1,5 +1,6 @@
 """A run that starts with the weights of another run."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax import config_file, convert, export, int8
 from bertjax.config import from_dict
+from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.training import init_from
 from bertjax.training.program import Program
@@ -127,6 +129,24 @@ def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, t
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"computes another function with these weights; set model.{setting}" in error
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_rounding_of_activations_may_begin_but_not_end(undisturbed, tmp_path):
+    """Q8BERT is trained from weights whose activations were not rounded."""
+    plain = undisturbed / "export"
+    saved = export.read(plain)
+    settings = json.loads(json.dumps(saved.settings))
+    settings["model"]["activation_bits"] = 8
+    encoder = dataclasses.replace(saved.encoder, activation_bits=8)
+    export.write(tmp_path / "rounding", saved._replace(encoder=encoder, settings=settings))
+
+    def read(settings, source):
+        config = from_dict(settings | {"init_from": str(source)})
+        return init_from.read(Program(config, saved.tokenizer.vocab_size), saved.tokenizer)
+
+    assert read(settings, plain).fingerprint == read(settings, tmp_path / "rounding").fingerprint
+    with pytest.raises(UserError, match=r"; set model.activation_bits=8 .not 0.$"):
+        read(saved.settings, tmp_path / "rounding")
 
 
 def test_a_missing_source(flags, tmp_path, capsys):
