@@ -1,10 +1,11 @@
-"""Time of a training step with replaced token detection or permutations, compared with masked language modeling.
+"""Time of a training step of other objectives, compared with masked language modeling.
 
     python -m benchmarks.objective_steps
     python -m benchmarks.objective_steps --compile
 
-All arms train the same encoder, except for its positions, on the same rows. They take turns in one process, so that
-other load on the machine affects all of them. A ratio is taken within one round. `--compile` instead compares the
+All arms train the same encoder, except for its positions, on the same rows. The teacher of DistilBERT is as large, and
+the student learns its soft targets at every token. The arms take turns in one process, so that other load on the
+machine affects all of them. A ratio is taken within one round. `--compile` instead compares the
 compile times of BERT and of ALBERT, which shares its layers, at the same depth and width.
 """
 
@@ -28,9 +29,11 @@ from bertjax.hardware import platform
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import Objective
+from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
+from bertjax.objectives.teacher import Teacher
 from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
@@ -41,6 +44,7 @@ ARMS: dict[str, tuple[Objective, dict]] = {
     "mlm": (MaskedLM(), {}),
     "electra, generator 1/4": (Electra(generator_share=0.25), {}),
     "permutation": (PermutationLM(), {"positions": "relative"}),
+    "distillation, all tokens": (Distillation(soft_on="all"), {}),
 }
 
 
@@ -70,6 +74,11 @@ def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.nda
 
 def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int) -> Callable[[], None]:
     """Return a function that trains one step, always on the same batch."""
+    frozen = None
+    if isinstance(objective, Distillation):
+        untrained = program(MaskedLM(), encoder, batch, seq_len, unroll=True).init_state().params
+        objective = objective.bind_teacher(Teacher(encoder, jax.device_get(untrained), tokenizer_fingerprint=""))
+        frozen = jax.device_put(objective.frozen_params(encoder))
     made = program(objective, encoder, batch, seq_len, unroll=True)
     state = made.init_state()
     chunk = jax.device_put({name: array[None] for name, array in features(objective, batch, seq_len).items()})
@@ -77,7 +86,7 @@ def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len:
 
     def step() -> None:
         nonlocal state
-        state, _ = jax.block_until_ready(run(state, None, chunk))
+        state, _ = jax.block_until_ready(run(state, frozen, chunk))
 
     return step
 

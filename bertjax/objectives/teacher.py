@@ -6,7 +6,7 @@ A run opens the teacher's folder once, before its first step. Any objective has 
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -191,8 +191,7 @@ class LogitsLoss:
 class TokenLogitsLoss:
     """Kullback-Leibler divergence of the distributions at all tokens, special symbols too. Metric: `agreement`.
 
-    The logits of a batch [B, T, V] never exist at once: a few rows at a time are computed, and again in the backward
-    pass.
+    The logits of a batch [B, T, V] never exist at once, and none are computed twice: see `_in_parts`.
 
     Attributes:
       temperature: divisor of the student's and the teacher's logits.
@@ -212,24 +211,66 @@ class TokenLogitsLoss:
         """Return the term and `agreement`, how often both models rank the same token first.
 
         Args:
-          student, teacher: {`hidden`: hidden_BTD, `head`: a function from hidden_TD to logits_TV}.
+          student, teacher: {`hidden`: hidden_BTD, `head`: a function from hidden_BTD to logits_BTV}.
           batch: the core batch.
         """
-
-        @jax.checkpoint
-        def of_row(row):
-            student_TD, teacher_TD, is_token_T = row
-            student_TV, teacher_TV = student["head"](student_TD), teacher["head"](teacher_TD)
-            divergence_T = kl_divergence(teacher_TV, student_TV, self.temperature)
-            agrees_T = student_TV.argmax(axis=-1) == teacher_TV.argmax(axis=-1)
-            return jnp.sum(divergence_T * is_token_T), jnp.sum(agrees_T * is_token_T)
-
         is_token_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
         rows, seq_len = is_token_BT.shape
-        rows_at_once = max(1, min(rows, _TOKENS_AT_ONCE // seq_len))
-        sums_B = jax.lax.map(of_row, (student["hidden"], teacher["hidden"], is_token_BT), batch_size=rows_at_once)
-        divergence, agreed = (jnp.sum(values) for values in sums_B)
+        most = max(1, _TOKENS_AT_ONCE // seq_len)
+        at_once = max(size for size in range(1, min(rows, most) + 1) if rows % size == 0)
+
+        def parts(array: jax.Array) -> jax.Array:
+            return array.reshape(-1, at_once, *array.shape[1:])
+
+        student_PBTD, teacher_PBTD = parts(student["hidden"]), parts(teacher["hidden"])
+        head, params = jax.closure_convert(student["head"], student_PBTD[0])
+
+        def of_part(student_BTD, params, constants):
+            teacher_BTD, is_token_BT = constants
+            student_BTV, teacher_BTV = head(student_BTD, *params), teacher["head"](teacher_BTD)
+            divergence_BT = kl_divergence(teacher_BTV, student_BTV, self.temperature)
+            agrees_BT = student_BTV.argmax(axis=-1) == teacher_BTV.argmax(axis=-1)
+            return jnp.sum(divergence_BT * is_token_BT), jnp.sum(agrees_BT * is_token_BT)
+
+        divergence, agreed = _in_parts(of_part, student_PBTD, params, (teacher_PBTD, parts(is_token_BT)))
         return {self.term: divergence}, {"agreement": (agreed, jnp.sum(is_token_BT))}
+
+
+def _in_parts(function: Callable[..., Sums], states: jax.Array, params: Any, constants: Any) -> Sums:
+    """Return the sums over the parts of a batch of a function with a value and a metric, one part at a time.
+
+    The gradient of a sum over parts is needed up to one factor only. So each part's is computed at once, together with
+    its value, and the forward pass keeps gradients instead of what they are computed from.
+
+    Args:
+      function: from a part of `states`, `params` and a part of `constants` to its sums.
+      states: [P, ...], the parts.
+      params: the other values that the gradient is taken of.
+      constants: arrays [P, ...].
+    """
+
+    @jax.custom_vjp
+    def sums(states, params):
+        return tuple(map(jnp.sum, jax.lax.map(lambda part: function(part[0], params, part[1]), (states, constants))))
+
+    def forward(states, params):
+        def add(total, part):
+            values, (of_states, of_params) = jax.value_and_grad(function, argnums=(0, 1), has_aux=True)(
+                part[0], params, part[1]
+            )
+            return jax.tree.map(jnp.add, total, (values, of_params)), of_states
+
+        zeros = jnp.float32(0.0), jnp.float32(0.0)
+        (total, of_params), of_states = jax.lax.scan(
+            add, (zeros, jax.tree.map(jnp.zeros_like, params)), (states, constants)
+        )
+        return total, (of_states, of_params)
+
+    def backward(gradients, factors):
+        return jax.tree.map(lambda gradient: (factors[0] * gradient).astype(gradient.dtype), gradients)
+
+    sums.defvjp(forward, backward)
+    return sums(states, params)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Distillation(MaskedLM):
         return joined(*(loss.terms(own, others, batch) for loss in self.losses), self.terms_of(student, batch))
 
 
-def _logits_of(model: Model, params: dict, hidden_TD: jax.Array) -> jax.Array:
-    """Return logits_TV."""
+def _logits_of(model: Model, params: dict, hidden_BTD: jax.Array) -> jax.Array:
+    """Return logits_BTV."""
     variables = {"params": params}
-    return model.apply(variables, hidden_TD, method=lambda bound, states: bound.head("mlm", states, bound.word_VE))
+    return model.apply(variables, hidden_BTD, method=lambda bound, states: bound.head("mlm", states, bound.word_VE))
