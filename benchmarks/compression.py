@@ -6,18 +6,18 @@
 
 The teacher is an encoder of transformers without a masked-LM head, trained as a masked LM on the corpus for some steps
 and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the commands of every row. A cell is a row with a
-task and a seed: its model is made, scored on the development set, and its latency is measured in turns with the
-teacher's. Each cell is a line of --results; a cell with a line of today's commands is not run again, and an interrupted
-training resumes. What cells share, the converted encoder and the teacher, is in --out and is made again where it is
-missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with
-train.tsv.gz and dev.tsv.gz. If the Python of --torch-python has bertjax with the extra [onnx], latencies are also those
-of ONNX Runtime.
+task and a seed: its model is made and scored on the development set. Each cell is a line of --results; a cell with a
+line of today's commands is not run again, and an interrupted training resumes. What cells share, the converted encoder
+and the teacher, is in --out and is made again where it is missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells.
+DATA has glue/SST-2, glue/MRPC and glue/STS-B with train.tsv.gz and dev.tsv.gz. How large and fast the models are is
+measured by `benchmarks.compression_speed`.
 """
 
 import argparse
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,12 +35,10 @@ from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.errors import UserError
 from bertjax.export import WEIGHTS
-from bertjax.models import vocabulary
-from bertjax.opening import SavedModel
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "compression.jsonl"
 SEEDS = (0, 1, 2)
-_TEACHER = "teacher"
+TEACHER = "teacher"
 
 
 class Cell(NamedTuple):
@@ -55,7 +53,7 @@ class Cell(NamedTuple):
         return f"{self.row}-{self.task}-{self.seed}"
 
     def place(self, out: Path, corpus: str) -> Place:
-        teacher = out / Cell(_TEACHER, self.task, 0).name / ROWS[_TEACHER].model
+        teacher = out / Cell(TEACHER, self.task, 0).name / ROWS[TEACHER].model
         return Place(
             self.task, self.seed, out / "data" / self.task, corpus, out / "adapted" / "export", teacher, out / self.name
         )
@@ -64,7 +62,7 @@ class Cell(NamedTuple):
     def fingerprint(self) -> str:
         """A hash of the commands that make the model and the teacher, and of the records that they use."""
         place = self.place(Path("OUT"), "CORPUS")
-        teacher = ROWS[_TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
+        teacher = ROWS[TEACHER].commands(place), adapting(Path("HF"), "CORPUS", Path())
         made_of = TASKS[self.task].records, teacher, ROWS[self.row].commands(place)
         return resumable.fingerprint(made_of)
 
@@ -85,42 +83,34 @@ def missing(plan: list[Cell], lines: list[Line]) -> list[Cell]:
     return [cell for cell in plan if (*cell, cell.fingerprint) not in done]
 
 
-def measure(cell: Cell, place: Place, torch_python: str) -> Line:
-    """Make the model of a cell and return its line. `torch_python` is the Python that runs ONNX Runtime."""
+def measure(cell: Cell, place: Place) -> Line:
+    """Make the model of a cell and return its line."""
     began = resumable.core_seconds()
-    _make(cell, place)
-    model = place.out / ROWS[cell.row].model
-    export = SavedModel(str(model)).export
+    model = make(cell, place, call)
     # A cut export names its training file, which the baseline needs, without a folder.
     heldout = f"--corpus={place.data}/heldout.jsonl"
     scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
-    models = str(place.teacher), str(model)
-    latency = json_of("benchmarks.arms.latency", *models)
-    onnx = json_of("benchmarks.arms.onnx_latency", *models, python=torch_python)
-    if "absent" in onnx:
-        print(f"{cell.name} has no latency of ONNX Runtime: {onnx['absent']}", file=sys.stderr)
     return cell._asdict() | {
         "commands": cell.fingerprint,
         **{name: scores[name] for name in ("eval", "baseline")},
-        "parameters": vocabulary.count_parameters(export.params, export.encoder),
-        "bytes": (model / WEIGHTS).stat().st_size,
-        "teacher_milliseconds": latency[models[0]],
-        "milliseconds": latency[models[1]],
-        "onnx_teacher_milliseconds": onnx.get(models[0]),
-        "onnx_milliseconds": onnx.get(models[1]),
         "core_seconds": resumable.core_seconds() - began,
         "machine": machine(),
     }
 
 
-def _make(cell: Cell, place: Place) -> None:
-    """Run the commands of a cell, unless its model is there; one whose `--to` is there has been run before."""
-    if not (place.out / ROWS[cell.row].model / WEIGHTS).exists():
+def make(cell: Cell, place: Place, run: Callable[..., None]) -> Path:
+    """Run the commands of a cell, unless its model is there, and return the model.
+
+    A command whose `--to` is there has been run before.
+    """
+    model = place.out / ROWS[cell.row].model
+    if not (model / WEIGHTS).exists():
         place.out.mkdir(parents=True, exist_ok=True)
         for command in ROWS[cell.row].commands(place):
             targets = [flag.partition("=")[2] for flag in command if flag.startswith("--to=")]
             if not any(Path(target).exists() for target in targets):
-                call(*command)
+                run(*command)
+    return model
 
 
 def write_records(task: Task, data: Path, folder: Path) -> None:
@@ -144,16 +134,16 @@ def write_records(task: Task, data: Path, folder: Path) -> None:
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def prepare_teacher(cell: Cell, place: Place, model: Path) -> None:
-    """Make the adapted encoder and the teacher of a cell, unless they are there."""
+def prepare_teacher(task: str, place: Place, model: Path, run: Callable[..., None]) -> None:
+    """Make the adapted encoder and the teacher of a task, unless they are there."""
     folder = place.adapted.parent
     if not (place.adapted / WEIGHTS).exists():
         if not (folder.parent / "converted" / WEIGHTS).exists():
-            call("bertjax.convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
+            run("bertjax.convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
         for command in adapting(folder.parent / "converted", place.corpus, folder):
-            call(*command)
-    teacher = Cell(_TEACHER, cell.task, 0)
-    _make(teacher, place._replace(seed=0, out=folder.parent / teacher.name))
+            run(*command)
+    teacher = Cell(TEACHER, task, 0)
+    make(teacher, place._replace(seed=0, out=folder.parent / teacher.name), run)
 
 
 def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
@@ -169,15 +159,32 @@ def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
     def line_of(cell: Cell) -> Line:
         place = place_of(cell)
         write_records(TASKS[cell.task], args.data, place.data)
-        prepare_teacher(cell, place, args.model.resolve())
-        return measure(cell, place, args.torch_python)
+        prepare_teacher(cell.task, place, args.model.resolve(), call)
+        return measure(cell, place)
 
     def clean(cell: Cell) -> None:
-        if (cell.row, cell.seed) != (_TEACHER, 0):
+        if (cell.row, cell.seed) != (TEACHER, 0):
             shutil.rmtree(place_of(cell).out)
 
     todo = missing(plan, finished(args.results))
     resumable.run({cell.name: cell for cell in todo}, args.results, line_of, clean)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of what the models are made from."""
+    for name, what in (("model", "folder of transformers"), ("data", "labeled files"), ("corpus", "text, .jsonl")):
+        parser.add_argument(f"--{name}", type=Path, help=what)
+
+
+def check_inputs(args: argparse.Namespace) -> None:
+    """Check that what `add_inputs` names is there.
+
+    Raises:
+      UserError: a flag is missing, or its path does not exist.
+    """
+    for name in ("model", "data", "corpus"):
+        if getattr(args, name) is None or not getattr(args, name).exists():
+            raise UserError(f"--{name}={getattr(args, name)} does not exist; see --help")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -188,11 +195,9 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for name, what in (("model", "folder of transformers"), ("data", "labeled files"), ("corpus", "text, .jsonl")):
-        parser.add_argument(f"--{name}", type=Path, help=what)
+    add_inputs(parser)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"), help="models (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
-    parser.add_argument("--torch-python", default=sys.executable, help="Python with bertjax[onnx] for ONNX Runtime")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")
@@ -208,9 +213,7 @@ def main(argv: list[str] | None = None) -> int:
                 place = cell.place(args.out, str(args.corpus or "CORPUS"))
                 print("\n".join(f"    python -m {' '.join(command)}" for command in ROWS[cell.row].commands(place)))
     else:
-        for name in ("model", "data", "corpus"):
-            if getattr(args, name) is None or not getattr(args, name).exists():
-                raise UserError(f"--{name}={getattr(args, name)} does not exist; see --help")
+        check_inputs(args)
         run_cells(plan, args)
     return 0
 

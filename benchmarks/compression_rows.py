@@ -28,6 +28,7 @@ class Row(NamedTuple):
       without: name of the row without the method; empty for a baseline.
       model: where the commands leave the model, in the folder of the cell.
       is_trained: whether the model depends on the seed.
+      shape: name of a baseline whose model has the same sizes and speed; empty for one of its own.
     """
 
     source: str
@@ -35,6 +36,7 @@ class Row(NamedTuple):
     without: str = ""
     model: str = "tuned/export"
     is_trained: bool = True
+    shape: str = ""
 
 
 def _plain(layers: tuple[int, ...], *flags: str) -> Commands:
@@ -153,7 +155,7 @@ ROWS: dict[str, Row] = {
     "pkd-last": Row("PKD, last (Sun et al., 2019)", _taught("pkd_last"), "three-layers"),
     "pkd-two": Row("PKD, skip, two layers", _taught("pkd", _TWO), "two-layers"),
     "internal": Row("internal representations (Aguilar et al., 2020)", _taught("internal"), "three-layers"),
-    "three-layers-twice": Row("", _twice),
+    "three-layers-twice": Row("", _twice, shape="three-layers"),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus(), "three-layers-twice"),
     "theseus-layers": Row(
         "BERT-of-Theseus, only its layers trained", _theseus(*_LAYERS_ONLY), "three-layers-twice"
@@ -164,15 +166,17 @@ ROWS: dict[str, Row] = {
     "int8": Row("", _in_int8(), model="int8"),
     "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8(_EIGHT_BITS[0]), "int8", "int8"),
     "q8bert-activations": Row("Q8BERT, weights and activations", _in_int8(*_EIGHT_BITS), "int8", "int8"),
-    "four-bits": Row("", _four_bits_later),
+    "four-bits": Row("", _four_bits_later, shape="teacher"),
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
-    "three-bits": Row("3 bits in all layers, trained", _plain_teacher(_EIGHT_BITS[0], _THREE_BITS)),
+    "three-bits": Row("3 bits in all layers, trained", _plain_teacher(_EIGHT_BITS[0], _THREE_BITS), shape="teacher"),
     "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),
-    "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude"))),
+    "magnitude": Row(
+        "magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude")), shape="teacher"
+    ),
     "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
     "narrow": Row("half of the heads and neurons, at random", _narrow(by_importance=False)),
     "narrow-importance": Row("the most important half (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
-    "pretrained": Row("", pretrained.three_layers("mlm")),
+    "pretrained": Row("", pretrained.three_layers("mlm"), shape="three-layers"),
     "distilbert": Row("DistilBERT (Sanh et al., 2019)", pretrained.three_layers("distilbert"), "pretrained"),
     "pretrained-distilled": Row(
         "pretrained distillation (Turc et al., 2019)", pretrained.then_distilled, "pretrained"
@@ -189,3 +193,9 @@ ROWS: dict[str, Row] = {
     "albert-wide": Row("shared layers, 768 wide (Lan et al., 2020)", pretrained.albert(768)),
     "vocabulary": Row("pieces of the training texts, not trained", _trimmed, model="cut", is_trained=False),
 }  # fmt: skip
+
+
+def shape_of(row: str) -> str:
+    """Return the row that stands for the sizes and the speed of a row: that without the method, or its `shape`."""
+    same = ROWS[row].without or ROWS[row].shape
+    return shape_of(same) if same else row

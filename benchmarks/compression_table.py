@@ -1,68 +1,40 @@
 """The table of `benchmarks.compression`, from its lines."""
 
 import statistics
-from collections.abc import Callable
 
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_tasks import TASKS
 from benchmarks.resumable import Line
 
-# {start of the names of a line's latencies: name in the table}
-_RUNTIMES = {"": "", "onnx_": "ONNX: "}
-
 
 def markdown(lines: list[Line]) -> str:
-    """Return two tables for each task, of scores and of sizes; rows without lines are absent."""
+    """Return a table of scores for each task; rows without lines are absent."""
     latest = {(line["task"], line["row"], line["seed"]): line for line in lines}
     tasks: dict[str, dict[str, list[Line]]] = {}
     for (task, row, _), line in sorted(latest.items()):
         tasks.setdefault(task, {}).setdefault(row, []).append(line)
-    return "\n".join(text for task, rows in tasks.items() for text in (_scores(task, rows), _sizes(task, rows)))
+    return "\n".join(_scores(task, rows) for task, rows in tasks.items())
 
 
 def _scores(task: str, rows: dict[str, list[Line]]) -> str:
     majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
     name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
-    teacher = rows.get("teacher", [])
-
-    def cells(row: str, lines: list[Line]) -> list[str]:
-        share = statistics.fmean(map(_score, lines)) / statistics.fmean(map(_score, teacher)) if teacher else None
-        without = rows.get(ROWS[row].without, [])
-        return [ROWS[row].source, _spread(lines), f"{share:.1%}" if share else "", _spread(without) if without else ""]
-
-    return _table([name, "source", TASKS[task].metric, "of the teacher", "without the method"], rows, cells)
-
-
-def _sizes(task: str, rows: dict[str, list[Line]]) -> str:
-    whole = rows.get("teacher", [None])[0]
-    has_onnx = any(line.get("onnx_milliseconds") for lines in rows.values() for line in lines)
-    runtimes = _RUNTIMES if has_onnx else {"": ""}
-
-    def cells(_: str, lines: list[Line]) -> list[str]:
-        [one, *_] = lines
-        parts = []
-        for name, unit in (("parameters", "M"), ("bytes", "MB")):
-            smaller = f" ({whole[name] / one[name]:.1f}x)" if whole else ""
-            parts.append(f"{one[name] / 1e6:.1f} {unit}{smaller}")
-        return [*parts, *(latency(lines, runtime, size) for runtime in runtimes for size in ("batch_1", "batch_32"))]
-
-    latencies = [f"{runtimes[runtime]}ms at {size}" for runtime in runtimes for size in (1, 32)]
-    return _table([task, "parameters", "bytes", *latencies], rows, cells)
+    scores = {row: [line["eval"][TASKS[task].metric] for line in lines] for row, lines in rows.items()}
+    # Every student has the teacher of seed 0.
+    [whole] = [line["eval"][TASKS[task].metric] for line in rows.get("teacher", []) if line["seed"] == 0] or [None]
+    table = {}
+    for row in filter(scores.get, ROWS):
+        share = f"{statistics.fmean(scores[row]) / whole:.1%}" if whole else ""
+        without = scores.get(ROWS[row].without)
+        table[row] = [ROWS[row].source, spread(scores[row]), share, spread(without) if without else ""]
+    return of_rows([name, "source", TASKS[task].metric, "of the teacher", "without the method"], table)
 
 
-def _table(columns: list[str], rows: dict[str, list[Line]], cells: Callable[[str, list[Line]], list[str]]) -> str:
-    """Return a table with the rows in the order of `ROWS`."""
+def of_rows(columns: list[str], cells: dict[str, list[str]]) -> str:
+    """Return a table whose first column has the names of rows."""
     text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    text += [f"| {' | '.join([f'`{row}`', *cells(row, rows[row])])} |" for row in ROWS if row in rows]
+    text += [f"| {' | '.join([f'`{row}`', *rest])} |" for row, rest in cells.items()]
     return "\n".join([*text, ""])
-
-
-def _score(line: Line) -> float:
-    return line["eval"][TASKS[line["task"]].metric]
-
-
-def _spread(lines: list[Line]) -> str:
-    return spread([_score(line) for line in lines])
 
 
 def spread(scores: list[float]) -> str:
@@ -72,12 +44,12 @@ def spread(scores: list[float]) -> str:
     return f"{mean} (1)" if len(values) == 1 else f"{mean} [{min(values):.1f}, {max(values):.1f}] ({len(values)})"
 
 
-def latency(lines: list[Line], runtime: str, size: str) -> str:
-    """Return the median over seeds, and how many times as fast as the teacher in the same process; empty if absent."""
-    ours, theirs = f"{runtime}milliseconds", f"{runtime}teacher_milliseconds"
-    pairs = [(line[ours][size], line[theirs][size]) for line in lines if line.get(ours)]
-    if not pairs:
-        return ""
+def latency(pairs: list[tuple[float, float]]) -> str:
+    """Return the median of latencies, and how many times as fast as the teacher in the same process.
+
+    Args:
+      pairs: milliseconds of a model and of the teacher, for each seed.
+    """
     taken = statistics.median(own for own, _ in pairs)
     ratio = statistics.median(teacher / own for own, teacher in pairs)
     return f"{taken:.2f} ({ratio:.1f}x)"

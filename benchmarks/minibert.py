@@ -238,7 +238,9 @@ def markdown(lines: list[Line]) -> str:
             scores = {language: [line["scores"][language]["eval"] for line in of_row] for language in TREEBANKS}
             cells = [spread([score["token_accuracy"] for score in of_seeds]) for of_seeds in scores.values()]
             cells.append(f"{of_row[0]['parameters'] / 1e6:.1f} M")
-            cells += [latency(of_row, "", size) for size in ("batch_1", "batch_32")]
+            for size in ("batch_1", "batch_32"):
+                taken = [(line["milliseconds"][size], line["teacher_milliseconds"][size]) for line in of_row]
+                cells.append(latency(taken))
             table.append(f"| {' | '.join([f'`{row}`', what, *cells])} |")
     return "\n".join(table)
 
