@@ -5,8 +5,8 @@
 
 All arms train the same encoder, except for its positions, on the same rows. The teacher of DistilBERT is as large, and
 the student learns its soft targets at every token. The arms take turns in one process, so that other load on the
-machine affects all of them. A ratio is taken within one round. `--compile` instead compares the
-compile times of BERT and of ALBERT, which shares its layers, at the same depth and width.
+machine affects all of them. A ratio is taken within one round. `--compile` instead compares the compile times of BERT
+and of ALBERT, which shares its layers, at the same depth and width.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len:
     """Return a function that trains one step, always on the same batch."""
     frozen = None
     if isinstance(objective, Distillation):
-        untrained = program(MaskedLM(), encoder, batch, seq_len, unroll=True).init_state().params
+        untrained = program(MaskedLM(), encoder, batch, seq_len, unroll=True).init_state()["params"]
         objective = objective.bind_teacher(Teacher(encoder, jax.device_get(untrained), tokenizer_fingerprint=""))
         frozen = jax.device_put(objective.frozen_params(encoder))
     made = program(objective, encoder, batch, seq_len, unroll=True)
