@@ -8,9 +8,10 @@ The teacher is an encoder of transformers without a masked-LM head, trained as a
 and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the commands of every row. A cell is a row with a
 task and a seed: its model is made and scored on the development set. Each cell is a line of --results; a cell with a
 line of today's commands is not run again, and an interrupted training resumes. What cells share, the converted encoder
-and the teacher, is in --out and is made again where it is missing. `--rows=pkd,soft` and `--tasks=SST-2` choose cells.
-DATA has glue/SST-2, glue/MRPC and glue/STS-B with train.tsv.gz and dev.tsv.gz. How large and fast the models are is
-measured by `benchmarks.compression_speed`.
+and the teacher, is in --out and is made again where it is missing. Another kind of processor rounds differently, and
+its teacher is another one: give it a new number with --run, since a student is compared within its run only.
+`--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with train.tsv.gz and
+dev.tsv.gz. How large and fast the models are is measured by `benchmarks.compression_speed`.
 """
 
 import argparse
@@ -77,13 +78,13 @@ def cells(rows: str = "", tasks: str = "") -> list[Cell]:
     return [Cell(row, task, seed) for seed in SEEDS for task in on for row in wanted if seed in seeds_of[row]]
 
 
-def missing(plan: list[Cell], lines: list[Line]) -> list[Cell]:
-    """Return the cells that have no line with the commands of today."""
-    done = {(line["row"], line["task"], line["seed"], line["commands"]) for line in lines}
+def missing(plan: list[Cell], lines: list[Line], run: int) -> list[Cell]:
+    """Return the cells that have no line of a run with the commands of today."""
+    done = {(line["row"], line["task"], line["seed"], line["commands"]) for line in lines if line["run"] == run}
     return [cell for cell in plan if (*cell, cell.fingerprint) not in done]
 
 
-def measure(cell: Cell, place: Place) -> Line:
+def measure(cell: Cell, place: Place, run: int) -> Line:
     """Make the model of a cell and return its line."""
     began = resumable.core_seconds()
     model = make(cell, place, call)
@@ -91,6 +92,7 @@ def measure(cell: Cell, place: Place) -> Line:
     heldout = f"--corpus={place.data}/heldout.jsonl"
     scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
     return cell._asdict() | {
+        "run": run,
         "commands": cell.fingerprint,
         **{name: scores[name] for name in ("eval", "baseline")},
         "core_seconds": resumable.core_seconds() - began,
@@ -160,13 +162,13 @@ def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
         place = place_of(cell)
         write_records(TASKS[cell.task], args.data, place.data)
         prepare_teacher(cell.task, place, args.model.resolve(), call)
-        return measure(cell, place)
+        return measure(cell, place, args.run)
 
     def clean(cell: Cell) -> None:
         if (cell.row, cell.seed) != (TEACHER, 0):
             shutil.rmtree(place_of(cell).out)
 
-    todo = missing(plan, finished(args.results))
+    todo = missing(plan, finished(args.results), args.run)
     resumable.run({cell.name: cell for cell in todo}, args.results, line_of, clean)
 
 
@@ -198,6 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     add_inputs(parser)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"), help="models (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
+    parser.add_argument("--run", type=int, default=1, help="number of the run: cells with one teacher (%(default)s)")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")
@@ -207,7 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.markdown:
         print(markdown(finished(args.results)))
     elif args.dry_run:
-        for cell in missing(plan, finished(args.results)):
+        for cell in missing(plan, finished(args.results), args.run):
             print(cell.name)
             if cell.seed == SEEDS[0]:
                 place = cell.place(args.out, str(args.corpus or "CORPUS"))

@@ -84,17 +84,18 @@ def markdown(line: Line) -> str:
     teacher = shapes["teacher"]
     runtimes = list(teacher["milliseconds"])
 
-    def cells(one: Line) -> list[str]:
+    def cells(shape: str, one: Line) -> list[str]:
         sizes = [
             f"{one[name] / 1e6:.1f} {unit} ({teacher[name] / one[name]:.1f}x)"
             for name, unit in (("parameters", "M"), ("bytes", "MB"))
         ]
         taken = one["milliseconds"]
         of = [(taken.get(runtime), teacher["milliseconds"][runtime]) for runtime in runtimes]
-        return sizes + [latency([(own[size], its[size])]) if own else "" for own, its in of for size in _BATCHES]
+        speed = [latency([(own[size], its[size])]) if own else "" for own, its in of for size in _BATCHES]
+        return [f"`{shape}`", *sizes, *speed]
 
     names = [f"{runtime}: ms at {size}" for runtime in runtimes for size in (1, 32)]
-    return of_rows(["shape", "parameters", "bytes", *names], {shape: cells(one) for shape, one in shapes.items()})
+    return of_rows(["shape", "parameters", "bytes", *names], [cells(*item) for item in shapes.items()])
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,32 +8,39 @@ from benchmarks.resumable import Line
 
 
 def markdown(lines: list[Line]) -> str:
-    """Return a table of scores for each task; rows without lines are absent."""
-    latest = {(line["task"], line["row"], line["seed"]): line for line in lines}
-    tasks: dict[str, dict[str, list[Line]]] = {}
-    for (task, row, _), line in sorted(latest.items()):
-        tasks.setdefault(task, {}).setdefault(row, []).append(line)
+    """Return a table of scores for each task, a line for each row and run; rows without lines are absent."""
+    latest = {(line["task"], line["row"], line["run"], line["seed"]): line for line in lines}
+    tasks: dict[str, dict[tuple[str, int], list[Line]]] = {}
+    for (task, row, run, _), line in sorted(latest.items()):
+        tasks.setdefault(task, {}).setdefault((row, run), []).append(line)
     return "\n".join(_scores(task, rows) for task, rows in tasks.items())
 
 
-def _scores(task: str, rows: dict[str, list[Line]]) -> str:
+def _scores(task: str, rows: dict[tuple[str, int], list[Line]]) -> str:
+    """Return the table of a task. A student is compared with the teacher and the baseline of its own run."""
     majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
     name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
-    scores = {row: [line["eval"][TASKS[task].metric] for line in lines] for row, lines in rows.items()}
-    # Every student has the teacher of seed 0.
-    [whole] = [line["eval"][TASKS[task].metric] for line in rows.get("teacher", []) if line["seed"] == 0] or [None]
-    table = {}
-    for row in filter(scores.get, ROWS):
-        share = f"{statistics.fmean(scores[row]) / whole:.1%}" if whole else ""
-        without = scores.get(ROWS[row].without)
-        table[row] = [ROWS[row].source, spread(scores[row]), share, spread(without) if without else ""]
-    return of_rows([name, "source", TASKS[task].metric, "of the teacher", "without the method"], table)
+    metric = TASKS[task].metric
+    scores = {key: [line["eval"][metric] for line in lines] for key, lines in rows.items()}
+    # Every student of a run has its teacher of seed 0.
+    teachers = {
+        run: line["eval"][metric]
+        for (row, run), lines in rows.items()
+        for line in lines
+        if (row, line["seed"]) == ("teacher", 0)
+    }
+    cells = []
+    for row, run in sorted(scores, key=lambda key: (list(ROWS).index(key[0]), key[1])):
+        own, without = scores[row, run], scores.get((ROWS[row].without, run))
+        share = f"{statistics.fmean(own) / teachers[run]:.1%}" if run in teachers else ""
+        cells.append([f"`{row}`", ROWS[row].source, str(run), spread(own), share, spread(without) if without else ""])
+    return of_rows([name, "source", "run", metric, "of the teacher", "without the method"], cells)
 
 
-def of_rows(columns: list[str], cells: dict[str, list[str]]) -> str:
-    """Return a table whose first column has the names of rows."""
+def of_rows(columns: list[str], cells: list[list[str]]) -> str:
+    """Return a table in Markdown."""
     text = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    text += [f"| {' | '.join([f'`{row}`', *rest])} |" for row, rest in cells.items()]
+    text += [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([*text, ""])
 
 
