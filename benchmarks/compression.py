@@ -8,10 +8,10 @@ The teacher is an encoder of transformers without a masked-LM head, trained as a
 and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the commands of every row. A cell is a row with a
 task and a seed: its model is made and scored on the development set. Each cell is a line of --results; a cell with a
 line of today's commands is not run again, and an interrupted training resumes. What cells share, the converted encoder
-and the teacher, is in --out and is made again where it is missing. Another kind of processor rounds differently, and
-its teacher is another one: give it a new number with --run, since a student is compared within its run only.
-`--rows=pkd,soft` and `--tasks=SST-2` choose cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with train.tsv.gz and
-dev.tsv.gz. How large and fast the models are is measured by `benchmarks.compression_speed`.
+and the teacher, is in --out and is made again where it is missing. A teacher with another score is another one: give it
+a new number with --run, since a student is compared within its run only. `--rows=pkd,soft` and `--tasks=SST-2` choose
+cells. DATA has glue/SST-2, glue/MRPC and glue/STS-B with train.tsv.gz and dev.tsv.gz. How large and fast the models are
+is measured by `benchmarks.compression_speed`.
 """
 
 import argparse

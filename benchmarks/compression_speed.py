@@ -38,7 +38,7 @@ _BATCHES = ("batch_1", "batch_32")
 
 def in_one_step(command: Command) -> Command:
     """Return a command whose trainings, if it has any, have one step in each stage and a short evaluation."""
-    if command[0] != "bertjax.train":
+    if command[0] not in ("bertjax.train", "benchmarks.arms.train_layer_bits"):
         return command
     stages = {"0", *(flag.split(".")[2] for flag in command if flag.startswith("--config.stages."))}
     shorter = ("epochs=0", "steps=1", "min_steps=0", "warmup_steps=0")

@@ -24,10 +24,11 @@ def shuffle(source: os.PathLike, target: os.PathLike, encoder: EncoderConfig, se
     Path(target).write_bytes(dataclasses.replace(read, heads=heads, neurons=neurons).to_json())
 
 
-def main(model: str, source: str, target: str, seed: str) -> None:
+def main(argv: list[str]) -> None:
     """The command line."""
+    model, source, target, seed = argv
     shuffle(source, target, SavedModel(model).export.encoder, int(seed))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -20,11 +20,11 @@ def flag_of(report: Path) -> str:
     return f"--config.quantization.layer_bits={curvature['layer_bits']}"
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """The command line."""
-    report, *flags = sys.argv[1:]
+    report, *flags = argv
     return train.main([*flags, flag_of(Path(report))])
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(cli.exit_code_of(lambda: main(sys.argv[1:])))

@@ -136,9 +136,8 @@ def test_layers_have_the_bits_of_the_analysis(tmp_path, monkeypatch):
     numbers = {"parts": {"curvature": {"teacher": {"train.jsonl": {"layer_bits": [4, 2], "examples": 9}}}}}
     (tmp_path / "analysis.json").write_text(json.dumps(numbers))
     received = []
-    monkeypatch.setattr("sys.argv", ["train_layer_bits", str(tmp_path), "--workdir=w"])
     monkeypatch.setattr(train_layer_bits.train, "main", lambda argv: received.extend(argv) or 0)
-    assert train_layer_bits.main() == 0
+    assert train_layer_bits.main([str(tmp_path), "--workdir=w"]) == 0
     assert received == ["--workdir=w", "--config.quantization.layer_bits=[4, 2]"]
 
 

@@ -1,0 +1,87 @@
+"""The commands of the compression benchmark run, with a single step in each training and a very small teacher."""
+
+import importlib
+import json
+import signal
+
+import pytest
+
+from benchmarks.compression import Cell, make, prepare_teacher
+from benchmarks.compression_speed import in_one_step
+from bertjax import export
+from bertjax.cli import exit_code_of
+from bertjax.config import from_dict, to_dict
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
+from bertjax.export import WEIGHTS, Export
+from bertjax.training.program import Program
+from tests import runs
+
+# The rows name layers 0, 2 and 4, keep 6 heads and 768 neurons, have widths of 48 and more, and a BiLSTM reads 512.
+SIZES = {"layers": 6, "width": 48, "heads": 12, "feedforward": 800, "max_positions": 512}
+# Together they have every module and every kind of flag; the commands of the other rows differ by values.
+SAMPLE = (
+    "theseus-layers",
+    "bilstm-soft",
+    "q8bert-activations",
+    "four-bits",
+    "q-bert",
+    "movement",
+    "narrow",
+    "tinybert-general",
+    "mobilebert",
+    "small-48",
+)
+
+
+class Table:
+    """The folders that rows share, and the commands that have run.
+
+    `run(*command)` runs a command in this process, unless it has run before.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.corpus, self.ran = folder, runs.write_corpus(folder / "corpus.txt", documents=200), set()
+        text = self.corpus.read_text()
+        tokens = tokenizer.train([text], TokenizerConfig(kind="wordpiece", vocab_size=400, lowercase=True))
+        config = from_dict({"model": SIZES, "stages": [{"seq_len": 128}]})
+        program = Program(config, tokens.vocab_size)
+        model = Export(to_dict(config), program.encoder, program.init_state()["params"], tokens, {})
+        export.write(folder / "converted", model)
+        data = self.place(Cell("teacher", "SST-2", 0)).data
+        data.mkdir(parents=True)
+        sentences = [sentence.strip() for sentence in text.replace("\n", " ").split(".") if sentence.strip()][:64]
+        for split in ("train", "heldout"):
+            records = [{"sentence": text, "label": str(number % 2)} for number, text in enumerate(sentences)]
+            (data / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (data / "texts.txt").write_text("\n".join(sentences))
+        prepare_teacher("SST-2", self.place(Cell("teacher", "SST-2", 0)), folder / "unused", self.run)
+
+    def place(self, cell):
+        return cell.place(self.folder, str(self.corpus))
+
+    def run(self, *command):
+        if command in self.ran:
+            return
+        module, *flags = in_one_step(list(command))
+        if any(flag.startswith("--config=configs/small_vocabulary.py") for flag in flags):
+            flags.append("--config.data.tokenizer.vocab_size=300")  # of 5,000, which this corpus does not have
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            assert exit_code_of(lambda: importlib.import_module(module).main(flags)) == 0, command
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        self.ran.add(command)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    return Table(tmp_path_factory.mktemp("table"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", SAMPLE)
+def test_the_commands_of_a_row_leave_its_model(table, row):
+    cell = Cell(row, "SST-2", 0)
+    assert (make(cell, table.place(cell), table.run) / WEIGHTS).exists()
