@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks import compression_pretrained as pretrained
 from benchmarks.compression_commands import THREE, Command, Commands, augmented, cut, distilled, tuned
-from benchmarks.compression_tasks import Place
+from benchmarks.compression_tasks import TASKS, Place
 
 _TWO = (0, 3)
 _EIGHT_BITS = "--config.quantization.bits=8", "--config.model.activation_bits=8"
@@ -52,11 +52,15 @@ def _taught(method: str, layers: tuple[int, ...] = THREE) -> Commands:
 
 
 def _bilstm(method: str = "") -> Commands:
-    """A new BiLSTM with the tokenizer of the teacher, at the rate of a model that starts from random weights."""
+    """A new BiLSTM with the tokenizer of the teacher, at the rate of a model that starts from random weights.
+
+    It reads the texts of a pair separately.
+    """
 
     def commands(place: Place) -> list[Command]:
         new = ["--config.model.preset=bilstm", f"--config.data.tokenizer.model={place.teacher}/tokenizer"]
         new += ["--config.optimizer.learning_rate=1e-3", "--config.optimizer.multipliers=[]"]
+        new += ["--config.model.pairs=siamese"] * ("pair" in TASKS[place.task].columns)
         return [distilled(place, method, None, new) if method else tuned(place, None, *new)]
 
     return commands

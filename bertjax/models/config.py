@@ -80,6 +80,8 @@ class EncoderConfig:
         `relative`, learned terms of distances and segments in the logits of attention, which then has no other biases,
         and words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2); or `none`, for layers
         that read tokens in their order (`lstm`).
+      pairs: how an LSTM reads the two texts of a pair: `joint`, as one sequence, or `siamese`, each from a state of
+        zeros (Tang et al., 2019, arXiv 1903.12136). What the pooler reads is then 4 D wide, see `pooling.summaries`.
       direction: which tokens of its example a token sees: all (`bidirectional`), itself and those before it
         (`left_to_right`; Radford et al., 2018, and BERT's baseline "LTR & No NSP", Devlin et al., 2019, section 5.1),
         or those and the whole of segment 0 (`prefix`, whose tokens see segment 0 only; Dong et al., 2019, UniLM, arXiv
@@ -133,6 +135,7 @@ class EncoderConfig:
     normalization: str = "layer_norm"
     biases: str = "all"
     positions: str = "learned"
+    pairs: str = "joint"
     direction: str = BIDIRECTIONAL
     rotary_base: float = 10_000.0
     window: int = 0

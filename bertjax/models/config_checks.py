@@ -12,6 +12,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "geglu")
 POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
 LAYER_TYPES = TRANSFORMER, LSTM = ("transformer", "lstm")
 POSITIONS = ("learned", "rotary", "relative", "none")
+PAIRS = ("joint", "siamese")
 NORMS = ("post", "pre")
 BIASES = ("all", "heads")
 SHARING = ("none", "attention", "feedforward", "all")
@@ -49,6 +50,7 @@ def check(config: Any) -> None:
         ("words", WORDS),
         ("biases", BIASES),
         ("positions", POSITIONS),
+        ("pairs", PAIRS),
         ("sharing", SHARING),
     ):
         if (value := getattr(config, field)) not in known:
@@ -105,6 +107,8 @@ def _check_layer_type(config: Any) -> None:
     if config.has_attention:
         if config.positions == "none":
             raise UserError("model.positions=none needs model.layer_type=lstm; choose learned, rotary or relative")
+        if config.pairs == "siamese":
+            raise UserError("model.pairs=siamese needs model.layer_type=lstm; set model.pairs=joint")
         return
     for field, needed in _OF_LSTM.items():
         if (value := getattr(config, field)) != needed:

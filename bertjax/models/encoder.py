@@ -21,7 +21,7 @@ from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, Embeddings
 from bertjax.models.lstm import LSTMLayer
 from bertjax.models.norms import normalization
-from bertjax.models.pooling import summaries, summary_columns
+from bertjax.models.pooling import summaries, summary_columns, texts_of
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
 from bertjax.models.remat import GATHERED, POLICIES, kept
@@ -193,12 +193,13 @@ class Encoder(nn.Module):
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         ranks = ranks_of(self.config.direction)
         order_BT = ranks(columns_BT, segments_BT) if ranks else rank_BT
-        summary_BM = summary_columns(self.config, examples_BT, summary_positions_BN)
+        texts_BT = texts_of(self.config, examples_BT, segments_BT)
+        summary_BM = summary_columns(self.config, texts_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
-        tokens = _Tokens(Visibility(examples_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
+        tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
             hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
@@ -210,7 +211,7 @@ class Encoder(nn.Module):
             read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
-        summary_BND = summaries(self.config, summary_BMD)
+        summary_BND = summaries(self.config, summary_BMD, texts_BT)
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 

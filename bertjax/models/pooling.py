@@ -31,35 +31,59 @@ def l2_normalize(vectors: jax.Array) -> jax.Array:
     return jnp.where(has_length, vectors * jax.lax.rsqrt(jnp.where(has_length, squares, 1.0)), 0.0)
 
 
-def summary_columns(config: EncoderConfig, examples_BT: jax.Array, summary_positions_BN: jax.Array) -> jax.Array:
+def texts_of(config: EncoderConfig, examples_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+    """Return the number of the text that each token is read with, int [B, T], 0 = padding.
+
+    That is its example, unless the two texts of a pair are read separately: those of example n are then 2 n - 1 and
+    2 n.
+    """
+    if config.pairs == "joint":
+        return examples_BT
+    return jnp.where(examples_BT > 0, 2 * examples_BT - (segments_BT == 0), 0)
+
+
+def summary_columns(config: EncoderConfig, texts_BT: jax.Array, summary_positions_BN: jax.Array) -> jax.Array:
     """Return the columns whose states make the summary of each example, int32 [B, M]; see `summaries`.
 
     M is N: the columns of [CLS], or those of the last tokens if [CLS] does not see them all. The directions of an LSTM
-    end at the last and at the first token of an example: M is then 2 N, all last columns followed by all first ones.
+    end at the last and at the first token of a text: M is then 2 S, all last columns followed by all first ones, S = N,
+    or 2 N for pairs whose texts are read separately.
 
     Args:
+      texts_BT: see `texts_of`.
       summary_positions_BN: int, column of the [CLS] of each example. No weight reads the summary of an absent example,
         whose column may be any placeholder.
     """
     slots = summary_positions_BN.shape[1]
     if not config.has_attention:
-        return jnp.concatenate([last_columns(examples_BT, slots), first_columns(examples_BT, slots)], axis=1)
+        slots *= 1 if config.pairs == "joint" else 2
+        return jnp.concatenate([last_columns(texts_BT, slots), first_columns(texts_BT, slots)], axis=1)
     if config.direction != BIDIRECTIONAL:
-        return last_columns(examples_BT, slots)
+        return last_columns(texts_BT, slots)
     return jnp.maximum(summary_positions_BN, 0)
 
 
-def summaries(config: EncoderConfig, states_BMD: jax.Array) -> jax.Array:
-    """Return the summary of each example [B, N, D] from the states of its `summary_columns`.
+def summaries(config: EncoderConfig, states_BMD: jax.Array, texts_BT: jax.Array) -> jax.Array:
+    """Return the summary of each example, [B, N, D] or [B, N, 4 D], from the states of its `summary_columns`.
 
-    That of an LSTM is the last state of each direction, as in the code of Tang et al. (2019, arXiv 1903.12136;
-    castorini/d-bert, `BiRNNModel`).
+    That of a text that an LSTM has read is the last state of each direction, as in the code of Tang et al. (2019, arXiv
+    1903.12136; castorini/d-bert, `BiRNNModel`). That of a pair that is read separately is both texts, the absolute
+    difference and the product of these (`SiameseRNNModel`); a text that is not there is 0.
+
+    Args:
+      texts_BT: see `texts_of`.
     """
     if config.has_attention:
         return states_BMD
-    last_BND, first_BND = jnp.split(states_BMD, 2, axis=1)
+    last_BSD, first_BSD = jnp.split(states_BMD, 2, axis=1)
     channels = config.width // 2
-    return jnp.concatenate([last_BND[..., :channels], first_BND[..., channels:]], axis=-1)
+    states_BSD = jnp.concatenate([last_BSD[..., :channels], first_BSD[..., channels:]], axis=-1)
+    if config.pairs == "joint":
+        return states_BSD
+    is_there_BS = jnp.any(texts_BT[:, None, :] == 1 + jnp.arange(states_BSD.shape[1])[:, None], axis=-1)
+    states_BSD = jnp.where(is_there_BS[..., None], states_BSD, 0.0)
+    one_BND, other_BND = states_BSD[:, ::2], states_BSD[:, 1::2]
+    return jnp.concatenate([one_BND, other_BND, jnp.abs(one_BND - other_BND), one_BND * other_BND], axis=-1)
 
 
 def first_columns(examples_BT: jax.Array, slots: int) -> jax.Array:

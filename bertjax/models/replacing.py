@@ -15,7 +15,7 @@ from flax import linen as nn
 from bertjax.models.activations import pooler_activation
 from bertjax.models.encoder import Encoded, Encoder
 from bertjax.models.layers import Embeddings
-from bertjax.models.pooling import summaries, summary_columns
+from bertjax.models.pooling import summaries, summary_columns, texts_of
 
 
 def with_embeddings(embedded_BTE: jax.Array) -> Any:
@@ -58,11 +58,12 @@ def _ended(
     """Return what `Encoder.__call__` does with the states of all tokens after its layers."""
     if encoder.config.norm == "pre":
         hidden_BTD = encoder.final_norm(hidden_BTD)
-    columns_BM = summary_columns(encoder.config, examples_BT, summary_positions_BN)
+    texts_BT = texts_of(encoder.config, examples_BT, segments_BT)
+    columns_BM = summary_columns(encoder.config, texts_BT, summary_positions_BN)
     pooled_BND = None
     if encoder.has_variable("params", "pooler"):
         summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)
-        summary_BND = summaries(encoder.config, summary_BMD)
+        summary_BND = summaries(encoder.config, summary_BMD, texts_BT)
         pooled_BND = pooler_activation(encoder.config)(encoder.pooler(summary_BND))
     if read_BK is not None:
         hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)

@@ -110,6 +110,13 @@ def test_a_small_student_learns_from_a_teacher_that_continued_on_its_pieces():
     assert without_teacher[3:] == taught[3:] and "--config.init_from=small-96-pretrained-0/export" in tuned
 
 
+@pytest.mark.parametrize("row", ["bilstm", "bilstm-soft"])
+def test_a_bilstm_reads_the_texts_of_a_pair_separately(row):
+    siamese = {task: "--config.model.pairs=siamese" in commands_of(row, task)[0] for task in TASKS}
+    assert siamese == {"SST-2": False, "MRPC": True, "STS-B": True}
+    assert Cell(row, "SST-2", 0).fingerprint == {"bilstm": "19050f8452cb1737", "bilstm-soft": "72a0b9e1b48e62a7"}[row]
+
+
 def test_mobilebert_alone_has_the_steps_and_rates_of_mobilebert_without_its_teacher():
     (ours, _), (theirs, _) = commands_of("mobilebert"), commands_of("mobilebert-alone")
     assert theirs[3:] == ours[3:] + [

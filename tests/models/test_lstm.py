@@ -1,5 +1,7 @@
 """The layer of a bidirectional LSTM: parity with numpy, gradients, and the examples of a row."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -123,6 +125,34 @@ def test_the_summary_is_the_last_state_of_each_direction(encoder):
     np.testing.assert_allclose(whole.pooled_BND[:, 0], pooled_BD, atol=1e-6)
 
 
+SEGMENTS_BT = np.array([[0, 0, 1, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0, 0]])  # the first and the last of row 1 are one text
+
+
+def test_texts_of_a_siamese_pair_are_read_alone_and_compared(encoder):
+    _, params, tokens_BT, summaries_BN = encoder
+    module = Encoder(dataclasses.replace(CONFIG, pairs="siamese"))
+    pooler = module.init(jax.random.key(3), tokens_BT)["params"]["pooler"]
+    assert pooler["kernel"].shape == (4 * WIDTH, WIDTH)
+    inputs = {"params": params | {"pooler": pooler}}, tokens_BT, SEGMENTS_BT, None, EXAMPLES_BT, summaries_BN
+    whole, read = module.apply(*inputs), module.apply(*inputs, read_BK=np.array([[4], [2]]))
+    np.testing.assert_allclose(read.pooled_BND, whole.pooled_BND, atol=1e-6)
+
+    def text(row, example, segment):
+        columns = np.flatnonzero((EXAMPLES_BT[row] == example) & (SEGMENTS_BT[row] == segment))
+        if not len(columns):
+            return np.zeros(WIDTH)
+        at = slice(row, row + 1), columns
+        alone = Encoder(CONFIG).apply({"params": params}, tokens_BT[at], SEGMENTS_BT[at]).hidden[0]
+        np.testing.assert_allclose(whole.hidden[row, columns], alone, atol=1e-6)
+        return np.concatenate([alone[-1, : WIDTH // 2], alone[0, WIDTH // 2 :]])
+
+    for row, example in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3)):
+        one, other = text(row, example, 0), text(row, example, 1)
+        summary = np.concatenate([one, other, np.abs(one - other), one * other])
+        pooled = np.maximum(summary @ pooler["kernel"] + pooler["bias"], 0)
+        np.testing.assert_allclose(whole.pooled_BND[row, example - 1], pooled, atol=1e-6)
+
+
 def test_read_positions_are_those_of_all_states(encoder):
     module, params, tokens_BT, summaries_BN = encoder
     inputs = {"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN
@@ -149,6 +179,7 @@ def test_taps_of_attention_are_refused(encoder):
         ({"layer_type": "lstm"}, "does not go with model.positions=learned; set model.positions=none"),
         ({"layer_type": "lstm", "positions": "none", "width": 7}, "needs an even model.width, not 7"),
         ({"layer_type": "lstm", "positions": "none", "window": 2, "global_every": 2}, "set model.window=0"),
+        ({"pairs": "siamese"}, "model.pairs=siamese needs model.layer_type=lstm; set model.pairs=joint"),
         ({"layer_type": "lstm", "positions": "none", "activation_bits": 8}, "set model.activation_bits=0"),
     ],
 )
