@@ -16,6 +16,7 @@ _LAYERS_ONLY = (
     '--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]',
     "--config.optimizer.multipliers=[]",
 )
+_LOSSES = "--config.tasks.classify.objective.teacher_losses"
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 
 
@@ -83,6 +84,25 @@ def _tinybert(place: Place) -> list[Command]:
     augment, unlabeled = augmented(place)
     layers = distilled(place, "tinybert_layers", place.teacher, [*cut(THREE), unlabeled], to="layers")
     return [augment, layers, distilled(place, "tinybert_soft", place.out / "layers" / "export", [unlabeled])]
+
+
+def _internal(stacked: bool) -> Commands:
+    """Layers learn attention and [CLS] of the teacher one after another, or with those below, and then the labels.
+
+    The layers share the four epochs of a fine-tuning.
+    """
+
+    def commands(place: Place) -> list[Command]:
+        made, start, student = [], place.teacher, cut(THREE)
+        for layer in range(1, 1 + len(THREE)):
+            pairs = [[own, 2 * own] for own in range(1 if stacked else layer, layer + 1)]
+            flags = [f"{_LOSSES}.{loss}.pairs_of_layers={pairs}" for loss in ("maps", "states")]
+            flags += [*student, "--config.stages.0.epochs=1.33"]
+            made.append(distilled(place, "internal_layers", start, flags, to=f"layer-{layer}"))
+            start, student = place.out / f"layer-{layer}" / "export", []
+        return [*made, distilled(place, "soft", start, [])]
+
+    return commands
 
 
 def _in_int8(*flags: str) -> Commands:
@@ -164,6 +184,8 @@ ROWS: dict[str, Row] = {
     "theseus-layers": Row(
         "BERT-of-Theseus, only its layers trained", _theseus(*_LAYERS_ONLY), "three-layers-twice"
     ),
+    "internal-progressive": Row("internal, one layer at a time", _internal(stacked=False), "three-layers-twice"),
+    "internal-stacked": Row("internal, with the layers below", _internal(stacked=True), "three-layers-twice"),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "bilstm": Row("", _bilstm()),
     "bilstm-soft": Row("BiLSTM, soft labels (Tang et al., 2019)", _bilstm("logits"), "bilstm"),

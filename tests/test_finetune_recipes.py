@@ -13,7 +13,17 @@ from tests import runs
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 VARIANTS = {
     "classify": ("", "cls", "multi_label", "regression", "tags", "smoke"),
-    "distill": ("soft", "pkd", "pkd_last", "logits", "tinybert_layers", "tinybert_soft", "internal", "pkd-smoke"),
+    "distill": (
+        "soft",
+        "pkd",
+        "pkd_last",
+        "logits",
+        "tinybert_layers",
+        "tinybert_soft",
+        "internal",
+        "internal_layers",
+        "pkd-smoke",
+    ),
     "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI", "RTE+SST-2+STS-B"),
     "ner": ("", "smoke"),
     "tags": ("",),

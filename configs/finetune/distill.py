@@ -20,7 +20,8 @@ takes the same `objective.teacher_losses` (docs/guides/compression.md).
 | `tinybert_layers` | hidden states and attention scores, no labels | Jiao et al. (2020) [2], first step |
 | `tinybert_soft` | soft logits at T=1, no labels | [2], second step |
 | `theseus` | labels; layers of the student replace modules of the teacher | Xu et al. (2020) [3] |
-| `internal` | labels, soft logits, attention and [CLS] cosine | Aguilar et al. (2020), arXiv 1910.03723 |
+| `internal` | labels, soft logits, attention and [CLS] cosine of all layers | Aguilar et al. (2020) [4] |
+| `internal_layers` | attention and [CLS] cosine, no labels | [4], one layer after another |
 
 1. PKD, arXiv 1908.09355, section 3.2. The published code searches T in 5, 10, 20, the share of soft logits in 0.2, 0.5,
    0.7 and the factor of states in 10, 100, 500, 1,000; here one of each. `kl` has a factor T^2.
@@ -31,6 +32,10 @@ takes the same `objective.teacher_losses` (docs/guides/compression.md).
    with `--config.init_from=runs/first/export`. Embeddings, pooler and head are trained here. The published code trains
    the layers only, `'--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]'` with
    `--config.optimizer.multipliers=[]`, and the student starts with the first layers: `--config.init_layers=[0,1,2]`.
+4. Internal representations, arXiv 1910.03723. Two of its three algorithms are trainings one after another, each from
+   the export of the one before: first layer 1 learns, then the next one, alone (progressive) or with those below
+   (stacked), by `teacher_losses.maps.pairs_of_layers=[[1,2]]` and the same of `states`; then `soft`. That the last
+   step has no loss of layers is from memory.
 
 Deviations: epochs, rates and batches are those of configs/finetune/classify.py for all methods, and factors of
 `internal` are 1. `:METHOD-smoke` has short rows and a high learning rate, for a very small model and a few texts.
@@ -39,6 +44,10 @@ Deviations: epochs, rates and batches are those of configs/finetune/classify.py 
 import ml_collections
 
 STATES = {"kind": "hidden", "compare": "normalized", "on": "summaries", "layer_map": "skip", "factor": 100.0}
+INTERNAL = {
+    "maps": {"kind": "attention", "compare": "probabilities"},
+    "states": {"kind": "hidden", "compare": "cosine", "on": "summaries"},
+}
 # {variant: (factor of the labels, losses against the teacher)}
 METHODS = {
     "soft": (0.5, {"soft": {"kind": "logits", "temperature": 2.0, "factor": 0.5}}),
@@ -51,14 +60,8 @@ METHODS = {
     "logits": (0.0, {"logits": {"kind": "logits", "compare": "mse"}}),
     "tinybert_layers": (0.0, {"states": {"kind": "hidden", "projection": True}, "maps": {"kind": "attention"}}),
     "tinybert_soft": (0.0, {"soft": {"kind": "logits"}}),
-    "internal": (
-        1.0,
-        {
-            "soft": {"kind": "logits"},
-            "maps": {"kind": "attention", "compare": "probabilities"},
-            "states": {"kind": "hidden", "compare": "cosine", "on": "summaries"},
-        },
-    ),
+    "internal": (1.0, {"soft": {"kind": "logits"}} | INTERNAL),
+    "internal_layers": (0.0, INTERNAL),
 }
 
 

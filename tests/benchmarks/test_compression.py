@@ -24,6 +24,7 @@ from configs.finetune import distill
 OBJECTIVE = "--config.tasks.classify.objective."
 # {row: trainings that its baseline lacks, of the student as its paper has them, or of its teacher}
 MORE = {"pretrained-distilled": ["OUT/distilled"], "tinybert-general": ["OUT/layers"]}
+MORE |= {f"internal-{order}": ["OUT/layer-1", "OUT/layer-2"] for order in ("progressive", "stacked")}
 MORE |= {f"small-{width}": [f"small-{width}-alone-pretrained-0", "continued-pretrained-0"] for width in (96, 48)}
 PLACE = Place("SST-2", 0, Path("DATA"), "CORPUS", Path("ADAPTED"), Path("TEACHER"), Path("OUT"))
 
@@ -63,8 +64,28 @@ def test_a_method_and_its_baseline_start_alike_and_train_as_often(row):
     more = {f"--workdir={folder}" for folder in MORE.get(row, ())}
     ours = [command for command in ours if not more & set(command)]
     assert len(shapes(ours)) == len(shapes(theirs)) or row == "four-bits-trained"
-    if row not in ("distilbert", "four-bits-trained"):  # configs/distilbert.py cuts the layers itself
+    # configs/distilbert.py cuts the layers itself; the epochs of the two others are tested below.
+    if row not in ("distilbert", "four-bits-trained", "internal-progressive", "internal-stacked"):
         assert shapes(ours) == shapes(theirs)
+
+
+@pytest.mark.parametrize(
+    ("row", "pairs"),
+    [
+        ("internal-progressive", ([1, 2], [2, 4], [3, 6])),
+        ("internal-stacked", ([1, 2], [1, 2, 2, 4], [1, 2, 2, 4, 3, 6])),
+    ],
+)
+def test_layers_that_learn_one_after_another_share_the_epochs_of_their_baseline(row, pairs):
+    *layers, last = commands_of(row)
+    flags = [dict(flag.split("=", 1) for flag in command[1:]) for command in layers]
+    assert sum(float(of_layer["--config.stages.0.epochs"]) for of_layer in flags) == pytest.approx(4, abs=0.02)
+    starts = ["TEACHER", *(f"OUT/layer-{layer}/export" for layer in (1, 2, 3))]
+    assert [of_layer["--config.init_from"] for of_layer in flags] == starts[:3]
+    assert f"--config.init_from={starts[3]}" in last and "--config=configs/finetune/distill.py:soft" in last
+    for loss in ("maps", "states"):
+        of_loss = [json.loads(of_layer[f"{OBJECTIVE}teacher_losses.{loss}.pairs_of_layers"]) for of_layer in flags]
+        assert [sum(of_layer, []) for of_layer in of_loss] == list(pairs)
 
 
 def test_commands_of_finished_cells_never_change():

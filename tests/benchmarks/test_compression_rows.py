@@ -21,6 +21,7 @@ from tests import runs
 SIZES = {"layers": 6, "width": 48, "heads": 12, "feedforward": 800, "max_positions": 512}
 # Together they have every module and every kind of flag; the commands of the other rows differ by values.
 SAMPLE = (
+    "internal-stacked",
     "theseus-layers",
     "bilstm-soft",
     "q8bert-activations",
