@@ -38,7 +38,7 @@ from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 
-_VOCABULARY = Vocabulary(8000, 0, 5, 4, 6, (0, 1, 2, 3, 4, 5, 6))
+VOCABULARY = Vocabulary(8000, 0, 5, 4, 6, (0, 1, 2, 3, 4, 5, 6))
 # The objective of each arm, and its additional encoder settings. The other arms are compared with the first.
 ARMS: dict[str, tuple[Objective, dict]] = {
     "mlm": (MaskedLM(), {}),
@@ -57,18 +57,18 @@ def program(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: i
         stages=(Stage(10**6, seq_len, batch),),
         runtime=RuntimeConfig(unroll=unroll),
     )
-    return Program(config, _VOCABULARY.size, (jax.devices()[0],))
+    return Program(config, VOCABULARY.size, (jax.devices()[0],))
 
 
 def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.ndarray]:
     """Return the core batch and features of full rows of random tokens."""
     ids = np.arange(batch)
-    tokens_BT = np.random.default_rng(0).integers(7, _VOCABULARY.size, (batch, seq_len)).astype(np.int32)
-    tokens_BT[:, 0], tokens_BT[:, -1] = _VOCABULARY.cls_id, _VOCABULARY.sep_id
+    tokens_BT = np.random.default_rng(0).integers(7, VOCABULARY.size, (batch, seq_len)).astype(np.int32)
+    tokens_BT[:, 0], tokens_BT[:, -1] = VOCABULARY.cls_id, VOCABULARY.sep_id
     tokens = tokens_BT.reshape(-1)
-    special = _VOCABULARY.is_special[tokens]
+    special = VOCABULARY.is_special[tokens]
     ragged = Ragged(tokens, 0 * tokens, special, seq_len * np.arange(batch + 1), {}, ids)
-    placed = place(ragged, ids[:, None], seq_len, _VOCABULARY)
+    placed = place(ragged, ids[:, None], seq_len, VOCABULARY)
     return core(placed) | objective.features(placed, Draw(0, 0 * ids))
 
 
@@ -126,7 +126,7 @@ def compile_seconds(encoder: EncoderConfig, batch: int, seq_len: int, unroll: bo
 
 def compare_compilation(layers: int, rounds: int) -> None:
     """Print compile times of BERT and ALBERT, scanned and unrolled."""
-    sizes = {"vocab_size": _VOCABULARY.size, "layers": layers, "execution": Execution()}
+    sizes = {"vocab_size": VOCABULARY.size, "layers": layers, "execution": Execution()}
     encoders = {name: dataclasses.replace(PRESETS[name], **sizes) for name in ("base", "albert_base")}
     print("| layers | BERT, s | ALBERT, s | ALBERT / BERT |\n|---|---|---|---|")
     for unroll in (False, True):
@@ -153,7 +153,7 @@ def main() -> int:
     if args.compile:
         compare_compilation(args.layers, args.rounds)
         return 0
-    encoder = dataclasses.replace(PRESETS[args.preset], vocab_size=_VOCABULARY.size)
+    encoder = dataclasses.replace(PRESETS[args.preset], vocab_size=VOCABULARY.size)
     seconds = measure(encoder, args.batch, args.seq_len, args.steps, args.rounds)
     first, *_ = seconds
     print(f"| objective | ms a step | times {first} |\n|---|---|---|")
