@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     add_inputs(parser)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"), help="models (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the lines (default: %(default)s)")
-    parser.add_argument("--run", type=int, default=1, help="number of the run: cells with one teacher (%(default)s)")
+    parser.add_argument("--run", type=int, default=2, help="number of the run: cells with one teacher (%(default)s)")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")
