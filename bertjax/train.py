@@ -20,7 +20,7 @@ from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.errors import UserError, reason
 from bertjax.hardware import platform
-from bertjax.interop import huggingface, sentence_transformers
+from bertjax.interop import families, huggingface, sentence_transformers
 from bertjax.training import init_from, start, sweep
 from bertjax.training.evaluation import Evaluation, tuned
 from bertjax.training.loop import Loop
@@ -235,8 +235,10 @@ def _next(config: Config, files: Workdir) -> list[str]:
     if isinstance(config.task.examples, LabeledFormat):
         is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
-        target = "hf" if storage.exists(files.export / "hf") else f"{files.path.name}.onnx"
-        ship = [command("convert", f"--from={root}", f"--to={target}")]
+        if storage.exists(files.export / "hf"):
+            ship = [command("convert", f"--from={root}", "--to=hf")]
+        elif families.has_encoder(config.model, export.read_tokenizer(files.export).pad_id):
+            ship = [command("convert", f"--from={root}", f"--to={files.path.name}.onnx")]
     else:
         is_masked = "mlm" in config.task.objective.heads(config.model)
         samples = read_jsonl(files.samples)

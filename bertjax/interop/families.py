@@ -55,3 +55,8 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
     if lines or pooler_lines:
         raise UserError((lines or pooler_lines)[0])
     return nearest
+
+
+def has_encoder(encoder: EncoderConfig, pad_id: int) -> bool:
+    """Return whether a family computes an encoder, whatever heads it has; `pad_id` is that of the tokenizer."""
+    return encoder.has_attention and any(not family.refusals(encoder, pad_id) for family in FAMILIES)

@@ -10,6 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, weights
+from bertjax.models.presets import PRESETS
 from tests.interop import models
 
 CLASSES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]
@@ -28,6 +29,11 @@ def test_every_family_is_tested():
     assert models.CLASSES.keys() == models.OWN.keys() == {family.model_type for family in families.FAMILIES}
     for family in families.FAMILIES:
         assert {family.class_of(parts) for parts in family.classes} == models.CLASSES[family.model_type].keys()
+
+
+def test_encoders_that_no_family_computes():
+    unknown = {name for name, encoder in PRESETS.items() if not families.has_encoder(encoder, pad_id=1)}
+    assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm", "modern_base", "modern_large"}
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
