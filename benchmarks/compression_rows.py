@@ -116,8 +116,10 @@ def _in_int8(*flags: str) -> Commands:
     return commands
 
 
-def _pruning(kind: str) -> list[str]:
-    return [f"--config.pruning.kind={kind}", "--config.pruning.remaining=0.15"]
+def _pruned(kind: str, start: str = "teacher") -> Commands:
+    """Prune a model while it is trained: `teacher`, which knows the task, or `adapted`, which learns it."""
+    flags = f"--config.pruning.kind={kind}", "--config.pruning.remaining=0.15"
+    return lambda place: [tuned(place, getattr(place, start), *flags)]
 
 
 def _four_bits_later(place: Place) -> list[Command]:
@@ -196,10 +198,10 @@ ROWS: dict[str, Row] = {
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
     "three-bits": Row("3 bits in all layers, trained", _plain_teacher(_EIGHT_BITS[0], _THREE_BITS), shape="teacher"),
     "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),
-    "magnitude": Row(
-        "magnitude pruning, 15% remain (Han et al., 2015)", _plain_teacher(*_pruning("magnitude")), shape="teacher"
-    ),
-    "movement": Row("movement pruning (Sanh et al., 2020)", _plain_teacher(*_pruning("movement")), "magnitude"),
+    "magnitude": Row("magnitude pruning, 15% remain (Han et al., 2015)", _pruned("magnitude"), shape="teacher"),
+    "movement": Row("movement pruning (Sanh et al., 2020)", _pruned("movement"), "magnitude"),
+    "magnitude-encoder": Row("magnitude, while the task is learned", _pruned("magnitude", "adapted"), shape="teacher"),
+    "movement-encoder": Row("movement, while the task is learned", _pruned("movement", "adapted"), "magnitude-encoder"),
     "narrow": Row("half of the heads and neurons, at random", _narrow(by_importance=False)),
     "narrow-importance": Row("the most important half (Michel et al., 2019)", _narrow(by_importance=True), "narrow"),
     "pretrained": Row("", pretrained.three_layers("mlm"), shape="three-layers"),
