@@ -59,4 +59,4 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
 
 def has_encoder(encoder: EncoderConfig, pad_id: int) -> bool:
     """Return whether a family computes an encoder, whatever heads it has; `pad_id` is that of the tokenizer."""
-    return encoder.has_attention and any(not family.refusals(encoder, pad_id) for family in FAMILIES)
+    return any(not family.refusals(encoder, pad_id) for family in FAMILIES)
