@@ -66,7 +66,7 @@ def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfi
     """Return the architecture in which modules are replaced: the successor's with all layers of the predecessor.
 
     Raises:
-      UserError: layers of the successor cannot stand in the place of modules of the predecessor.
+      UserError: layers of the successor cannot replace modules of the predecessor.
     """
     predecessor, folder = objective.bound_teacher.config, objective.bound_teacher.folder
     if objective.reads_all_layers:

@@ -22,7 +22,7 @@ def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
 
     A bucket is the hash of `hashes` minima, each over the n-grams of a text after another permutation of 32 bits:
     x -> a x + b modulo 2**32 with an odd a. Two sets of n-grams have the same minimum with a probability that is their
-    Jaccard similarity. A text without a word is only like itself.
+    Jaccard similarity. A text that has no words is similar only to itself.
     """
     words, counts_D = ngrams.word_hashes(texts)
     grams, grams_D = ngrams.ngram_hashes(words, counts_D, settings.ngram)

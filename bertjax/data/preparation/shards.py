@@ -2,7 +2,7 @@
 
 A shard of text holds consecutive documents of one source, and a shard of tokens the same documents encoded. Whichever
 process encodes it, a shard ends at `SHARD_BYTES` of text, at the end of a longer document or at the end of the source.
-A source that has grown thus leaves the shards of the others as they were.
+So a source that has grown leaves the shards of the others as they were.
 """
 
 import json

@@ -172,7 +172,7 @@ class Checkpoints:
         """
         check_replicas(state, step)
         arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
-        # A copy: the caller goes on counting while Orbax writes.
+        # A copy: the caller continues to count while Orbax writes.
         meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
         meta["digest"] = _digest(meta)
         metrics = None if score is None else {_SCORE: score}

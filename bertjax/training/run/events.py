@@ -74,7 +74,7 @@ class Events:
             raise
 
     def _header(self, number: int) -> bytes:
-        """Return the first records of a file: its version, and in the first file where this start begins."""
+        """Return the first records of a file: its version, and in the first file the step of this start."""
         header = _framed(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if number == 0:
             start = SessionLog(status=SessionLog.START)
