@@ -183,9 +183,7 @@ ROWS: dict[str, Row] = {
     "internal": Row("internal representations (Aguilar et al., 2020)", _taught("internal"), "three-layers"),
     "three-layers-twice": Row("", _twice, shape="three-layers"),
     "theseus": Row("BERT-of-Theseus (Xu et al., 2020)", _theseus(), "three-layers-twice"),
-    "theseus-layers": Row(
-        "BERT-of-Theseus, only its layers trained", _theseus(*_LAYERS_ONLY), "three-layers-twice"
-    ),
+    "theseus-layers": Row("BERT-of-Theseus, layers only", _theseus(*_LAYERS_ONLY), "three-layers-twice"),
     "internal-progressive": Row("internal, one layer at a time", _internal(stacked=False), "three-layers-twice"),
     "internal-stacked": Row("internal, with the layers below", _internal(stacked=True), "three-layers-twice"),
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
