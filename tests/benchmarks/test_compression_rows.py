@@ -17,7 +17,7 @@ from bertjax.export import WEIGHTS, Export
 from bertjax.training.program import Program
 from tests import runs
 
-# The rows name layers 0, 2 and 4, keep 6 heads and 768 neurons, have widths of 48 and more, and a BiLSTM reads 512.
+# The rows name layers 0, 2 and 4, keep 6 heads and 768 neurons, and a BiLSTM reads 512.
 SIZES = {"layers": 6, "width": 48, "heads": 12, "feedforward": 800, "max_positions": 512}
 # Rows with commands or flags that no test of a recipe has; the other rows would take ten minutes more.
 SAMPLE = (
@@ -27,7 +27,6 @@ SAMPLE = (
     "q8bert-activations",
     "four-bits",
     "narrow",
-    "small-48",
 )
 
 
@@ -61,8 +60,6 @@ class Table:
         if command in self.ran:
             return
         module, *flags = in_one_step(list(command))
-        if any(flag.startswith("--config=configs/small_vocabulary.py") for flag in flags):
-            flags.append("--config.data.tokenizer.vocab_size=300")  # of 5,000, which this corpus does not have
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             assert exit_code_of(lambda: importlib.import_module(module).main(flags)) == 0, command

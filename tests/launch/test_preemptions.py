@@ -11,7 +11,7 @@ from tests.launch.conftest import GIT
 
 @pytest.mark.slow
 def test_preemptions_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
-    events = preemptions.moments(10, seed=1)
+    events = preemptions.moments(6, seed=1)
     assert {kind for kind, _ in events} == {"steps", "seconds", "warned"}
     pod, code, errors = preemptions.preempt(tmp_path, flags, events)
     assert code == 0, errors
