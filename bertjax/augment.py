@@ -31,7 +31,7 @@ def run(
 
     Args:
       source: a table with the fields, or a file with a text in each line.
-      target: the .jsonl file.
+      target: the .jsonl file, which must not exist.
       fields: the columns of text: one, or the two of a pair.
       augmentation: how variants are drawn.
       model: a model with a masked-LM head that fills [MASK]; needed unless `augmentation.mask` is 0.
@@ -41,12 +41,18 @@ def run(
       (number of records read, number of variants written).
 
     Raises:
-      UserError: a file cannot be read, there is no model to fill [MASK], or nothing is left to write.
+      UserError: a file cannot be read, the target exists or its folder does not, there is no model to fill [MASK], or
+        nothing is left to write.
     """
     if augmentation.mask and not model:
         raise UserError(f"--mask={augmentation.mask} needs a masked LM that fills [MASK]; add --model, or --mask=0")
     if not target.endswith(".jsonl"):
         raise UserError(f"--to={target} is written as JSON lines; name a file that ends in .jsonl")
+    path = Path(target).expanduser()
+    if path.exists():
+        raise UserError(f"--to={target} exists; name another file, or remove it")
+    if not path.parent.is_dir():
+        raise UserError(f"--to={target} is in a folder that does not exist; make {path.parent} first")
     records = read_file(source, fields)
     variants = augmentation.variants([[record[field] for field in fields] for record in records])
     if model:
@@ -55,14 +61,20 @@ def run(
     lines = list(dict.fromkeys(lines))
     if not lines:
         raise UserError(f"{source} has no text that changes; raise --copies, --mask or --ngrams")
-    write_text(Path(target), "".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(f"{line}\n" for line in lines))
     return len(records), len(lines)
 
 
 def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, candidates: int) -> list[list[str]]:
     """Return the variants with words in place of every [MASK]."""
     places = [(row, column) for row, texts in enumerate(variants) for column, text in enumerate(texts) if MASK in text]
-    predictor = Predictor(SavedModel(model).export)
+    saved = SavedModel(model).export
+    if not 1 <= candidates <= saved.encoder.vocab_size:
+        raise UserError(
+            f"--candidates={candidates} must be between 1 and {saved.encoder.vocab_size}, the size of the model's "
+            "vocabulary"
+        )
+    predictor = Predictor(saved)
     pipeline = predictor.pipeline(Refill, top=candidates, augmentation=augmentation)
     if not places:
         return variants

@@ -170,6 +170,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
     everything = model.params | {"encoder": params}
     if cuts.layers:
         everything["heads"] = cut.mixes(everything.get("heads", {}), cuts.layers)
+        model = model._replace(settings=_of_layers(model.settings, cuts.layers))
     if encoder != model.encoder and "generator" in everything:
         del everything["generator"]
         everything["heads"] = {name: head for name, head in everything["heads"].items() if name != "mlm"}
@@ -181,6 +182,21 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
         settings |= {"stages": stages, "init_layers": []}
     numbers = {"before_compression": model.numbers} if model.numbers else {}
     return Export(settings, encoder, everything, model.tokenizer, numbers), notes
+
+
+def _of_layers(settings: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
+    """Return settings whose values by layer are those of the layers that stay."""
+
+    def chosen(mapping: dict[str, Any], field: str) -> dict[str, Any]:
+        values = mapping.get(field)
+        return mapping | {field: [values[layer] for layer in layers]} if values else mapping
+
+    optimizer = settings["optimizer"]
+    multipliers = [chosen(multiplier, "by_layer") for multiplier in optimizer["multipliers"]]
+    return settings | {
+        "optimizer": optimizer | {"multipliers": multipliers},
+        "quantization": chosen(settings.get("quantization", {}), "layer_bits"),
+    }
 
 
 def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
@@ -294,7 +310,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Write a smaller export of a model: with fewer layers, heads, feed-forward neurons or pieces, or\n"
         "with weights in int8. Cuts cost accuracy, which training the smaller model restores in part.",
         epilog="examples:\n"
-        "  half of the layers:       python -m bertjax.compress runs/tiny --to=models/half --layers=0,2\n"
+        "  two of three layers:      python -m bertjax.compress runs/tiny --to=models/short --layers=0,2\n"
         "  narrower by importance:   python -m bertjax.analyze runs/tiny --parts=importance --out=report\n"
         "                            python -m bertjax.compress runs/tiny --to=models/narrow --heads=2 --mlp=512 "
         "--importance=report/importance.json\n"

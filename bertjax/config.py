@@ -116,6 +116,11 @@ class Config:
                 f"quantization.layer_bits={list(bits)} does not fit model.layers={self.model.layers} with "
                 f"model.sharing={self.model.sharing}; give a number for each layer, of which none may be shared"
             )
+        if bits and (other := [index for index, stage in enumerate(self.stages) if stage.layers not in (0, len(bits))]):
+            raise UserError(
+                f"quantization.layer_bits={list(bits)} does not fit stages.{other[0]}.layers="
+                f"{self.stages[other[0]].layers}; leave one of them out"
+            )
 
     def _check_keep_at(self) -> None:
         steps = sum(stage.steps for stage in self.stages)

@@ -2,7 +2,8 @@
 
 Symmetric and per channel: w = q * scale with q from -127 to 127 and scale = max|w| / 127 over the channel. A channel of
 a kernel [..., in, out] is a column of one layer; a channel of a word table [V, E] is a row. The error of a weight is at
-most half its scale, max|w| / 254 of its channel. Biases, layer norms, and tables of positions and segments stay
+most half its scale, max|w| / 254 of its channel. A channel that was trained in fewer than 8 bits has a scale of
+max|w| / 126, 124 or 120 if this stores it without error. Biases, layer norms, and tables of positions and segments stay
 float32. In a file, the scales of the array `a/b` are `a/b.scale`.
 """
 
@@ -11,6 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 LEVELS = 127
+# Weights of b bits are multiples of max|w| / n for n = 2^(b - 1) - 1. These are the largest multiples of n up to 127:
+# of 3, 7 and 63 (3, 4 and 7 bits), of 31 (6 bits) and of 15 (5 bits). With 2 bits, n = 1 divides 127.
+_LEVELS_OF_FEWER_BITS = (126, 124, 120)
+_EXACT = 1e-3  # in steps of q; float32 rounds a weight to about 1e-5 of them
 _SCALE = ".scale"
 
 
@@ -22,10 +27,29 @@ def quantize(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if axis is None:
             stored[path] = leaf
             continue
-        scale = np.abs(leaf).max(axis=axis, keepdims=True, initial=0.0) / np.float32(LEVELS)
-        stored[path] = np.round(leaf / np.where(scale > 0, scale, 1)).astype(np.int8)
-        stored[path + _SCALE] = scale.astype(np.float32)
+        scale = _scale(leaf, axis)
+        stored[path] = np.round(_steps(leaf, scale)).astype(np.int8)
+        stored[path + _SCALE] = scale
     return stored
+
+
+def _scale(leaf: np.ndarray, axis: int) -> np.ndarray:
+    """Return the scales of the channels: max|w| / 127, or one of fewer levels that leaves no error where 127 do."""
+    largest = np.abs(leaf).max(axis=axis, keepdims=True, initial=0.0)
+
+    def is_exact(scale: np.ndarray) -> np.ndarray:
+        steps = _steps(leaf, scale)
+        return np.abs(steps - np.round(steps)).max(axis=axis, keepdims=True, initial=0.0) < _EXACT
+
+    scale = (largest / LEVELS).astype(np.float32)
+    for levels in _LEVELS_OF_FEWER_BITS:
+        other = (largest / levels).astype(np.float32)
+        scale = np.where(is_exact(other) & ~is_exact(scale), other, scale)
+    return scale
+
+
+def _steps(leaf: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return leaf / np.where(scale > 0, scale, 1)
 
 
 def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -64,6 +64,7 @@ def test_a_masked_lm_fills_the_words(undisturbed, tmp_path, capsys):
         (["--copies=0"], "--copies=0 must be at least 1"),
         (["--mask=0", "--to=more.csv"], "name a file that ends in .jsonl"),
         (["--mask=0", "--text=sentence", "--pair=other"], "together; give a .jsonl file with these fields"),
+        (["--mask=0", "--to=not/there.jsonl"], "--to=not/there.jsonl is in a folder that does not exist"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, flags, complaint):
@@ -72,6 +73,23 @@ def test_bad_input_is_one_line(tmp_path, capsys, flags, complaint):
     assert cli.exit_code_of(lambda: augment.main(arguments)) == 2
     error = capsys.readouterr().err
     assert complaint in error and error.count("\n") == 1 and not (tmp_path / "more.jsonl").exists()
+
+
+def test_a_file_is_not_written_over(tmp_path):
+    """The source may be a .jsonl file, and has labels that the variants lack."""
+    source = tmp_path / "train.jsonl"
+    source.write_text('{"text": "one two three", "label": "yes"}\n')
+    with pytest.raises(UserError, match="train.jsonl exists; name another file, or remove it"):
+        augment.run(str(source), str(source), ("text",), Augmentation(mask=0.0))
+    assert "label" in source.read_text()
+
+
+@pytest.mark.parametrize("candidates", [0, 10**6])
+def test_candidates_are_pieces_of_the_vocabulary(undisturbed, tmp_path, candidates):
+    (tmp_path / "texts.txt").write_text("one two three\n")
+    arguments = str(tmp_path / "texts.txt"), str(tmp_path / "more.jsonl"), ("text",), Augmentation()
+    with pytest.raises(UserError, match=f"--candidates={candidates} must be between 1 and "):
+        augment.run(*arguments, str(undisturbed / "export"), candidates)
 
 
 def test_a_text_that_cannot_change_is_refused(tmp_path):

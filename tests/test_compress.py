@@ -202,6 +202,18 @@ def test_the_settings_have_the_depth_of_a_shallow_stage(source, tmp_path):
     assert [settings.layers_at(stage) for stage in range(2)] == [2, 2]
 
 
+def test_settings_by_layer_are_those_of_the_layers_that_stay(source, tmp_path):
+    model = export.read(source)
+    assert model.encoder.layers == 2
+    model.settings["quantization"] = {"bits": 8, "layer_bits": [4, 3]}
+    model.settings["optimizer"]["multipliers"] = [{"path": "^encoder/layers/", "factor": 1.0, "by_layer": [0.5, 1.0]}]
+    smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
+    export.write(tmp_path / "small", smaller)
+    config = SavedModel(tmp_path / "small").config
+    assert config.quantization.layer_bits == (3,)
+    assert [multiplier.by_layer for multiplier in config.optimizer.multipliers] == [(1.0,)]
+
+
 def test_a_cut_electra_is_not_scored(refused, tmp_path):
     model = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], models.trained(), "electra")
     model.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}

@@ -18,6 +18,13 @@ def test_chosen_layers_need_a_source():
         from_dict({"init_layers": [0], "model": {"layers": 1}})
 
 
+def test_bits_of_layers_need_the_same_layers_in_all_stages():
+    config = {"model": {"layers": 2}, "quantization": {"bits": 8, "layer_bits": [4, 2]}}
+    assert from_dict(config | {"stages": [{"layers": 2}, {}]})
+    with pytest.raises(UserError, match=r"layer_bits=\[4, 2\] does not fit stages.0.layers=1; leave one of them out"):
+        from_dict(config | {"stages": [{"layers": 1}, {}]})
+
+
 def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
     config = from_dict({"stages": [{"epochs": 3.0}], "optimizer": {"warmup_steps": 2_000_000}})
     with pytest.raises(UserError, match="optimizer.warmup_steps=2000000 must be below the 300 steps"):

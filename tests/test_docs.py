@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from bertjax import config_file
-from bertjax.config import to_dict
+from bertjax.config import from_dict, to_dict
+from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
@@ -75,7 +76,13 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     flags = [flag for flag in shlex.split(command)[3:] if flag.startswith("--config")]
     [path] = [flag.removeprefix("--config=") for flag in flags if flag.startswith("--config=")]
-    config_file.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
+    config = config_file.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
+    teacher = from_dict(settings).model
+    for task in config.tasks.values():
+        for loss in task.objective.teacher_losses.values():
+            if isinstance(loss, MappedLoss):
+                loss.pairs(config.model, teacher)
+        assert not (task.objective.replacing and teacher.layers % config.model.layers)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

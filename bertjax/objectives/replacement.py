@@ -88,6 +88,13 @@ def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfi
             f"objective.replacing has no effect on layers that share parameters (model.sharing={successor.sharing}); "
             "use objective.teacher_losses"
         )
+    size, every = predecessor.layers // successor.layers, successor.global_every
+    if moved := [layer for layer in range(successor.layers) if (layer % every == 0) != (layer * size % every == 0)]:
+        raise UserError(
+            f"objective.replacing trains layer {moved[0]} of the successor in place {moved[0] * size} of the "
+            f"predecessor, and model.global_every={every} makes one of them local and the other global; choose a "
+            "model.layers that keeps the pattern"
+        )
     return dataclasses.replace(successor, layers=predecessor.layers)
 
 

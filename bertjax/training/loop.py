@@ -215,8 +215,8 @@ class Loop:
                 if is_stopping:
                     step, failure = self._stop(bar, step, is_due)
                     break
-                best = evaluation is not None and self._runtime.keep_best > 0
-                if best or step in self._runtime.keep_at or self._is_save_due(first, step):
+                may_be_best = self._runtime.keep_best > 0 and self._score(step, evaluation) is not None
+                if may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step):
                     self._take(bar, leave=0)
                     self._flush()
                     failure = self._save(step, evaluation, is_last=step == self._timetable.steps)
@@ -362,7 +362,7 @@ class Loop:
             "owes_evaluation": owes_evaluation,
             "skip_rows": self._runtime.skipped_before(step),
         }
-        score = evaluation.rank if evaluation and math.isfinite(evaluation.rank) else None
+        score = self._score(step, evaluation)
         self._log.flush()
         processes.on_writer(self._lock.verify if self._lock else lambda: None)
         self._checkpoints.hold_before = self._spikes.high_since
@@ -370,6 +370,12 @@ class Loop:
             return self._saving.save_last(step, self._state, meta, score)
         self._saving.save(step, self._state, meta, score)
         return None
+
+    def _score(self, step: int, evaluation: Evaluation | None) -> float | None:
+        """Return the score by which checkpoints are compared: none while weights are pruned, or without a number."""
+        if evaluation is None or not math.isfinite(evaluation.rank):
+            return None
+        return evaluation.rank if self._program.config.pruning.has_ended(step, self._timetable.steps) else None
 
 
 def _raise(error: Exception) -> None:

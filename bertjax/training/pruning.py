@@ -69,6 +69,10 @@ class PruningConfig:
         progress = jnp.clip((jnp.asarray(step, jnp.float32) - start) / (end - start), 0.0, 1.0)
         return self.remaining + (1.0 - self.remaining) * (1.0 - progress) ** 3
 
+    def has_ended(self, step: int, steps: int) -> bool:
+        """Return whether no weight is left to prune after `step` of `steps`."""
+        return not self.kind or step >= self.end_share * steps
+
 
 def is_pruned(path: str) -> bool:
     """Return whether the parameter of a path is one whose weights are pruned: a kernel of the encoder's layers."""

@@ -68,6 +68,8 @@ def record_run(
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
+    for line in report.replacing_lines(program.config):
+        print(line)
     print(report.layout_line(program), flush=True)
     return {
         "config": configuration.to_dict(program.config),

@@ -1,15 +1,16 @@
 """A small student learns a task from a fine-tuned teacher, by one of several published methods.
 
     python -m bertjax.train --config=configs/finetune/distill.py:pkd --config.init_from=runs/teacher/export \
-        --config.model.layers=1 --config.init_layers=[0] \
+        --config.model.layers=6 --config.init_layers=[0,2,4,6,8,10] \
         --config.tasks.classify.objective.teacher=runs/teacher/export \
         --config.tasks.classify.examples.train=train.csv --config.tasks.classify.examples.heldout=test.csv \
         --workdir=runs/student
 
-runs/teacher is a fine-tuning on the same files, such as one of configs/finetune/classify.py:cls. The student starts
-with the listed layers of `init_from`, which may also be a model that was only pretrained. The task has the name
-`classify`. `:METHOD-regression` predicts numbers, of which soft logits are compared by squared error. Any other recipe
-takes the same `objective.teacher_losses` (docs/guides/compression.md).
+runs/teacher is a fine-tuning of a BERT with 12 layers on the same files, by configs/finetune/classify.py:cls. The
+student starts with the listed layers of `init_from`, which may also be a model that was only pretrained. `pkd` needs a
+student of two layers or more, whose number divides that of the teacher. The task has the name `classify`.
+`:METHOD-regression` predicts numbers, of which soft logits are compared by squared error. Any other recipe takes the
+same `objective.teacher_losses` (docs/guides/compression.md).
 
 | variant | losses | source |
 |---|---|---|

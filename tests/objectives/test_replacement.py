@@ -125,6 +125,18 @@ def test_models_that_cannot_be_mixed(changes, settings, complaint):
         objective.frozen_params(SUCCESSOR)
 
 
+def test_layers_keep_the_pattern_of_local_and_global_ones():
+    """Modules of two layers: layer 1 of the successor trains in place 2, and 2 in place 4."""
+
+    def of(layers: int, every: int):
+        local = {"positions": "rotary", "window": 2, "global_every": every, "segments": 0}
+        return dataclasses.replace(batches.ENCODER, layers=layers, **local)
+
+    assert replacement.predecessor_config(bound(of(6, every=3)), of(3, every=3)).layers == 6
+    with pytest.raises(UserError, match="trains layer 1 of the successor in place 2 of the predecessor"):
+        replacement.predecessor_config(bound(of(6, every=2)), of(3, every=2))
+
+
 @pytest.mark.parametrize("settings", [{"first": 1.5}, {"steps": -1}])
 def test_bad_rates(settings):
     with pytest.raises(UserError, match="first must be between 0 and 1, and steps not negative"):

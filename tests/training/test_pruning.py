@@ -163,15 +163,23 @@ def test_sizes_are_those_of_the_kernels_of_the_layers():
     )
 
 
+def test_pruning_has_ended_after_its_share_of_the_steps():
+    config = PruningConfig("magnitude", end_share=0.8)
+    assert [config.has_ended(step, STEPS) for step in (0, 79, 80, 100)] == [False, False, True, True]
+    assert PruningConfig().has_ended(0, STEPS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pruned_run_resumes_and_is_exported_with_zeros(kind, flags, tmp_path, capsys):
     """Bit for bit as a run that never stopped; the checkpoint and the export score as the run did."""
     [reference, *overrides] = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
-    overrides += [f"pruning.kind={kind}", "pruning.remaining=0.2"]
+    overrides += [f"pruning.kind={kind}", "pruning.remaining=0.2", "eval.every=30", "runtime.keep_best=4"]
     config = config_file.load(reference, overrides)
     assert train.run(config, tmp_path / "run").finished
     assert "80.0% of " in capsys.readouterr().out
+    kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept & {30, 60, 90} == {90}  # the first two have weights that were pruned later
     edges = iter(range(1, 1000))
     stopped = train.run(config, tmp_path / "again", should_stop=lambda: next(edges) == 40)
     assert stopped.step == 40 and train.run(config, tmp_path / "again").finished

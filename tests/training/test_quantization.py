@@ -51,6 +51,14 @@ def test_a_channel_has_few_values_and_errors_of_half_a_step(bits):
         assert max(len(np.unique(column.round(6))) for column in layer.T) <= 2**bits - 1
 
 
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_an_int8_export_stores_any_bits_without_error(bits):
+    after = flat(rounded(QuantizationConfig(bits), params_of()))
+    stored = int8.dequantize(int8.quantize(after))
+    for path, leaf in after.items():
+        np.testing.assert_allclose(stored[path], leaf, rtol=1e-5, atol=1e-7, err_msg=path)
+
+
 def test_layers_have_bits_of_their_own():
     """The others keep `bits`."""
     config = QuantizationConfig(8, layer_bits=(2, 8, 4))

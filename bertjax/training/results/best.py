@@ -11,6 +11,8 @@ from bertjax.training.run.workdir import Workdir, read_jsonl
 def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, float]) -> str:
     """Return the best kept checkpoint and both scores, in a line; empty if none scores better than the last step.
 
+    A checkpoint with weights that were pruned later is not compared: it is another model.
+
     Args:
       files: the finished run.
       config: its configuration.
@@ -23,7 +25,12 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     scores = {
         record["step"]: record[f"eval/{name}"] for record in read_jsonl(files.metrics) if f"eval/{name}" in record
     }
-    scores = {step: score for step, score in scores.items() if step in kept and score is not None}
+    end = max(scores, default=0)
+    scores = {
+        step: score
+        for step, score in scores.items()
+        if step in kept and score is not None and config.pruning.has_ended(step, end)
+    }
     if last is None or not scores:
         return ""
     best = min(scores, key=lambda step: sign * scores[step])

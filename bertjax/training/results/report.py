@@ -8,6 +8,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
+from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.pipeline import Feed
 from bertjax.errors import printable
@@ -134,6 +135,23 @@ def layout_line(program: Program) -> str:
     )
     attention = f"; attention: {paths}" if program.encoder.has_attention else ""
     return f"{devices}, {layout.dtype}{summed}{attention}"
+
+
+def replacing_lines(config: Config) -> list[str]:
+    """Return a line for each task whose layers replace those of a teacher: from which step on they run alone."""
+    last, lines = sum(stage.steps for stage in config.stages) - 1, []
+    for name, task in config.tasks.items():
+        replacing = task.objective.replacing
+        if replacing is None:
+            continue
+        if (rate := replacing.rate(last)) < 1.0:
+            lines.append(
+                f"task {name}: the last step replaces a module of the teacher with probability {rate:.2f}, so the "
+                f"student's layers never run alone; set tasks.{name}.objective.replacing.steps to about {last // 2:,}"
+            )
+        else:
+            lines.append(f"task {name}: from step {replacing.steps:,} on the student's layers run alone")
+    return lines
 
 
 def stage_line(index: int, program: Program) -> str:

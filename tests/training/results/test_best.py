@@ -37,6 +37,13 @@ def test_the_best_kept_checkpoint(tmp_path, scores, kept, expected):
     assert line.startswith(f"{tmp_path}{expected}") if expected else line == ""
 
 
+def test_a_checkpoint_with_weights_that_were_pruned_later_is_not_the_best(tmp_path):
+    files = finished(tmp_path, {10: 0.9, 85: 0.78, 100: 0.75}, (10, 85, 100))
+    for pruning, best in (({"kind": "magnitude", "end_share": 0.8}, 85), ({}, 10)):
+        config = from_dict({"tasks": {"mine": TASK}, "pruning": pruning})
+        assert better_checkpoint(files, config, {"accuracy": 0.75}).startswith(f"{tmp_path}@{best} has accuracy")
+
+
 def test_a_loss_is_best_when_it_is_lowest_and_a_task_has_its_name(tmp_path):
     files = finished(tmp_path, {10: 2.5, 30: 3.5}, (10, 30), "first/mlm_loss")
     config = from_dict({"tasks": {name: {"objective": {"kind": "mlm"}} for name in ("first", "second")}})

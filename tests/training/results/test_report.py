@@ -7,10 +7,18 @@ import jax
 import pytest
 from rich.console import Console
 
+from bertjax.config import from_dict
 from bertjax.objectives.outputs import Sample
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.results.report import masked_sentence, parameter_lines, print_summary, show_samples, summary_of
+from bertjax.training.results.report import (
+    masked_sentence,
+    parameter_lines,
+    print_summary,
+    replacing_lines,
+    show_samples,
+    summary_of,
+)
 from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
 from tests import batches
@@ -54,6 +62,22 @@ def test_samples_mark_right_guesses():
 def summary() -> dict:
     totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
     return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0))
+
+
+@pytest.mark.parametrize(
+    "steps, expected",
+    [
+        (60, "task mine: from step 50 on the student's layers run alone"),
+        (26, "task mine: the last step replaces a module of the teacher with probability 0.70, so the student's layers "
+         "never run alone; set tasks.mine.objective.replacing.steps to about 12"),
+    ],
+)  # fmt: skip
+def test_the_step_from_which_the_layers_of_a_student_run_alone(steps, expected):
+    replacing = {"kind": "mlm", "teacher": "a", "replacing": {"first": 0.4, "steps": 50}}
+    tasks = {"mine": {"objective": replacing}, "other": {"objective": {"kind": "mlm"}}}
+    stages = [{"steps": steps // 2}, {"steps": steps - steps // 2}]
+    config = from_dict({"tasks": tasks, "stages": stages, "optimizer": {"warmup_steps": 2}})
+    assert replacing_lines(config) == [expected]
 
 
 def test_keys_of_the_summary():
