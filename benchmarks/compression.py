@@ -16,6 +16,7 @@ is measured by `benchmarks.compression_speed`.
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -172,6 +173,23 @@ def run_cells(plan: list[Cell], args: argparse.Namespace) -> None:
     resumable.run({cell.name: cell for cell in todo}, args.results, line_of, clean)
 
 
+def _commands(plan: list[Cell], args: argparse.Namespace) -> str:
+    """Return the commands of seed 0 as a shell runs them, first those that make the encoder of the teacher."""
+    todo, corpus = missing(plan, finished(args.results), args.run), str(args.corpus or "CORPUS")
+    converted, adapted = args.out / "converted", args.out / "adapted"
+    convert = ["bertjax.convert", f"--from={args.model or 'MODEL'}", f"--to={converted}"]
+    made = {"the encoder of the teacher": [convert, *adapting(converted, corpus, adapted)]}
+    for cell in plan:
+        if cell.seed == SEEDS[0]:
+            name = cell.name if cell in todo else f"{cell.name} (finished)"
+            made[name] = ROWS[cell.row].commands(cell.place(args.out, corpus))
+    return "\n".join(
+        line
+        for name, commands in made.items()
+        for line in (f"# {name}", *(f"python -m {shlex.join(command)}" for command in commands))
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the flags of what the models are made from."""
     for name, what in (("model", "folder of transformers"), ("data", "labeled files"), ("corpus", "text, .jsonl")):
@@ -203,18 +221,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run", type=int, default=2, help="number of the run: cells with one teacher (%(default)s)")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas (default: all)")
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands of the missing cells of seed 0")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands of all cells of seed 0")
     parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
     args = parser.parse_args(argv)
     plan = cells(args.rows, args.tasks)
     if args.markdown:
         print(markdown(finished(args.results)))
     elif args.dry_run:
-        for cell in missing(plan, finished(args.results), args.run):
-            print(cell.name)
-            if cell.seed == SEEDS[0]:
-                place = cell.place(args.out, str(args.corpus or "CORPUS"))
-                print("\n".join(f"    python -m {' '.join(command)}" for command in ROWS[cell.row].commands(place)))
+        print(_commands(plan, args))
     else:
         check_inputs(args)
         run_cells(plan, args)

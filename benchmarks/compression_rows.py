@@ -4,6 +4,7 @@ A model is made by commands that users type. `without` names the same student wi
 weights, epochs and rates, except that `pretrained-distilled` and `tinybert-general` train once more.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import compression_pretrained as pretrained
@@ -106,14 +107,16 @@ def _internal(stacked: bool) -> Commands:
 
 
 def _in_int8(*flags: str) -> Commands:
-    def commands(place: Place) -> list[Command]:
-        export = str(place.out / "tuned" / "export")
-        return [
-            tuned(place, place.teacher, *flags),
-            ["bertjax.compress", export, f"--to={place.out / 'int8'}", "--quantize=int8"],
-        ]
+    """Fine-tune the teacher once more, and round it."""
+    return lambda place: [tuned(place, place.teacher, *flags), _to_int8(place, place.out / "tuned" / "export")]
 
-    return commands
+
+def _rounded(place: Place) -> list[Command]:
+    return [_to_int8(place, place.teacher)]
+
+
+def _to_int8(place: Place, export: Path) -> Command:
+    return ["bertjax.compress", str(export), f"--to={place.out / 'int8'}", "--quantize=int8"]
 
 
 def _pruned(kind: str, start: str = "teacher") -> Commands:
@@ -189,10 +192,11 @@ ROWS: dict[str, Row] = {
     "tinybert": Row("TinyBERT, task steps (Jiao et al., 2020)", _tinybert, "three-layers-twice"),
     "bilstm": Row("", _bilstm()),
     "bilstm-soft": Row("BiLSTM, soft labels (Tang et al., 2019)", _bilstm("logits"), "bilstm"),
-    "int8": Row("", _in_int8(), model="int8"),
+    "rounded": Row("8 bits, not trained", _rounded, model="int8", is_trained=False, shape="int8"),
+    "int8": Row("fine-tuned again, then 8 bits", _in_int8(), model="int8"),
     "q8bert": Row("Q8BERT, weights (Zafrir et al., 2019)", _in_int8(_EIGHT_BITS[0]), "int8", "int8"),
     "q8bert-activations": Row("Q8BERT, weights and activations", _in_int8(*_EIGHT_BITS), "int8", "int8"),
-    "four-bits": Row("", _four_bits_later, shape="teacher"),
+    "four-bits": Row("fine-tuned again, then 4 bits", _four_bits_later, shape="teacher"),
     "four-bits-trained": Row("4 bits, trained", _plain_teacher("--config.quantization.bits=4"), "four-bits"),
     "three-bits": Row("3 bits in all layers, trained", _plain_teacher(_EIGHT_BITS[0], _THREE_BITS), shape="teacher"),
     "q-bert": Row("Q-BERT, 2 and 4 bits by curvature (Shen et al., 2020)", _curvature_bits, "three-bits"),

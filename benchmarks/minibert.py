@@ -3,7 +3,8 @@
     taskset -c 0 python -m benchmarks.minibert --data=DATA
     python -m benchmarks.minibert --markdown
 
-DATA has ud/en_ewt.train.conllu.gz, ud/en_ewt.dev.conllu.gz and the same of ko_gsd, files of Universal Dependencies.
+DATA has ud/en_ewt.train.conllu.gz, ud/en_ewt.dev.conllu.gz and the same of ko_gsd, files of Universal Dependencies. The
+committed lines have its dev files as train, and its test files as dev.
 `benchmarks/minibert_config.py` pretrains the encoder, on --english and --korean. The teacher is this encoder, trained
 on the tags of both languages. The row `minibert` first learns the teacher's soft labels of the tagged sentences and of
 8,000 sentences of each corpus, then the tags. A row with a seed is a line of --results; one with a line of today's

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -186,9 +187,10 @@ def test_the_baseline_of_importance_cuts_the_same_numbers_at_random(tmp_path):
         assert not np.array_equal(ours, theirs) and np.array_equal(np.sort(ours), np.sort(theirs))
 
 
-def test_a_row_that_trains_nothing_has_one_seed():
-    assert [cell.seed for cell in cells("vocabulary", "MRPC")] == [0]
-    [command] = commands_of("vocabulary")
+@pytest.mark.parametrize("row", ["vocabulary", "rounded"])
+def test_a_row_that_trains_nothing_has_one_seed(row):
+    assert [cell.seed for cell in cells(row, "MRPC")] == [0]
+    [command] = commands_of(row)
     assert command[:2] == ["bertjax.compress", str(PLACE.teacher)]
 
 
@@ -199,7 +201,7 @@ def test_every_training_on_numbers_is_a_regression_with_the_losses_of_its_method
         for command in commands_of(row, "STS-B")
         if f"--config.tasks.classify.examples.train={PLACE.data / 'train.jsonl'}" in command
     ]
-    assert trainings or row == "vocabulary"
+    assert bool(trainings) == ROWS[row].is_trained
     for recipe, *kind in trainings:
         if "classify.py" in recipe:
             assert kind == [f"{OBJECTIVE}kind=regression"]
@@ -210,7 +212,7 @@ def test_every_training_on_numbers_is_a_regression_with_the_losses_of_its_method
 
 def test_the_teacher_comes_first_and_finished_cells_are_not_run_again():
     plan = cells(tasks="SST-2")
-    assert plan[0] == Cell("teacher", "SST-2", 0) and len(plan) == 3 * len(ROWS) - 2
+    assert plan[0] == Cell("teacher", "SST-2", 0) and len(plan) == 3 * len(ROWS) - 4
     done = line("teacher", 0, 0.9)
     assert missing(plan, [done], run=1) == plan[1:]
     assert missing(plan, [done], run=2) == plan
@@ -281,6 +283,22 @@ def test_a_row_is_compared_with_the_teacher_and_the_student_without_the_method_o
 def test_unknown_names_are_one_line(flag, message, capsys):
     assert exit_code_of(lambda: compression.main(["--dry-run", flag])) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}; choose among ")
+
+
+def test_a_dry_run_prints_commands_that_a_shell_runs(capsys):
+    """Quoted, with those of the encoder first, and finished cells marked."""
+    assert (
+        exit_code_of(lambda: compression.main(["--dry-run", "--tasks=SST-2", "--rows=theseus-layers", "--out=o"])) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# the encoder of the teacher",
+        "# theseus-layers-SST-2-0 (finished)",
+    ]
+    commands = [shlex.split(line) for line in lines if not line.startswith("#")]
+    assert [command[2] for command in commands[:2]] == ["bertjax.convert", "bertjax.train"]
+    place = Cell("theseus-layers", "SST-2", 0).place(Path("o"), "CORPUS")
+    assert commands[2:] == [["python", "-m", *command] for command in ROWS["theseus-layers"].commands(place)]
 
 
 def test_a_folder_that_is_not_there_is_one_line(capsys):
