@@ -39,7 +39,7 @@ ALLOWED = {
     "training.config": "errors models training.schedules",
     "training.lora": "errors training.config",
     "training.pruning": "errors training.config",
-    "training.quantization": "errors int8",
+    "training.quantization": "errors int8 models",
     "training.model_params": "training.lora training.pruning training.quantization",
     "training.stages": "data training.config training.schedules",
     "row_lengths": "errors renames typed data models training.config",

@@ -1,9 +1,8 @@
 """Training of weights that will be stored in few bits, as a function of the params.
 
 The step rounds kernels and word tables to the values that `bertjax.int8` stores (symmetric, one scale for each channel)
-before the model runs, and the gradient of the rounded weight updates the float one (the straight-through estimator,
-Bengio et al., 2013, arXiv 1308.3432). So evaluations and the export have rounded weights, and an export in int8 loses
-nothing more. No module knows of it.
+before the model runs, and the gradient of the rounded weight updates the float one. So evaluations and the export have
+rounded weights, and an export in int8 loses nothing more. No module knows of it.
 
 - Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits. There each matrix has one scale. Activations are
   rounded by `model.activation_bits`.
@@ -14,12 +13,12 @@ nothing more. No module knows of it.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import int8
 from bertjax.errors import UserError
+from bertjax.models import rounding
 
 _FEWEST, _MOST = 2, 8
 
@@ -55,7 +54,7 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
     for path, leaf in flat.items():
         axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
         if axis is not None:
-            flat[path] = leaf + jax.lax.stop_gradient(_rounded(leaf, axis, _bits(config, path, leaf)) - leaf)
+            flat[path] = rounding.rounded(leaf, _bits(config, path, leaf), axis)
     return unflatten_dict(flat, sep="/")
 
 
@@ -64,10 +63,3 @@ def _bits(config: QuantizationConfig, path: str, leaf: jax.Array) -> np.ndarray:
     if config.layer_bits and path.startswith("encoder/layers/"):
         return np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))
     return np.array(config.bits)
-
-
-def _rounded(leaf: jax.Array, axis: int, bits: np.ndarray) -> jax.Array:
-    """Return the nearest multiples of a channel's scale, of which there are 2^(bits - 1) - 1 to either side of 0."""
-    levels = (2.0 ** (bits - 1) - 1).astype(np.float32)
-    scale = jnp.max(jnp.abs(leaf), axis=axis, keepdims=True) / levels
-    return jnp.round(leaf / jnp.where(scale > 0, scale, 1.0)) * scale
