@@ -58,7 +58,8 @@ def run(
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
     saved = SavedModel(name, trust_code, task)
-    model, config = saved.export, saved.config
+    model = saved.export
+    config = _with_tuned(saved.config, model.settings)
     if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
         print(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
     if corpus and not isinstance(config.task.examples, LabeledFormat):
@@ -94,7 +95,7 @@ def run(
     for objective in (task.objective for task in config.tasks.values()):
         for setting in objective.tuned_settings:
             value = getattr(objective, setting)
-            source = "tuned on the scored file" if value is None else f"{value:.4f}, as the export has it"
+            source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
             print(f"objective.{setting}: {source}")
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
@@ -107,6 +108,16 @@ def run(
             )
         figures["classes"] = {name: report.scores for name, (report, _) in reports.items()}
     return figures
+
+
+def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
+    """Return the configuration of a run with what its evaluation had tuned for the weights with these settings."""
+    tasks = {}
+    for name, task in config.tasks.items():
+        of_weights = settings["tasks"][name]["objective"]
+        values = {field: of_weights[field] for field in task.objective.tuned_settings if field in of_weights}
+        tasks[name] = dataclasses.replace(task, objective=dataclasses.replace(task.objective, **values))
+    return dataclasses.replace(config, tasks=tasks)
 
 
 def _record(saved: SavedModel, trust_code: bool) -> RunRecord | None:
@@ -157,6 +168,8 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
     """
+    if scores and not epath.Path(scores).expanduser().parent.exists():
+        raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
     request = minimal_pairs.request(predictor, pairs)
     with bar(request.tokens) as progress:

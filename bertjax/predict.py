@@ -109,7 +109,7 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     if texts:
         return records_of(texts, single_field(pipeline.fields))
     if file:
-        records = read_file(file, pipeline.fields)
+        records = read_file(file, pipeline.fields, pipeline.quoted)
         if not records:
             raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
         return records

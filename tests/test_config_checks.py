@@ -11,6 +11,17 @@ from bertjax.errors import UserError
 from bertjax.models.presets import PRESETS
 
 
+def test_a_text_needs_a_column():
+    with pytest.raises(UserError, match="examples.text is empty; name the column of the text"):
+        from_dict(
+            {
+                "tasks": {
+                    "a": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "text": ""}}
+                }
+            }
+        )
+
+
 def test_chosen_layers_need_a_source():
     with pytest.raises(
         UserError, match=r"init_layers=\[0\] selects layers of init_from, which is empty; set init_from"

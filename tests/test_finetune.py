@@ -1,6 +1,7 @@
 """Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -10,7 +11,10 @@ from safetensors.numpy import load_file
 import bertjax
 from bertjax import cli, evaluate
 from bertjax.errors import UserError
+from bertjax.opening import SavedModel
+from bertjax.training.results.best import better_checkpoint
 from bertjax.training.results.scores import read_scores
+from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
 CONFIG = """
@@ -63,6 +67,12 @@ def test_it_learns_and_writes_predictions(finished):
     assert sorted(record["sentence"] for record in predictions) == sorted(
         record["sentence"] for record in labeled_files.sentences(40, seed=1)
     )
+
+
+def test_a_kept_checkpoint_with_a_better_score_is_named(finished):
+    """As if the last step scored lower than it did."""
+    line = better_checkpoint(Workdir.at(finished), SavedModel(finished).config, {"accuracy": -1.0})
+    assert re.fullmatch(rf"{finished}@\d+ has accuracy \d.\d+; the export is the last step, with -1.0000", line)
 
 
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):

@@ -1,5 +1,6 @@
 """Tagging and question answering from the command line, by their recipes made small."""
 
+import copy
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import bertjax
 from bertjax import evaluate, predict
 from bertjax.config_file import load
+from bertjax.inference.ensemble import Ensemble
 from bertjax.opening import SavedModel
 from tests import labeled_files, runs
 
@@ -111,8 +113,13 @@ def _check_threshold(folder, figures, capsys):
     saved = SavedModel(folder / "run" / "export")
     assert saved.config.task.objective.threshold == figures["threshold"]
     assert evaluate.run(str(saved.folder))["eval"] == pytest.approx(figures, rel=1e-5)
+    other_threshold = figures["threshold"] + 2.0
+    others = [_with_threshold(saved.export, threshold) for threshold in (figures["threshold"], other_threshold)]
+    together = Ensemble(dict(zip(("first", "second"), others))).model.settings["tasks"]["qa"]["objective"]["threshold"]
+    assert together == pytest.approx(figures["threshold"] + 1.0)
     other = labeled_files.squad(folder / "other.json", 5, seed=2, impossible=True)
-    assert evaluate.run(str(saved.folder), str(other))["eval"]["threshold"] == figures["threshold"]
+    for model in (saved.folder, folder / "run"):
+        assert evaluate.run(str(model), str(other))["eval"]["threshold"] == figures["threshold"]
     questions = folder / "questions.jsonl"
     questions.write_text(json.dumps({"question": "jig", "context": "abc ada cab."}) + "\n")
     out = folder / "answers.jsonl"
@@ -122,6 +129,12 @@ def _check_threshold(folder, figures, capsys):
     (answer,) = runs.records(out)
     margin = answer["no_answer"] - answer["score"]
     assert (answer["prediction"] == "") == (margin > figures["threshold"])
+
+
+def _with_threshold(model, threshold):
+    settings = copy.deepcopy(model.settings)
+    settings["tasks"]["qa"]["objective"]["threshold"] = threshold
+    return model._replace(settings=settings)
 
 
 def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):

@@ -45,6 +45,11 @@ class Pipeline:
         """Names of the fields that a record must have, each a text."""
         return ("text",)
 
+    @property
+    def quoted(self) -> bool:
+        """Whether fields of a .tsv may be in double quotes."""
+        return False
+
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary of the model's tokenizer."""

@@ -1,10 +1,12 @@
 """Several fine-tuned models of one task in use, such as the seeds of a recipe: their outputs are averaged."""
 
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.finetuned import FineTuned
@@ -12,10 +14,15 @@ from bertjax.inference.predictor import Predictor, Request
 
 # Settings of examples that do not change how a record without a label is encoded.
 _FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")
+# Settings of objectives that change how a model is trained or compared, not what it predicts.
+_OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric")
+_OF_TRAINING += ("teacher", "teacher_losses", "own_factor", "replacing")
 
 
 class Ensemble(Predictor):
     """Predicts the mean of what its models predict: of probabilities, numbers or, for questions, logits of the spans.
+
+    A setting that the runs have tuned, such as a threshold, is the mean of theirs.
 
     Args:
       models: {name: model}, at least one, with one task, tokenizer and number of positions.
@@ -26,7 +33,7 @@ class Ensemble(Predictor):
 
     def __init__(self, models: Mapping[str, Export]):
         (first, model), *others = models.items()
-        super().__init__(model)
+        super().__init__(_with_means(models.values()))
         self._members = [Predictor(other) for _, other in others]
         for name, other in others:
             for part, of_first, of_other in (
@@ -56,7 +63,26 @@ class Ensemble(Predictor):
 
 
 def _task(model: Export) -> dict[str, Any]:
-    """Return the settings of a model's task that its predictions depend on."""
+    """Return the settings of a model's task that its predictions depend on, without those that a run tunes."""
     [settings, *_] = model.settings["tasks"].values()
+    free = *_OF_TRAINING, *_tuned_settings(model)
+    objective = {name: value for name, value in settings["objective"].items() if name not in free}
     examples = {name: value for name, value in settings["examples"].items() if name not in _FREE}
-    return {"objective": settings["objective"], "examples": examples}
+    return {"objective": objective, "examples": examples}
+
+
+def _tuned_settings(model: Export) -> tuple[str, ...]:
+    return from_dict(model.settings).task.objective.tuned_settings
+
+
+def _with_means(models: Collection[Export]) -> Export:
+    """Return the first model with the means of what was tuned for each."""
+    first, *_ = models
+    settings = first.settings
+    for name in _tuned_settings(first):
+        [task] = settings["tasks"]
+        values = [next(iter(model.settings["tasks"].values()))["objective"].get(name) for model in models]
+        if values := [value for value in values if value is not None]:
+            objective = settings["tasks"][task]["objective"] | {name: statistics.fmean(values)}
+            settings = settings | {"tasks": {task: settings["tasks"][task] | {"objective": objective}}}
+    return first._replace(settings=settings)

@@ -67,13 +67,17 @@ class FineTuned(Pipeline):
         return [
             f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training"
             if value is not None
-            else f"objective.{name} was not tuned, because the training has not ended; predictions use 0"
+            else f"objective.{name} was not tuned: the run was not evaluated at this step; predictions use 0"
             for name, value in values.items()
         ]
 
     @property
     def fields(self) -> tuple[str, ...]:
         return self._task.examples.inputs
+
+    @property
+    def quoted(self) -> bool:
+        return getattr(self._task.examples, "quoted", False)
 
     @property
     def group(self) -> int:

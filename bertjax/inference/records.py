@@ -66,10 +66,11 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
     return records
 
 
-def read_file(path: str, fields: Sequence[str]) -> list[Record]:
+def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Record]:
     """Return the records of a file: the rows of a table (.csv, .tsv, .jsonl, .json), or each line of another file.
 
-    A file may be compressed (.gz, .zst, .xz). Records keep all columns of a table.
+    A file may be compressed (.gz, .zst, .xz). Records keep all columns of a table. A field of a .tsv may be in double
+    quotes if `quoted`.
 
     Raises:
       UserError: the file cannot be read, has a bad line, or has lines of text although a record has several fields.
@@ -77,7 +78,8 @@ def read_file(path: str, fields: Sequence[str]) -> list[Record]:
     full = str(Path(path).expanduser())
     kind = tables.kind_of(path)
     if kind in tables.DELIMITERS or kind == ".json":
-        return [_checked(record, record[WHERE], fields) for record in tables.read(full, fields, all_columns=True)]
+        rows = tables.read(full, fields, quoted, all_columns=True)
+        return [_checked(record, record[WHERE], fields) for record in rows]
     lines = (line for _, line in numbered_lines(epath.Path(full)))
     if kind == ".jsonl":
         return read_objects(lines, path, fields)

@@ -163,6 +163,23 @@ def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, t
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == together[:3]
 
 
+def test_models_may_differ_in_how_they_were_trained(model, classifier):
+    smoothed = {"kind": "classification", "classes": ["bad", "fine", "good"], "label_smoothing": 0.1, "balanced": True}
+    other = fine_tuned(model, smoothed)
+    assert Ensemble({"one": classifier, "two": other}).predict(["abc"])
+
+
+def test_quoted_fields_are_read_as_the_run_read_them(model, tmp_path, capsys):
+    examples = {"kind": "labeled_text", "text": "one", "quoted": True}
+    quoted = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"]}, examples=examples)
+    export.write(tmp_path / "model", quoted)
+    (tmp_path / "texts.tsv").write_text('one\n"abc ""bad"" cab"\n')
+    call = [str(tmp_path / "model"), f"--file={tmp_path / 'texts.tsv'}", "--platform=cpu"]
+    assert cli.exit_code_of(lambda: predict.main(call)) == 0
+    [answer] = map(json.loads, capsys.readouterr().out.splitlines())
+    assert answer == Predictor(quoted).predict(['abc "bad" cab'])[0]
+
+
 def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_path, capsys):
     others = {
         "regression": fine_tuned(model, {"kind": "regression"}),

@@ -18,7 +18,8 @@ def limited(records: list[Record], format: LabeledFormat) -> list[Record]:
     """
     if not format.limit or format.limit >= len(records):
         return records
-    names = [tuple(format.class_counts([record])) for record in records]
+    counts = [format.class_counts([record]) for record in records]
+    names = [tuple(name for name, count in of_record.items() if count) for of_record in counts]
     random = bits(format.limit_seed, "limit", 0, np.arange(len(records)), 0)
     first_of: dict[str, int] = {}
     for index in np.argsort(random, kind="stable").tolist():

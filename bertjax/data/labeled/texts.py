@@ -43,6 +43,8 @@ class LabeledText(LabeledFormat):
 
     def __post_init__(self):
         super().__post_init__()
+        if not self.text:
+            raise UserError("examples.text is empty; name the column of the text")
         if self.unlabeled and not (type(self) is LabeledText and self.label):
             raise UserError(
                 f"examples.unlabeled={self.unlabeled} needs examples.kind=labeled_text with a label; leave it out"

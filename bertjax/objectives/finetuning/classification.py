@@ -111,9 +111,11 @@ class Classification(ExampleObjective):
         from sklearn.metrics import f1_score, matthews_corrcoef
 
         labels, guesses = examples.labels["label"], outputs["probabilities"].argmax(axis=-1)
-        average = "binary" if len(self.classes) == 2 else "macro"
+        how = {"average": "binary"}
+        if len(self.classes) != 2:
+            how = {"average": "macro", "labels": range(len(self.classes))}  # also those that the file lacks
         return {
-            "f1": float(f1_score(labels, guesses, average=average, zero_division=0.0)),
+            "f1": float(f1_score(labels, guesses, zero_division=0.0, **how)),
             "matthews": float(matthews_corrcoef(labels, guesses)),
         }
 

@@ -131,8 +131,8 @@ class ClassReport:
         axes = figure.subplots()
         shares_CC = _ratio(self.confusion_CC, self.confusion_CC.sum(axis=1, keepdims=True))
         axes.imshow(shares_CC, vmin=0.0, vmax=1.0, cmap="Blues")
-        axes.set_xticks(range(count), self.classes, rotation=90)
-        axes.set_yticks(range(count), self.classes)
+        axes.set_xticks(range(count), self.classes, rotation=90, parse_math=False)  # a name may have dollar signs
+        axes.set_yticks(range(count), self.classes, parse_math=False)
         axes.set(xlabel="prediction", ylabel="true class")
         if count <= _MOST_NUMBERS:
             for (row, column), number in np.ndenumerate(self.confusion_CC):

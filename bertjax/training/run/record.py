@@ -26,11 +26,12 @@ from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.foreign_code import ForeignModule
-from bertjax.training.run.workdir import Workdir, local_folder, read_json, write_json
+from bertjax.training.run.workdir import Workdir, local_folder, read_json, read_jsonl, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 
 FORMAT_VERSION = 1
+_HELDOUT = "eval/heldout/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +155,20 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
         )
 
 
+def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:
+    """Return settings with what the evaluation after a step has tuned: open ones that it reports, as a threshold."""
+    line = next((line for line in read_jsonl(workdir.metrics) if line["step"] == step and _HELDOUT in str(line)), {})
+    tasks = {}
+    for name, task in settings["tasks"].items():
+        prefix = f"{_HELDOUT}{name}/" if len(settings["tasks"]) > 1 else _HELDOUT
+        objective = {
+            field: line.get(f"{prefix}{field}") if value is None else value
+            for field, value in task["objective"].items()
+        }
+        tasks[name] = task | {"objective": objective}
+    return settings | {"tasks": tasks}
+
+
 def read_checkpoint(path: Path, step: str) -> Export:
     """Return a checkpoint of a run as an `Export`; the newest one if `step` is empty.
 
@@ -180,7 +195,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     # A state that was saved at the end of a stage has grown already.
     stage, _ = stage_at(stages, min(number, steps - 1))
     return Export(
-        settings=settings,
+        settings=_tuned(settings, workdir, number),
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),

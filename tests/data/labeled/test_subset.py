@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from bertjax.data.labeled.choices import Choices
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
@@ -33,6 +34,14 @@ def test_it_is_random_and_the_same_each_time():
     assert often == sorted(often), "the order of the file stays"
     assert 250 < sum(often) / len(often) < 350, "not the first ones of a class"
     assert take(0) == take(1000) == take(2000) == RECORDS
+
+
+def test_right_choices_keep_their_shares():
+    """The number of the right choice is the class of a record."""
+    numbers = [number for number, count in enumerate(COUNTS.values()) for _ in range(count)]
+    records = [{"context": "a", "choices": list("abcd"), "label": str(number)} for number in numbers]
+    counts = Counter(record["label"] for record in limited(records, Choices(limit=100)))
+    assert all(abs(counts[str(number)] - count / 10) <= 1 for number, count in enumerate(COUNTS.values()))
 
 
 def test_a_limit_below_the_number_of_classes():

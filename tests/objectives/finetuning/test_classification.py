@@ -17,6 +17,7 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.model import Model
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
+from bertjax.training.results.classes import ClassReport
 
 T = 32
 CLASSES = ("maybe", "no", "yes")
@@ -176,6 +177,16 @@ def test_scores_of_classification(case):
         "prediction": "maybe",
         "probabilities": {"maybe": pytest.approx(0.6), "no": pytest.approx(0.1), "yes": pytest.approx(0.1)},
     }
+
+
+def test_mean_f1_counts_classes_that_the_file_lacks(store):
+    """As the table of the classes does."""
+    labels, guesses = np.array([0, 1, 2, 2]), np.array([0, 1, 2, 0])
+    ragged = add_special_tokens([[20]] * 4, None, Vocabulary.of(store.tokenizer), {"label": labels})
+    classes = ("a", "b", "c", "d")
+    scores = Classification(classes).score({"probabilities": np.eye(4)[guesses]}, ragged, [])
+    names = [[classes[number] for number in numbers] for numbers in (labels, guesses)]
+    assert scores["f1"] == pytest.approx(ClassReport.of(classes, *names).scores["macro avg"]["f1"])
 
 
 def test_f1_of_two_classes_is_that_of_the_second(store):

@@ -16,7 +16,7 @@ def finished(folder, scores, kept, name="accuracy") -> Workdir:
     for step in kept:
         (folder / "checkpoints" / str(step)).mkdir(parents=True)
     records = [{"step": 1, "train/classification_loss": 0.5}]
-    records += [{"step": step, f"eval/{name}": score} for step, score in scores.items()]
+    records += [{"step": step, f"eval/heldout/{name}": score} for step, score in scores.items()]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return Workdir.at(folder)
 

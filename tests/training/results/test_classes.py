@@ -49,6 +49,12 @@ def test_the_confusion_matrix_is_that_of_scikit_learn(pairs):
     assert sorted(texts) == sorted(str(number) for number in expected.ravel() if number)
 
 
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
+    """An even number of them would be one to matplotlib, and this is none that it can draw."""
+    report = ClassReport.of(("$10_to_$20", "more"), ["more", "$10_to_$20"], ["more", "more"])
+    report.figure().savefig(tmp_path / "confusion.png")
+
+
 def test_the_class_that_another_is_taken_for(pairs):
     report = ClassReport.of(CLASSES, *pairs)
     matrix = confusion_matrix(*pairs, labels=CLASSES)
