@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -167,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
 
     if args.minimal_pairs:
         return _on_pairs(args)
-    part = Layers(heldout=args.heldout, rank=args.rank, pooling=args.pooling or "")
+    part = Layers(heldout=os.path.expanduser(args.heldout), rank=args.rank, pooling=args.pooling or "")
     with contextlib.redirect_stdout(sys.stderr):
         subjects = open_subjects(args.models, args.trust_code)
         materials = _materials(subjects, args.labeled, args.examples, args.tag)

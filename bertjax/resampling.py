@@ -29,6 +29,10 @@ class Estimate(NamedTuple):
     high: np.ndarray
 
 
+# Fewer examples, or batches of a pretraining, give an interval that is too narrow.
+LEAST_EXAMPLES = 20
+
+
 class Difference(NamedTuple):
     """A difference of two metrics, the second minus the first, with its interval; arrays of the leading axes.
 

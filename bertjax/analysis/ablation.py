@@ -223,7 +223,8 @@ class Ablation:
     def changes(self, masked: Sequence[Scores]) -> dict[str, Difference]:
         """Return {`loss`, and the metric by its name: changes from the unmasked model}, each array [masks].
 
-        The intervals and p-values are those of the paired bootstrap over units.
+        The intervals and p-values are those of the paired bootstrap over units; NaN if there are fewer than
+        `resampling.LEAST_EXAMPLES`.
         """
         coefficients = [self.objective.coefficients.get(term, 1.0) for term in self.terms]
 
@@ -244,6 +245,9 @@ class Ablation:
             drawn_RX = np.stack([self._resampled_scores(scores) for scores in masked], axis=-1)
             values = np.array([scores.metric - self.unmasked.metric for scores in masked])
             results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None])
+        if self.units < resampling.LEAST_EXAMPLES:
+            unknown = np.full(len(masked), np.nan)
+            results = {name: Difference(change.value, unknown, unknown, unknown) for name, change in results.items()}
         return results
 
     def _complete(self, masks: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from bertjax.models import replacing
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -34,6 +35,8 @@ class Answers:
     def missing(subject: Subject) -> str:
         """Return why a model has no answers for single sentences, as the end of a sentence; empty if it has."""
         objective = subject.objective
+        if isinstance(objective, MultiLabel):
+            return "predicts classes that do not exclude each other"
         if isinstance(objective, ExampleObjective):
             return "has a head that reads all layers" if objective.reads == MIX else ""
         if not isinstance(objective, MaskedLM):

@@ -220,6 +220,11 @@ class Texts(Material):
                     f"the text {cut_text(record['text'], 40)!r} has {len(ids) + 2} tokens and {subject.label} reads "
                     f"{longest}; shorten it"
                 )
+            if subject.vocabulary.is_special[ids].all():
+                raise UserError(
+                    f"the text {cut_text(record['text'], 40)!r} has no token that the vocabulary of {subject.label} "
+                    "knows; give another text"
+                )
         ragged = add_special_tokens(encoded, None, subject.vocabulary, labels={})
         return Encoded(ragged, records, np.arange(len(records)), objective, subject.vocabulary, longest)
 

@@ -23,6 +23,13 @@ FORMAT_VERSION = 1
 
 def check_folder(out: Path) -> None:
     """Raise UserError if a folder holds something other than an analysis, or cannot be replaced."""
+    if out.resolve() == Path.cwd() or out.is_symlink() or os.path.ismount(out):
+        raise UserError(
+            f"--out={out} is the current folder, a link or a mount point, which cannot be replaced; name another folder"
+        )
+    above = next(parent for parent in out.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UserError(f"--out={out} cannot be made in {above}; name a folder that can be written")
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / NUMBERS).exists())):
         raise UserError(f"--out={out} exists and is not the folder of an analysis; name another folder")
 

@@ -12,9 +12,6 @@ from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.scores import Scores
 from bertjax.training.results.seeds import deviation
 
-# Fewer examples, or batches of a pretraining, give an interval that is too narrow.
-LEAST_EXAMPLES = 20
-
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
@@ -102,7 +99,9 @@ def are_paired(scores: Sequence[Scores]) -> bool:
     """
     first = scores[0].ids
     are_same = all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
-    return len(first) >= LEAST_EXAMPLES and are_same and all((of_run.sums[:, 1] > 0).all() for of_run in scores)
+    return (
+        len(first) >= resampling.LEAST_EXAMPLES and are_same and all((of_run.sums[:, 1] > 0).all() for of_run in scores)
+    )
 
 
 def _of_probes(entry: Entry) -> dict[str, Spread]:

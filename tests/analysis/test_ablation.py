@@ -19,6 +19,12 @@ LAYERS, HEADS, FEEDFORWARD = 3, 4, 48
 BOTH = ("head_mask", "feedforward_mask")
 
 
+@pytest.fixture(autouse=True)
+def any_number_of_rows(monkeypatch):
+    """Let few rows have the intervals and p-values that these tests compute themselves."""
+    monkeypatch.setattr(resampling, "LEAST_EXAMPLES", 1)
+
+
 @pytest.fixture(scope="module")
 def few(models) -> Labeled:
     return Labeled("toy", examples=10, path=str(models["labeled"]))

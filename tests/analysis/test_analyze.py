@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from bertjax import analysis, analyze, cli
+from bertjax import analysis, analyze, cli, export
 from bertjax.analysis import drawing, results
 from bertjax.errors import UserError
+from tests.analysis.conftest import MODEL, make
 
 
 def call(*arguments: str) -> int:
@@ -71,6 +72,33 @@ def test_another_folder_is_not_replaced(models, tmp_path, capsys):
     assert call(models["pretrained"], f"--out={tmp_path}", "--parts=patterns") == 2
     assert "is not the folder of an analysis" in capsys.readouterr().err
     assert (tmp_path / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("place", [".", "link"])
+def test_a_folder_that_cannot_be_replaced_is_refused_first(models, tmp_path, capsys, monkeypatch, place):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    assert call("not/there", f"--out={place if place == '.' else tmp_path / place}") == 2
+    assert "is the current folder, a link or a mount point, which cannot be replaced" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert call("not/there", f"--out={tmp_path / 'file' / 'report'}") == 2
+    assert f"cannot be made in {tmp_path / 'file'}; name a folder that can be written" in capsys.readouterr().err
+
+
+def test_classes_that_do_not_exclude_each_other_are_no_answer(tokens, tmp_path):
+    """The page says so, and has what needs none; the labels are not probed."""
+    task = {
+        "objective": {"kind": "multi_label", "classes": ["a", "b"]},
+        "examples": {"kind": "label_sets", "train": "train.jsonl", "heldout": str(tmp_path / "dev.jsonl")},
+    }
+    records = [{"sentence": "The king is here.", "label": names} for names in (["a"], ["b"], ["a", "b"], [])]
+    (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, records)))
+    settings = {"model": MODEL, "tasks": {"toy": task}, "stages": [{"seq_len": 64}], "optimizer": {"warmup_steps": 0}}
+    export.write(tmp_path / "model", make(settings, tokens))
+    flags = f"--labeled={tmp_path / 'dev.jsonl'}", f"--out={tmp_path / 'report'}", "--parts=sentences,layers"
+    assert call(tmp_path / "model", *flags) == 0
+    assert "predicts classes that do not exclude each other" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_from_python(pretrained, sentences):

@@ -75,6 +75,10 @@ def test_examples_are_drawn_once(finetuned, labeled):
 def test_what_is_refused(pretrained, models, tmp_path):
     with pytest.raises(UserError, match=r"the text 'word word .* has \d+ tokens and pretrained reads 64; shorten it"):
         texts_material(["word " * 80]).encoded(pretrained)
+    with pytest.raises(
+        UserError, match="the text '안녕' has no token that the vocabulary of pretrained knows; give an"
+    ):
+        texts_material(["안녕"]).encoded(pretrained)
     with pytest.raises(UserError, match="no text to analyze"):
         texts_material([])
     with pytest.raises(UserError, match="is not a file"):

@@ -8,12 +8,12 @@ import pytest
 from etils import epath
 
 from bertjax import compare, probe
-from bertjax.analysis.probing import pairs
+from bertjax.analysis.probing import findings, pairs
 from bertjax.analysis.subject import Subject, expand
-from bertjax.comparison.numbers import LEAST_EXAMPLES
 from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
 from bertjax.opening import SavedModel
+from bertjax.resampling import LEAST_EXAMPLES
 from bertjax.training.results.scores import read_probes, write_probe
 from tests.analysis.probing import test_senses
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
@@ -142,8 +142,9 @@ def test_all_models_are_checked_before_the_first_one_judges_a_pair(models, tmp_p
         (["--labeled={treebank}", "--heldout=none.conllu"], "none.conllu"),
     ],
 )
-def test_bad_input_is_one_line(models, treebank, flags, message):
+def test_bad_input_is_one_line(models, treebank, monkeypatch, flags, message):
     flags = [flag.format(labeled=models["labeled"], treebank=treebank) for flag in flags]
+    monkeypatch.setattr(findings, "on_texts", lambda *_: pytest.fail("the model has run"))
     with pytest.raises(UserError, match=message) as error:
         probe.main([str(models["pretrained"]), *flags])
     assert "\n" not in str(error.value)

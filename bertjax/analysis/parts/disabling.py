@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertjax import resampling
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, ablation_of, lacks_objective, scored
 from bertjax.analysis.material import Material
@@ -156,7 +157,8 @@ def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
 
 
 def _described(cell: Mapping, number: str) -> str:
-    return f"layer {cell['layer']}, head {cell['head']}, {number} {cell['change']:+.4f} (p = {cell['p']:.3f})"
+    p = "" if np.isnan(cell["p"]) else f" (p = {cell['p']:.3f})"
+    return f"layer {cell['layer']}, head {cell['head']}, {number} {cell['change']:+.4f}{p}"
 
 
 def _histograms(scores: Mapping[str, tuple[str, float, np.ndarray]]) -> "Drawing":
@@ -179,8 +181,12 @@ def _text(numbers: Mapping) -> str:
             total = values["heads"]
             replaced = sum(cell["p"] >= LEVEL for cell in kept)
             score = values["loss"] if number == "loss" else values["value"]
+            start = f"{label} on {material} ({values['examples']:,} examples): {number} {score:.4f}."
+            if values["units"] < resampling.LEAST_EXAMPLES:
+                lines.append(f"{start} The number of rows, {values['units']}, is too small for p-values.")
+                continue
             lines.append(
-                f"{label} on {material} ({values['examples']:,} examples): {number} {score:.4f}. With one head off, "
+                f"{start} With one head off, "
                 f"{off['significant']} of {total} heads change it at p < {LEVEL} ({total * LEVEL:.1f} are expected by "
                 f"chance), {off['worse']} for the worse; {heads['significant']} change the loss. One head, chosen on "
                 f"the same examples, replaces its layer without a significant change in {replaced} of {len(kept)} "

@@ -62,6 +62,7 @@ class Layers(Part):
             records = senses.read(material.path)
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
+        task = self._task(subjects[0], material)  # before the models run: its files may be bad
         texts = {subject.label: findings.on_texts(subject, material, progress) for subject in subjects}
         numbers = {label: dict(found.numbers) for label, found in texts.items()}
         arrays = _similarities(texts)
@@ -72,7 +73,6 @@ class Layers(Part):
         for label, found in numbers.items():
             found["cka"] = arrays.get(f"cka/{label}")
         arrays = {f"{material.name}/{name}": array for name, array in arrays.items()}
-        task = self._task(subjects[0], material)
         if task is not None:
             notes += self._probe(subjects, task, numbers, progress)
             drawn += figures.of_probes(material.name, numbers)
@@ -83,7 +83,8 @@ class Layers(Part):
         if not isinstance(material, Labeled):
             return None
         format = material.format_of(subject)
-        if not isinstance(format, (Tagged, LabeledText)) or not material.classes(subject):
+        has_classes = isinstance(format, Tagged) or (isinstance(format, LabeledText) and "label" in format.labels)
+        if not has_classes or not material.classes(subject):
             return None
         return labeled_task(material.name, format, material.examples, findings.SEED, self.heldout, self.pooling)
 

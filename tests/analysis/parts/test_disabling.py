@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.ablation import ablation_of
-from bertjax.analysis.material import Labeled
+from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts.disabling import Disabling, masks_with_one_kept
 
 
 @pytest.fixture(scope="module")
-def few(models) -> Labeled:
-    return Labeled("toy", examples=12, path=str(models["labeled"]))
+def few(models, tmp_path_factory) -> Labeled:
+    """The labeled file twice: enough rows for p-values."""
+    header, *rows = models["labeled"].read_text().splitlines()
+    path = tmp_path_factory.mktemp("twice") / "twice.tsv"
+    path.write_text("\n".join([header, *rows, *rows]) + "\n")
+    return Labeled("toy", path=str(path))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def test_changes_by_head(result, finetuned, few):
 
 def test_numbers(result):
     numbers, arrays = result.numbers["finetuned"]["toy"], result.arrays
-    assert numbers["metric"] == "accuracy" and numbers["examples"] == 12 and numbers["heads"] == 12
+    assert numbers["metric"] == "accuracy" and numbers["examples"] == 80 and numbers["heads"] == 12
     change_LH, p_LH = arrays["finetuned/toy/one_off_loss"], arrays["finetuned/toy/one_off_loss_p"]
     loss = numbers["one_off"]["loss"]
     assert loss["significant"] == (p_LH < 0.01).sum()
@@ -63,6 +67,17 @@ def test_figures_and_text(result):
     for figure in result.figures:
         assert figure.draw().axes and figure.caption and figure.alternative
     assert "of 12 heads change it at p < 0.01 (0.1 are expected by chance)" in result.text
+
+
+def test_few_rows_have_no_p_values(pretrained, finetuned, models):
+    """All resamples of a single row are the same: any change would be significant."""
+    material = texts_material(["The king is here."])
+    result = Disabling().run([pretrained], [material])
+    numbers = result.numbers["pretrained"]["texts"]
+    assert numbers["one_off"]["loss"]["significant"] == 0 and np.isnan(numbers["one_off"]["loss"]["most_harmful"]["p"])
+    assert np.isnan(result.arrays["pretrained/texts/one_off_loss_p"]).all()
+    assert np.isfinite(result.arrays["pretrained/texts/one_off_loss"]).all()
+    assert "The number of rows, 1, is too small for p-values." in result.text and "p =" not in result.figures[0].caption
 
 
 def test_what_is_missing(finetuned, texts, few):
