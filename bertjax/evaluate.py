@@ -137,13 +137,13 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
             )
         examples = dataclasses.replace(task.examples, heldout=path, further_heldout={})
         examples.read(path)  # an error of this file names no setting, which the user has not typed
-        if not storage.exists(examples.train):
-            print(f"{examples.train} is not there: the baselines are those of {path}", file=sys.stderr)
-            further = {"unlabeled": ""} if hasattr(examples, "unlabeled") else {}
-            examples = dataclasses.replace(examples, train=path, **further)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
-    files = Feeds(config, labeled_files(config, tokenizer))
+    source = labeled_files(config, tokenizer)
+    if path and not storage.exists(config.task.examples.train):
+        print(f"{config.task.examples.train} is not there: the baselines are those of {path}", file=sys.stderr)
+        source.train = source.heldout
+    files = Feeds(config, source)
     try:
         for name in config.tasks:
             _ = files.store_of(name).train  # the baselines are those of the training file

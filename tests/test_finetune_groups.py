@@ -75,6 +75,9 @@ def test_texts_alone_order_pairs_by_similarity(tmp_path):
     assert np.mean(losses[-3:]) < losses[0] - 0.3 and len(scores) == 1
     predictions = runs.records(run / "predictions" / "heldout.jsonl")
     assert len(predictions) == 48 and predictions[0].keys() >= {"one", "two", "score", "cosine"}
+    texts.unlink()  # as on another machine, to which the export was sent
+    again = evaluate.run(str(run / "export"), str(dev))["eval"]
+    assert again["spearman"] == pytest.approx(scores[-1], abs=1e-6)
 
 
 @pytest.mark.slow

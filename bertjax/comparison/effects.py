@@ -35,7 +35,7 @@ def effects_of(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> list[dic
     """Return {metric of held-out rows or probes: its difference from the first entry} of every further entry."""
     return [
         {
-            name: _effect(numbers[0].measured[name], spread, _seeds(entries[0]) == _seeds(entry))
+            name: _effect(numbers[0].measured[name], spread, _shared_seeds(entries[0], entry))
             for name, spread in of_entry.measured.items()
             if name in numbers[0].measured
         }
@@ -43,13 +43,20 @@ def effects_of(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> list[dic
     ]
 
 
-def _seeds(entry: Entry) -> list[int]:
-    return [run.settings["seed"] for run in entry.runs]
+def _shared_seeds(*entries: Entry) -> int:
+    """Return the number of seeds if the entries have the same ones in the same order, else 0."""
+    first, *others = ([run.settings["seed"] for run in entry.runs] for entry in entries)
+    return len(first) if all(seeds == first for seeds in others) else 0
 
 
-def _effect(first: Spread, second: Spread, same_seeds: bool) -> Effect:
-    """Return the multibootstrap if both sides have scores of the same examples, else a t-test over the seeds."""
-    paired = same_seeds and len(first.values) == len(second.values)
+def _effect(first: Spread, second: Spread, seeds_of_both: int) -> Effect:
+    """Return the multibootstrap if both sides have scores of the same examples, else a t-test over the seeds.
+
+    Args:
+      first, second: the values of each side.
+      seeds_of_both: the number of seeds that both sides have. Only if neither lacks a value, values belong together.
+    """
+    paired = len(first.values) == len(second.values) == seeds_of_both
     value, seeds = second.mean - first.mean, (len(first.values), len(second.values))
     if first.scores and second.scores and are_paired((*first.scores, *second.scores)):
         sides = by_example(first.scores), by_example(second.scores)

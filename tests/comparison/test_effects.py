@@ -61,6 +61,17 @@ def test_other_examples_are_not_paired(tmp_path, sums):
     assert effect.p is None and first.heldout["mlm_loss"].interval is not None
 
 
+def test_runs_that_lack_a_value_are_not_paired(tmp_path):
+    """Each side lacks that of another seed."""
+    for name, lacking in (("a", 2), ("b", 0)):
+        for seed in range(3):
+            loss = None if seed == lacking else 3.0 + seed
+            write(tmp_path / name / f"seed={seed}", [record(STEPS, 4.0, loss)], {"seed": seed}, baseline={})
+    (first, second), effect = effect_of(tmp_path / "a", tmp_path / "b")
+    assert (first.heldout["mlm_loss"].values, second.heldout["mlm_loss"].values) == ((3.0, 4.0), (4.0, 5.0))
+    assert not effect.paired and effect.p > 0.0
+
+
 def test_equal_runs_do_not_differ(tmp_path):
     for name in "ab":
         for seed in range(2):
