@@ -15,7 +15,7 @@ from bertjax.analysis import drawing
 from bertjax.analysis.ablation import lacks_objective, packed_rows, scored
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.hessian import function_of
-from bertjax.analysis.material import Material
+from bertjax.analysis.material import SEED, Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.subject import Subject
@@ -81,8 +81,9 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
 
 
 def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of one shape, each of other examples: fewer than `SUBSETS` if there are fewer rows."""
+    """Yield batches of one shape, each of other random examples: fewer than `SUBSETS` if there are fewer rows."""
     rows_RN, seq_len = packed_rows(encoded)
+    rows_RN = np.random.default_rng(SEED).permutation(rows_RN)  # rows of long examples come first
     devices = jax.local_device_count()
     count = min(SUBSETS, len(rows_RN))
     rows = max(1, min(len(rows_RN) // count, POSITIONS // seq_len))

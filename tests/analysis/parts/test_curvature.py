@@ -7,6 +7,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from bertjax.analysis.hessian import is_kernel_of_layers
+from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.parts.curvature import Curvature, bits_of, subsets
 from bertjax.analysis.subject import Subject
@@ -58,6 +59,14 @@ def test_parts_of_the_data_have_no_example_in_common(small, labeled):
     ids = [batch["example_ids_BN"] for batch in subsets(labeled.encoded(small))]
     examples = np.concatenate([part[part >= 0] for part in ids])
     assert len(ids) > 1 and len(set(examples.tolist())) == len(examples)
+
+
+def test_parts_of_the_data_have_short_and_long_examples(pretrained):
+    """Rows of long examples come first when they are packed."""
+    texts = texts_material([" ".join(["the"] * 60)] * 40 + ["the"] * 400)
+    for batch in subsets(texts.encoded(pretrained)):
+        examples_B = (batch["example_ids_BN"] >= 0).sum(axis=1)
+        assert np.any(examples_B == 1) and np.any(examples_B > 1)
 
 
 def test_the_more_sensitive_half_has_more_bits(result):
