@@ -21,7 +21,7 @@ from bertjax.analysis import results, running
 from bertjax.analysis.labeled_files import format_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.layers import RANK, Layers
-from bertjax.analysis.probing import pairs, tasks
+from bertjax.analysis.probing import pairs, senses, tasks
 from bertjax.analysis.probing.tasks import is_conllu
 from bertjax.analysis.reduce import show
 from bertjax.analysis.subject import Subject, open_subjects
@@ -161,6 +161,10 @@ def main(argv: list[str] | None = None) -> int:
     for name in ("tag", "heldout", "pooling", "out", "examples"):
         if args.minimal_pairs and getattr(args, name):
             raise UserError(f"--{name} has no effect with --minimal-pairs; remove it")
+    for path in filter(senses.is_senses, map(os.path.expanduser, args.labeled)):
+        for name in ("heldout", "pooling", "examples"):
+            if getattr(args, name):
+                raise UserError(f"--{name} has no effect on {path}, which has word senses; remove it")
     platform.configure_logging()
     platform.configure(args.platform)
     if args.out:

@@ -52,6 +52,9 @@ def test_word_senses(models, tmp_path, capsys):
     assert lines[1].split() == ["layer", "senses"]
     assert lines[-1] == "most frequent sense: 0.5000"
     assert float(lines[-2].split()[1]) == 1  # the same sentence
+    for flag in ("--heldout=dev.tsv", "--pooling=mean", "--examples=3"):
+        with pytest.raises(UserError, match=f"{flag.partition('=')[0]} has no effect on {path}, which has word senses"):
+            probe.main([str(models["pretrained"]), f"--labeled={path}", flag])
 
 
 def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsys):
