@@ -41,8 +41,8 @@ def run(
       (number of records read, number of variants written).
 
     Raises:
-      UserError: a file cannot be read, the target exists or its folder does not, there is no model to fill [MASK], or
-        nothing is left to write.
+      UserError: a file cannot be read, the target exists, its folder does not exist, no model fills [MASK], or nothing
+        is left to write.
     """
     if augmentation.mask and not model:
         raise UserError(f"--mask={augmentation.mask} needs a masked LM that fills [MASK]; add --model, or --mask=0")
