@@ -168,7 +168,8 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
     """
-    if scores and not epath.Path(scores).expanduser().parent.exists():
+    target = epath.Path(scores).expanduser()
+    if scores and not storage.is_remote(target) and not target.parent.exists():
         raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
     request = minimal_pairs.request(predictor, pairs)
@@ -178,7 +179,7 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
         print(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
     if scores:
         lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
-        write_jsonl(epath.Path(scores).expanduser(), lines)
+        write_jsonl(target, lines)
     return {"minimal_pairs": minimal_pairs.shares(pairs, judged)}
 
 

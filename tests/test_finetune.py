@@ -75,6 +75,13 @@ def test_a_kept_checkpoint_with_a_better_score_is_named(finished):
     assert re.fullmatch(rf"{finished}@\d+ has accuracy \d.\d+; the export is the last step, with -1.0000", line)
 
 
+def test_a_checkpoint_opens_without_the_metrics_of_its_run(finished, tmp_path):
+    """They are read for tuned settings only, which this objective has not."""
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text("damaged\n{}\n")
+    assert bertjax.predictor(tmp_path / "run").predict(["abc"])
+
+
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
     summary = json.loads((finished / "summary.json").read_text())
     assert cli.exit_code_of(lambda: evaluate.main([str(finished / "export"), "--per-class", "--platform=cpu"])) == 0

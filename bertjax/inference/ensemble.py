@@ -80,7 +80,7 @@ def _with_means(models: Collection[Export]) -> Export:
     first, *_ = models
     settings = first.settings
     for name in _tuned_settings(first):
-        [task] = settings["tasks"]
+        task, *_ = settings["tasks"]
         values = [next(iter(model.settings["tasks"].values()))["objective"].get(name) for model in models]
         if values := [value for value in values if value is not None]:
             objective = settings["tasks"][task]["objective"] | {name: statistics.fmean(values)}

@@ -156,16 +156,32 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
 
 
 def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:
-    """Return settings with what the evaluation after a step has tuned: open ones that it reports, as a threshold."""
-    line = next((line for line in read_jsonl(workdir.metrics) if line["step"] == step and _HELDOUT in str(line)), {})
+    """Return settings with what the evaluation after a step has tuned, such as a threshold.
+
+    The metrics are read only if an objective has such a setting. Settings that cannot be built stay as they are: who
+    needs them says why.
+    """
+    try:
+        objectives = {name: task.objective for name, task in from_dict(settings).tasks.items()}
+    except UserError:
+        return settings
+    open_settings = {
+        name: [field for field in objective.tuned_settings if getattr(objective, field) is None]
+        for name, objective in objectives.items()
+    }
+    if not any(open_settings.values()):
+        return settings
+    evaluated = [line for line in read_jsonl(workdir.metrics) if line["step"] == step]
     tasks = {}
     for name, task in settings["tasks"].items():
-        prefix = f"{_HELDOUT}{name}/" if len(settings["tasks"]) > 1 else _HELDOUT
-        objective = {
-            field: line.get(f"{prefix}{field}") if value is None else value
-            for field, value in task["objective"].items()
+        prefix = f"{_HELDOUT}{name}/" if len(objectives) > 1 else _HELDOUT
+        values = {
+            field: line[f"{prefix}{field}"]
+            for line in evaluated
+            for field in open_settings[name]
+            if f"{prefix}{field}" in line
         }
-        tasks[name] = task | {"objective": objective}
+        tasks[name] = task | {"objective": task["objective"] | values}
     return settings | {"tasks": tasks}
 
 
