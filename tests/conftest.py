@@ -12,7 +12,7 @@ import pytest
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
-from tests import runs
+from tests import emitters, runs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,8 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     JAX reads the environment when it is imported: nothing above may import it.
     """
-    # The older emitters of fused loops take half of the compile time. See tests/emitters.py for what they cost.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", emitters.QUICK_FLAGS)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which some tests compile with, finds no TPU and prints so
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # else gcsfs asks Google about each bucket
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(config.cache.mkdir("compiled"))

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "bertjax"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -91,11 +89,8 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
-MODULES = {module_of(path): path for path in FILES}
-
-
 def imported(path: Path) -> set[str]:
-    """Every module that a file imports, wherever in it."""
+    """Return every module that a file imports, inside of functions too."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -108,8 +103,13 @@ def imported(path: Path) -> set[str]:
 
 def own_imports(module: str) -> set[str]:
     """Return the modules of bertjax that a module imports; a name imported from a module counts as that module."""
-    names = (name.removeprefix("bertjax.") for name in imported(MODULES[module]) if name.startswith("bertjax."))
+    names = (name.removeprefix("bertjax.") for name in NAMES[module] if name.startswith("bertjax."))
     return {name if name in MODULES else name.rpartition(".")[0] for name in names} - {module}
+
+
+MODULES = {module_of(path): path for path in FILES}
+NAMES = {module: imported(path) for module, path in MODULES.items()}
+IMPORTS = {module: own_imports(module) for module in MODULES}
 
 
 def entry_of(module: str) -> str:
@@ -126,52 +126,51 @@ def test_the_table_points_one_way():
     assert {entry_of(module) for module in MODULES if module} == set(entries) - {""}, "an entry without modules"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_imports_what_the_table_allows(module):
-    entry = entry_of(module) if module else ""
-    assert entry != "none", f"{module} has no entry in the table"
-    allowed = {*ALLOWED[entry].split(), entry}
-    assert {name for name in own_imports(module) if entry_of(name) not in allowed} == set()
+def test_modules_import_what_the_table_allows():
+    assert [module for module in MODULES if module and entry_of(module) == "none"] == [], "modules without an entry"
+    refused = {}
+    for module, names in IMPORTS.items():
+        entry = entry_of(module) if module else ""
+        if wrong := {name for name in names if entry_of(name) not in {*ALLOWED[entry].split(), entry}}:
+            refused[module] = wrong
+    assert refused == {}
 
 
 def test_there_are_no_circles_between_modules():
     """Imports within functions included."""
-    remaining = {module: own_imports(module) for module in MODULES}
+    remaining = dict(IMPORTS)
     while leaves := [module for module, imports in remaining.items() if not imports & remaining.keys()]:
         for module in leaves:
             del remaining[module]
     assert sorted(remaining) == [], "these modules import each other, or import ones that do"
 
 
-@pytest.mark.parametrize("package", sorted(name for name, path in MODULES.items() if path.name == "__init__.py"))
-def test_a_package_describes_its_contents(package):
-    assert (ast.get_docstring(ast.parse(MODULES[package].read_text())) or "").strip()
+def test_a_package_describes_its_contents():
+    packages = [path for path in FILES if path.name == "__init__.py"]
+    assert [path for path in packages if not (ast.get_docstring(ast.parse(path.read_text())) or "").strip()] == []
 
 
 def users_of(*libraries: str) -> set[str]:
     """The files that import one of these libraries."""
     return {
-        str(path.relative_to(PACKAGE))
-        for path in FILES
-        if {name.split(".")[0] for name in imported(path)} & {*libraries}
+        str(MODULES[module].relative_to(PACKAGE))
+        for module, names in NAMES.items()
+        if {name.split(".")[0] for name in names} & {*libraries}
     }
 
 
-@pytest.mark.parametrize(
-    "library, only",
-    [
-        ("grain", {"data/pipeline.py"}),
-        ("orbax", {"training/run/checkpoint.py"}),
-        ("sentencepiece", {"data/tokenizer/sentencepiece.py"}),
-        ("tokenizers", {"data/tokenizer/tokenizers_library.py"}),
-        ("tensorflow_datasets", {"data/sources/tfds.py"}),
-        ("datasets", {"data/sources/hub.py"}),
-        ("apache_beam", {"data/preparation/beam.py"}),
-        ("conllu", {"data/labeled/conllu.py"}),
-    ],
-)
-def test_a_library_of_one_file(library, only):
-    assert users_of(library) == only
+def test_libraries_of_one_file():
+    only = {
+        "grain": "data/pipeline.py",
+        "orbax": "training/run/checkpoint.py",
+        "sentencepiece": "data/tokenizer/sentencepiece.py",
+        "tokenizers": "data/tokenizer/tokenizers_library.py",
+        "tensorflow_datasets": "data/sources/tfds.py",
+        "datasets": "data/sources/hub.py",
+        "apache_beam": "data/preparation/beam.py",
+        "conllu": "data/labeled/conllu.py",
+    }
+    assert {library: users_of(library) for library in only} == {library: {file} for library, file in only.items()}
 
 
 def test_data_is_made_without_jax():

@@ -4,18 +4,9 @@ import itertools
 from pathlib import Path
 
 from benchmarks import compare_tokenizers
-from bertjax.data import tokenizer
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents
 
 PAGE = (Path(__file__).parents[2] / "docs" / "results" / "korean.md").read_text()
-
-
-def test_shares():
-    tokens = tokenizer.train(["ab abc ab abc"] * 9, TokenizerConfig(kind="wordpiece", vocab_size=15))
-    assert [tokens.piece(i) for i in range(7, 15)] == ["a", "b", "c", "##a", "##b", "##c", "ab", "abc"]
-    measured = compare_tokenizers.measure(tokens, ["ab abcab", "x"])
-    assert measured == compare_tokenizers.Measured(fertility=5 / 3, unknown=1 / 5, lost_words=1 / 3, bytes=0.0)
 
 
 def test_the_page_shows_what_normalizers_do():

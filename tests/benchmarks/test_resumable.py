@@ -1,11 +1,9 @@
 """What benchmarks that resume share: the lines of finished cells, and cells that fail."""
 
-import multiprocessing
-
 import pytest
 
 from benchmarks import resumable
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import RunFailed
 
 
 def test_a_line_that_was_cut_off_is_not_finished_and_the_next_one_replaces_it(tmp_path):
@@ -41,17 +39,3 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_keeps_its_files(tmp_path
         "one failed: the loss is not finite",
         "cell 3 of 3: two",
     ]
-
-
-def test_names_are_chosen_among_those_that_are_known():
-    assert resumable.chosen("", {"a": 1, "b": 2}, "--rows") == ("a", "b")
-    assert resumable.chosen("b,", ("a", "b"), "--rows") == ("b",)
-    with pytest.raises(UserError, match="^--rows has 'c'; choose among a, b$"):
-        resumable.chosen("b,c", ("a", "b"), "--rows")
-
-
-def test_commands_that_share_a_file_lose_no_line(tmp_path):
-    path = tmp_path / "out.jsonl"
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        pool.starmap(resumable.append, [(path, {"cell": number}) for number in range(400)], chunksize=200)
-    assert sorted(line["cell"] for line in resumable.finished(path)) == list(range(400))

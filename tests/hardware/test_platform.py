@@ -96,6 +96,15 @@ def test_wide_vectors_are_used_if_the_cpu_has_them_and_the_user_set_nothing(monk
     assert platform.os.environ["XLA_FLAGS"] == flags_before
 
 
+def test_a_jaxlib_that_was_not_tested_gets_no_flag(monkeypatch):
+    """Else every command would abort on the day on which XLA drops the flag."""
+    monkeypatch.setattr(platform, "_cpu_flags", lambda: "fpu avx2 avx512f")
+    monkeypatch.setattr(platform.jaxlib.version, "__version_info__", (0, 13, 0))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    platform.configure("cpu")
+    assert platform.os.environ["XLA_FLAGS"] == "--xla_dump_to=x"
+
+
 @pytest.mark.parametrize("backend, before, after", [("tpu", None, "bertjax/compiled"), ("tpu", "/mine", "/mine")])
 def test_compiled_programs_are_cached_for_accelerators(monkeypatch, backend, before, after):
     kept = jax.config.jax_compilation_cache_dir
