@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import threading
 from collections import Counter
 
 import fsspec
@@ -27,15 +28,35 @@ from tests import runs
 
 
 class Bucket(MemoryFileSystem):
-    """An object store that lasts as long as a test; every reader has a position of its own, as in a real one."""
+    """An object store that lasts as long as a test.
+
+    As in a real one, every reader has a position of its own, an object appears when all of it is written, and a call sees
+    nothing of another that is under way in another thread.
+    """
 
     protocol = ("s3",)
     store: dict = {}
     pseudo_dirs = [""]
+    _lock = threading.RLock()
 
     def _open(self, path, mode="rb", **options):
-        file = super()._open(path, mode, **options)
-        return io.BytesIO(file.getvalue()) if mode == "rb" else file
+        with self._lock:
+            self._intrans = mode == "wb" and "data" not in options  # or it would be there before its content
+            try:
+                file = super()._open(path, mode, **options)
+                if self._intrans:
+                    file.close = file.commit
+            finally:
+                self._intrans = False
+            return io.BytesIO(file.getvalue()) if mode == "rb" else file
+
+    def ls(self, *arguments, **options):
+        with self._lock:
+            return super().ls(*arguments, **options)
+
+    def _rm(self, path):
+        with self._lock:
+            super()._rm(path)
 
 
 @pytest.fixture
