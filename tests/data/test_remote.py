@@ -30,8 +30,8 @@ from tests import runs
 class Bucket(MemoryFileSystem):
     """An object store that lasts as long as a test.
 
-    As in a real one, every reader has a position of its own, an object appears when all of it is written, and a call sees
-    nothing of another that is under way in another thread.
+    As in a real one, every reader has a position of its own, an object appears when all of it is written, and a call
+    sees nothing of another that is under way in another thread.
     """
 
     protocol = ("s3",)

@@ -19,6 +19,13 @@ from pathlib import Path
 
 from fake_gcloud import CLOUD, Resource, in_bucket, write
 
+# Code that trains and, at the end, waits to be taken away, so that the preemption of this attempt is not too late.
+WAITS = """
+import atexit, runpy, signal, sys, time
+atexit.register(lambda: (signal.signal(signal.SIGTERM, signal.SIG_DFL), time.sleep(100_000)))
+runpy.run_module("bertjax.train", run_name="__main__", alter_sys=True)
+"""
+
 
 def lines_of(file: Path) -> list[str]:
     return file.read_text().split("\n")[:-1] if file.exists() else []
@@ -35,6 +42,16 @@ def is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def reserve_port() -> int:
+    """Return a port that no other program gets before the training binds it; see tests/ports.py."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    os.set_inheritable(holder.detach(), True)  # the training, which takes the place of this process, keeps it
+    return port
 
 
 def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
@@ -77,15 +94,14 @@ if __name__ == "__main__":
     [workdir] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--workdir=")]
     events = json.loads((CLOUD / "preemptions").read_text())
     number = len(attempts.read_text().splitlines())
+    program = arguments
     if number <= len(events):
         kind, moment = events[number - 1]
         watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), kind, str(moment), workdir]
         # It shares the lock of the worker (pod_worker.sh), so nobody sees the end of the training before it does.
         subprocess.Popen(watch, stdin=subprocess.DEVNULL, pass_fds=[9])
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    alone = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}
+        program = ["-c", WAITS, *arguments[2:]]  # without -m bertjax.train
+    alone = {"JAX_COORDINATOR_ADDRESS": f"localhost:{reserve_port()}", "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}
     environment = {**os.environ, **alone, "PYTHONPYCACHEPREFIX": str(CLOUD / "compiled")}
     environment.pop("PYTHONPATH", None)  # the code that was sent, and no other
-    os.execve(sys.executable, [sys.executable, *arguments, "--platform=cpu"], environment)
+    os.execve(sys.executable, [sys.executable, *program, "--platform=cpu"], environment)

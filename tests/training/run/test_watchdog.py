@@ -93,8 +93,8 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
-# watchdog ticks every 0.03 s. `hang` waits without the interpreter's lock, `block` with it, as numpy does for a page of a
-# mapped file. `timer` is what the watchdog has set faulthandler's timer to, which really runs only in `block`.
+# watchdog ticks every 0.03 s. `hang` waits without the interpreter's lock, `block` with it, as numpy does for a page
+# of a mapped file. `timer` is what the watchdog has set faulthandler's timer to, which really runs only in `block`.
 SCRIPT = """
 import ctypes, faulthandler, sys, threading, time
 from bertjax.training.run import watchdog as watchdogs
