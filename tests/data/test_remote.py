@@ -1,6 +1,7 @@
 """Stores under a URL: the real code on fsspec's file system in memory, in place of a bucket."""
 
 import dataclasses
+import functools
 import io
 import os
 import threading
@@ -10,7 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 import tenacity
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from bertjax import cli, storage
 from bertjax.data import plan as plans
@@ -45,7 +46,7 @@ class Bucket(MemoryFileSystem):
             try:
                 file = super()._open(path, mode, **options)
                 if self._intrans:
-                    file.close = file.commit
+                    file.close = functools.partial(_commit, file)
             finally:
                 self._intrans = False
             return io.BytesIO(file.getvalue()) if mode == "rb" else file
@@ -57,6 +58,11 @@ class Bucket(MemoryFileSystem):
     def _rm(self, path):
         with self._lock:
             super()._rm(path)
+
+
+def _commit(file: MemoryFile) -> None:
+    del file.close  # the garbage collector closes files again
+    file.commit()
 
 
 @pytest.fixture

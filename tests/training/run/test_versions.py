@@ -19,6 +19,12 @@ from tests.waiting import LIMIT_SECONDS
 GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch) -> None:
+    """Wait for git, however slow it is: without its answer the commit would not be known."""
+    monkeypatch.setattr(versions, "_GIT_SECONDS", LIMIT_SECONDS)
+
+
 @pytest.fixture
 def package(tmp_path):
     """The package of a clone that lies in a folder of another repository."""
@@ -38,8 +44,7 @@ def repository(folder) -> str:
     ]
 
 
-def test_the_commit_is_that_of_bertjax_alone(package, monkeypatch):
-    monkeypatch.setattr(versions, "_GIT_SECONDS", LIMIT_SECONDS)
+def test_the_commit_is_that_of_bertjax_alone(package):
     assert versions.commit_of(package) == ""
     commit = repository(package.parent)
     assert versions.commit_of(package) == commit
@@ -150,7 +155,6 @@ def test_processes_may_differ_in_what_does_not_compute(tmp_path, monkeypatch, ca
 
 def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, monkeypatch, tmp_path, caplog):
     """The class itself, of a file in a repository."""
-    monkeypatch.setattr(versions, "_GIT_SECONDS", LIMIT_SECONDS)
     source = tmp_path / "lab" / "mine_rtd.py"
     source.parent.mkdir()
     source.write_text("from bertjax.objectives.pretraining.mlm import MaskedLM\n\nclass Mine(MaskedLM):\n    pass\n")
