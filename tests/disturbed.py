@@ -33,6 +33,8 @@ def _hang(*_, **__) -> None:
     name, since, limit = watchdog._current
     print(f"limit of {name}: {limit:.0f} s", file=sys.stderr, flush=True)
     assert math.isfinite(limit)
+    while not watchdog.heartbeat.path.exists():  # the thread that writes the logs has its first round
+        time.sleep(0.01)
     watchdog._current = (name, time.monotonic() - 10.0, 1.0)
     _wait_to_be_killed()
 

@@ -19,11 +19,16 @@ from pathlib import Path
 
 from fake_gcloud import CLOUD, Resource, in_bucket, write
 
-# Code that trains and, at the end, waits to be taken away, so that the preemption of this attempt is not too late.
+# Code that trains and, if it finishes before it is preempted, creates the file AT_END and waits for that.
 WAITS = """
-import atexit, runpy, signal, sys, time
-atexit.register(lambda: (signal.signal(signal.SIGTERM, signal.SIG_DFL), time.sleep(100_000)))
-runpy.run_module("bertjax.train", run_name="__main__", alter_sys=True)
+import os, pathlib, runpy, time
+try:
+    runpy.run_module("bertjax.train", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    if not end.code:
+        pathlib.Path(os.environ["AT_END"]).touch()
+        time.sleep(100_000)
+    raise
 """
 
 
@@ -55,7 +60,8 @@ def reserve_port() -> int:
 
 
 def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
-    """Wait for the moment, and take the TPU away unless the training has ended by then."""
+    """Wait for the moment, or for the end of the training, and take the TPU away unless the training fails before."""
+    at_end = Path(os.environ["AT_END"])
     start, starts = time.monotonic(), len(lines_of(workdir / "starts.jsonl"))
     first = newest_step(workdir)
     while is_running(process):
@@ -66,13 +72,15 @@ def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
             first = min(first, newest_step(workdir))
             has_begun = len(lines_of(workdir / "starts.jsonl")) > starts
             passed = newest_step(workdir) - first if has_begun else 0
-        if passed >= moment:
+        if passed >= moment or at_end.exists():
             break
         time.sleep(0.02)
     else:
         return
     os.kill(process, signal.SIGTERM if kind == "warned" else signal.SIGKILL)
     while is_running(process):
+        if at_end.exists():  # it had finished before it got a signal
+            os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
@@ -97,6 +105,7 @@ if __name__ == "__main__":
     program = arguments
     if number <= len(events):
         kind, moment = events[number - 1]
+        os.environ["AT_END"] = str(CLOUD / f"end{number}")
         watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), kind, str(moment), workdir]
         # It shares the lock of the worker (pod_worker.sh), so nobody sees the end of the training before it does.
         subprocess.Popen(watch, stdin=subprocess.DEVNULL, pass_fds=[9])
