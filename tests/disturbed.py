@@ -40,7 +40,7 @@ def _hang(*_, **__) -> None:
 
 
 def _wait_to_be_killed(*_, **__) -> None:
-    time.sleep(100_000.0)
+    time.sleep(10_000)
 
 
 def _hang_at(owner: type, name: str, call: int) -> None:
@@ -111,8 +111,8 @@ FAULTS = {
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
     "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
     "hang_saving": lambda: _hang_at(Checkpoints, "settle", 3),  # the trial settles and closes
-    "endless_save_of_20": lambda: _slow_save(100_000.0, at=20),
-    "endless_save_of_60": lambda: _slow_save(100_000.0, at=60),
+    "endless_save_of_20": lambda: _slow_save(10_000.0, at=20),
+    "endless_save_of_60": lambda: _slow_save(10_000.0, at=60),
     "never_ends": never_ends,
     "stops_only": stops_only,
     "hang_exporting": lambda: _hang_at(export, "write", 1),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.ports import reserve_port
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
 
@@ -33,8 +33,10 @@ def start(*flags: str, module: str = "train", fault: str = "", **environment: st
     name = module if module.startswith("tests.") else f"bertjax.{module}"
     program = ["tests.disturbed", fault] if fault else [name]
     command = [sys.executable, "-m", *program, "--platform=cpu", *flags]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    return kill_at_exit(
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+        )
     )
 
 

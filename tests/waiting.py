@@ -1,5 +1,6 @@
 """Waiting for other threads and processes, and a clock that a test sets: no result depends on how fast a machine is."""
 
+import atexit
 import os
 import subprocess
 import time
@@ -23,6 +24,12 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen | None
             raise AssertionError(f"{process.args} ended with code {process.returncode}: {_errors_of(process)}")
         assert time.perf_counter() < end, "the condition did not become true"
         time.sleep(0.01)
+
+
+def kill_at_exit(process: subprocess.Popen) -> subprocess.Popen:
+    """Return a process that may never end by itself, and that a test which fails would leave behind."""
+    atexit.register(process.kill)
+    return process
 
 
 def _errors_of(process: subprocess.Popen) -> str:

@@ -49,6 +49,6 @@ if isinstance(outcome, list):
         (workdir / "checkpoints" / str(checkpoint)).mkdir(parents=True, exist_ok=True)
     outcome = codes[int(worker)]
 if isinstance(outcome, str):
-    time.sleep(100_000)
+    time.sleep(10_000)
 print(f"bertjax: this was attempt {outcome}")
 sys.exit(outcome)

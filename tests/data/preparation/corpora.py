@@ -8,6 +8,7 @@ import time
 
 from bertjax import storage
 from bertjax.data.preparation import shards, workers
+from tests.waiting import kill_at_exit
 
 
 def write_corpus(path, documents, seed=0):
@@ -31,7 +32,8 @@ def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES
         "from bertjax.data.config import *\nfrom tests.data.preparation import corpora\n"
         f"shards.SHARD_BYTES = {shard_bytes}\n{before}\nprepare({config})\n{afterward}"
     )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return kill_at_exit(subprocess.Popen([sys.executable, "-c", code], text=True, **pipes))
 
 
 def publish_nothing():

@@ -13,7 +13,7 @@ from bertjax.training.run.notify import Notifier
 from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 # It ends only when it is killed, and so does its child.
-ENDLESS = "sh -c 'sleep 100000 & wait'"
+ENDLESS = "sh -c 'sleep 10000 & wait'"
 
 RECORD = """
 import json, os, sys
