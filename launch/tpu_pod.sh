@@ -36,15 +36,15 @@ bad_input() { log "$*"; exit 2; }
 # the TPU. `timeout` takes it out of the foreground, where reading the terminal, as ssh does, would stop it: hence
 # /dev/null, and the trap: Ctrl-C reaches only this shell.
 limited() {
-  local code=0 call
+  local code=0
   if [[ $1 == 0 ]]; then
     "${@:2}" </dev/null
     return
   fi
+  # First the trap: a Ctrl-C in between would leave the call running, and this script waiting for its output.
+  trap 'kill %% 2>/dev/null || true; exit 130' INT
   timeout --kill-after=10 "$@" </dev/null &
-  call=$!
-  trap 'kill "$call"; exit 130' INT
-  wait "$call" || code=$?
+  wait $! || code=$?
   trap 'exit 130' INT
   ((code != 124 && code != 137)) || log "no answer within $1 s from: ${*:2:5}"
   return "$code"

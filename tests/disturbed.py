@@ -12,9 +12,11 @@ from bertjax import cli, export, train
 from bertjax.training import loop
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
+from bertjax.training.run import writer
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.metrics import MetricsQueue
 from bertjax.training.run.watchdog import Watchdog
+from tests.waiting import LIMIT_SECONDS, PATIENCE
 
 _watchdogs: list[Watchdog] = []
 
@@ -26,13 +28,19 @@ class _KnownWatchdog(Watchdog):
 
 
 def _hang(*_, **__) -> None:
-    """Hang, and let the watchdog wait for one second instead of the limit that it prints."""
+    """Hang, and let the watchdog find at its next tick that the limit that it prints has passed."""
     [watchdog] = _watchdogs
     name, since, limit = watchdog._current
     print(f"limit of {name}: {limit:.0f} s", file=sys.stderr, flush=True)
     assert math.isfinite(limit)
-    watchdog._current = (name, time.monotonic(), 1.0)
-    time.sleep(120.0)
+    while not watchdog.heartbeat.path.exists():  # the thread that writes the logs has its first round
+        time.sleep(0.01)
+    watchdog._current = (name, time.monotonic() - 10.0, 1.0)
+    _wait_to_be_killed()
+
+
+def _wait_to_be_killed(*_, **__) -> None:
+    time.sleep(10_000)
 
 
 def _hang_at(owner: type, name: str, call: int) -> None:
@@ -57,6 +65,33 @@ def _slow_save(seconds: float = 2.0, at: int | None = None) -> None:
     ocp.CheckpointManager._finalize_checkpoint = finalize_late
 
 
+def never_ends() -> None:
+    """The run waits before its export, so that no kill comes too late. A slow disk costs no line of its logs."""
+    writer._SECONDS_AT_A_SAVE = LIMIT_SECONDS
+    export.write = _wait_to_be_killed
+
+
+def stops_only() -> None:
+    """The run takes at most 40 steps more, then it waits for the signal that stops it, if need be before each step.
+
+    With several processes, JAX catches the signal and takes about a second to tell all of them: steps become slow.
+    """
+    make, put, steps, signals = train.stop_signal, loop.put_batches, itertools.count(1), []
+
+    def stop_signal():
+        signals.append(make())
+        return signals[0]
+
+    def put_later(batches, mesh):
+        if next(steps) > 40:
+            while signals and not signals[0]():
+                time.sleep(0.01)
+            time.sleep(0.0 if signals else 2.0 * PATIENCE)
+        return put(batches, mesh)
+
+    train.stop_signal, loop.put_batches = stop_signal, put_later
+
+
 def not_finite() -> None:
     """The loss of step 12 is not finite, and the save of step 10 takes longer than that."""
     _slow_save()
@@ -76,9 +111,10 @@ FAULTS = {
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
     "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
     "hang_saving": lambda: _hang_at(Checkpoints, "settle", 3),  # the trial settles and closes
-    # For a kill: however late it comes, the save is not complete.
-    "slow_save_of_20": lambda: _slow_save(120.0, at=20),
-    "slow_save_of_60": lambda: _slow_save(120.0, at=60),
+    "endless_save_of_20": lambda: _slow_save(10_000.0, at=20),
+    "endless_save_of_60": lambda: _slow_save(10_000.0, at=60),
+    "never_ends": never_ends,
+    "stops_only": stops_only,
     "hang_exporting": lambda: _hang_at(export, "write", 1),
 }
 

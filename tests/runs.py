@@ -5,15 +5,15 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.ports import reserve_port
+from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
+
 CONFIG = Path(__file__).parent / "small_config.py"
-_LIMIT_SECONDS = 900  # ends a hang; a busy machine may need minutes
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
@@ -33,17 +33,16 @@ def start(*flags: str, module: str = "train", fault: str = "", **environment: st
     name = module if module.startswith("tests.") else f"bertjax.{module}"
     program = ["tests.disturbed", fault] if fault else [name]
     command = [sys.executable, "-m", *program, "--platform=cpu", *flags]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+    return kill_at_exit(
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
+        )
     )
 
 
 def start_many(count: int, *flags: str, module: str = "train", fault: str = "") -> list[subprocess.Popen]:
     """Start one run in several processes."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(count)}
+    together = {"JAX_COORDINATOR_ADDRESS": f"localhost:{reserve_port()}", "JAX_NUM_PROCESSES": str(count)}
     together |= {"module": module, "fault": fault}
     return [start("--distributed", *flags, **together, JAX_PROCESS_ID=str(index)) for index in range(count)]
 
@@ -59,7 +58,7 @@ def finish_many(processes: list[subprocess.Popen]) -> list[subprocess.CompletedP
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
     """Wait for a process that `start` started."""
-    output, errors = process.communicate(timeout=_LIMIT_SECONDS)
+    output, errors = process.communicate(timeout=LIMIT_SECONDS)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
@@ -94,7 +93,7 @@ def on_devices(count: int, module: str) -> dict:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=_LIMIT_SECONDS,
+        timeout=LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -107,11 +106,8 @@ def records(path: Path) -> list[dict]:
 
 def wait_for_step(workdir: Path, step: int, process: subprocess.Popen) -> None:
     """Wait until a live run has logged a step."""
-    end = time.monotonic() + _LIMIT_SECONDS
-    while not any(record["step"] >= step for record in records(workdir / "metrics.jsonl")):
-        assert process.poll() is None, f"the run ended before step {step}: {process.stderr.read()}"
-        assert time.monotonic() < end, f"step {step} did not come"
-        time.sleep(0.01)
+    metrics = workdir / "metrics.jsonl"
+    wait_until(lambda: any(record["step"] >= step for record in records(metrics)), process)
 
 
 def losses(workdir: Path) -> list[tuple[int, float, float]]:

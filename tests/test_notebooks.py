@@ -16,10 +16,10 @@ from bertjax import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from tests.analysis.conftest import MODEL, make
+from tests.waiting import LIMIT_SECONDS
 
 NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = ("first_hour", "inside_bert")
-TIMEOUT = 1200
 
 
 def cells(notebook) -> list[tuple]:
@@ -69,7 +69,9 @@ def run(name: str, folder: Path, monkeypatch, **parameters) -> dict[str, str]:
     assert all(re.search(rf"\b{key}\b", notebook.cells[index].source) for key in parameters)
     values = "\n".join(f"{key} = {value!r}" for key, value in parameters.items())
     notebook.cells.insert(index + 1, nbformat.v4.new_code_cell(values))
-    nbclient.NotebookClient(notebook, timeout=TIMEOUT, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=int(LIMIT_SECONDS), resources={"metadata": {"path": str(folder)}}
+    ).execute()
     printed = {}
     for cell in notebook.cells:
         if cell.cell_type == "code":

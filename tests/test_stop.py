@@ -1,10 +1,8 @@
 """How a run is asked to stop: signals, the moment of an evaluation, and seeds that follow."""
 
 import json
-import os
 import shutil
 import signal
-import time
 
 import pytest
 
@@ -13,6 +11,7 @@ from bertjax.config import Config
 from bertjax.training.run import stop_signal
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from tests import runs
+from tests.waiting import Clock
 
 
 @pytest.fixture
@@ -24,23 +23,30 @@ def stop():
         signal.signal(signum, handler)
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stop_signal, "time", clock)
+    return clock
+
+
 def send(*signums: int) -> None:
     for signum in signums:
-        os.kill(os.getpid(), signum)
-        time.sleep(0.01)  # Python runs a handler between two instructions of the main thread
+        signal.raise_signal(signum)  # unlike os.kill, to this thread, which runs the handler before it returns
 
 
-def test_one_sigterm_and_its_repetitions_are_one_request(stop):
+def test_one_sigterm_and_its_repetitions_are_one_request(stop, clock):
     assert not stop()
     send(signal.SIGTERM)
     assert stop()
+    clock.now += 5.0
     send(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
     assert stop()
 
 
-def test_a_later_sigterm_leaves_without_saving(stop, monkeypatch):
+def test_a_later_sigterm_leaves_without_saving(stop, clock):
     send(signal.SIGTERM)
-    monkeypatch.setattr(stop_signal, "_SAME_REQUEST_SECONDS", 0.0)
+    clock.now += 5.1
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGTERM)
 

@@ -94,14 +94,14 @@ def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from bertjax import locks
 
 with locks.lock_or_wait(Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
@@ -109,7 +109,9 @@ with locks.lock_or_wait(Path(sys.argv[1])):
 def holder(tmp_path):
     """A lock file and another process that holds it."""
     path = tmp_path / "folder" / "lock"
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, path], cwd=ROOT, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout.readline() == b"held\n"
     yield path, process
     process.kill()

@@ -1,15 +1,17 @@
 """Stores under a URL: the real code on fsspec's file system in memory, in place of a bucket."""
 
 import dataclasses
+import functools
 import io
 import os
+import threading
 from collections import Counter
 
 import fsspec
 import numpy as np
 import pytest
 import tenacity
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from bertjax import cli, storage
 from bertjax.data import plan as plans
@@ -27,15 +29,40 @@ from tests import runs
 
 
 class Bucket(MemoryFileSystem):
-    """An object store that lasts as long as a test; every reader has a position of its own, as in a real one."""
+    """An object store that lasts as long as a test.
+
+    As in a real one, every reader has a position of its own, an object appears when all of it is written, and a call
+    sees nothing of another that is under way in another thread.
+    """
 
     protocol = ("s3",)
     store: dict = {}
     pseudo_dirs = [""]
+    _lock = threading.RLock()
 
     def _open(self, path, mode="rb", **options):
-        file = super()._open(path, mode, **options)
-        return io.BytesIO(file.getvalue()) if mode == "rb" else file
+        with self._lock:
+            self._intrans = mode == "wb" and "data" not in options  # or it would be there before its content
+            try:
+                file = super()._open(path, mode, **options)
+                if self._intrans:
+                    file.close = functools.partial(_commit, file)
+            finally:
+                self._intrans = False
+            return io.BytesIO(file.getvalue()) if mode == "rb" else file
+
+    def ls(self, *arguments, **options):
+        with self._lock:
+            return super().ls(*arguments, **options)
+
+    def _rm(self, path):
+        with self._lock:
+            super()._rm(path)
+
+
+def _commit(file: MemoryFile) -> None:
+    del file.close  # the garbage collector closes files again
+    file.commit()
 
 
 @pytest.fixture

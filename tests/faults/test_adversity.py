@@ -82,7 +82,7 @@ def test_a_batch_that_is_not_finite_costs_only_its_step(flags, tmp_path, monkeyp
 
 
 def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_path, monkeypatch):
-    now = time.time()
+    now, started = time.time(), time.monotonic()
     ticks = itertools.count()
     monkeypatch.setattr(time, "time", lambda: now - next(ticks))
     runs.train_here(flags, tmp_path, lambda step: None)
@@ -90,15 +90,15 @@ def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_pat
     assert runs.weights(tmp_path) == runs.weights(undisturbed)
     assert runs.losses(tmp_path) == runs.losses(undisturbed)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [40, 80, 90, 100]
-    assert all(0.0 <= seconds < 600.0 for seconds in json.loads((tmp_path / "elapsed.json").read_text()))
+    [elapsed] = json.loads((tmp_path / "elapsed.json").read_text())
+    assert 0.0 <= elapsed <= time.monotonic() - started
 
 
 def test_a_kill_during_a_save(flags, undisturbed, tmp_path):
     checkpoints = tmp_path / "checkpoints"
     for step in (20, 60):
-        process = runs.start(*flags, f"--workdir={tmp_path}", fault=f"slow_save_of_{step}")
-        while not any(path.name.startswith(f"{step}.") for path in checkpoints.glob("*")):
-            assert process.poll() is None and not (checkpoints / str(step)).exists(), "the save was not seen"
+        process = runs.start(*flags, f"--workdir={tmp_path}", fault=f"endless_save_of_{step}")
+        wait_until(lambda: any(path.name.startswith(f"{step}.") for path in checkpoints.glob("*")), process)  # noqa: B023
         process.kill()
         assert runs.finish(process).returncode == -signal.SIGKILL
     assert runs.finish(runs.start(*flags, f"--workdir={tmp_path}")).returncode == 0
@@ -110,7 +110,8 @@ def test_a_kill_during_a_save(flags, undisturbed, tmp_path):
 def test_a_resume_on_other_devices_gives_the_same_losses(flags, undisturbed, tmp_path):
     for devices, moment in ((4, 20), (8, 50), (2, None)):
         xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
-        process = runs.start(*flags, f"--workdir={tmp_path}", XLA_FLAGS=xla_flags)
+        fault = "stops_only" if moment else ""
+        process = runs.start(*flags, f"--workdir={tmp_path}", fault=fault, XLA_FLAGS=xla_flags)
         if moment:
             runs.wait_for_step(tmp_path, moment, process)
             process.send_signal(signal.SIGTERM)

@@ -30,7 +30,7 @@ from tests.faults import mutations
 from tests.interop import models
 
 _FIRST, ALL = 300, 2000
-_SECONDS = 20.0
+_SECONDS = 20.0  # of processors
 _MEMORY = 1 << 30
 _TEXT = "abd cef [MASK] \u00e9\uac00."
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -142,7 +142,7 @@ def _try(name: str, original: Path, read: Callable[[Path], object], place: Path,
     """Return `loads`, or the line in which reading a mutated folder ends."""
     folder = mutations.copied(original, place)
     change = mutations.mutate(folder, seed)
-    start = time.monotonic()
+    start = time.process_time()
     try:
         with _watched():
             read(folder)
@@ -153,7 +153,7 @@ def _try(name: str, original: Path, read: Callable[[Path], object], place: Path,
         raise AssertionError(f"{name}, seed {seed}: {change}: {type(error).__name__}: {str(error)[:500]}") from error
     else:
         outcome = "loads"
-    assert time.monotonic() - start < _SECONDS, (name, seed, change)
+    assert time.process_time() - start < _SECONDS, (name, seed, change)
     return outcome
 
 

@@ -19,7 +19,7 @@ def test_killed_five_times_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
     moments = sorted(draw.sample(range(1, STEPS - 10), 5))
     print(f"seed {seed}: killed after steps {moments}")
     for moment in moments:
-        process = runs.start(*flags, f"--workdir={tmp_path}")
+        process = runs.start(*flags, f"--workdir={tmp_path}", fault="never_ends")
         runs.wait_for_step(tmp_path, moment, process)
         time.sleep(draw.uniform(0.0, 0.1))
         process.kill()
@@ -38,7 +38,7 @@ def test_killed_five_times_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
 @pytest.mark.slow
 def test_a_run_that_was_stopped_resumes_bit_for_bit(flags, undisturbed, tmp_path, capsys):
     for signum, moment in ((signal.SIGTERM, 13), (signal.SIGINT, 47)):
-        process = runs.start(*flags, f"--workdir={tmp_path}")
+        process = runs.start(*flags, f"--workdir={tmp_path}", fault="stops_only")
         runs.wait_for_step(tmp_path, moment, process)
         if signum == signal.SIGTERM:
             process.send_signal(signal.SIGSTOP)  # or it may end before the other one, which imports JAX, has started

@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import socket
 
 import pytest
 
 from tests import runs
+from tests.ports import reserve_port
 from tests.training.run.test_versions import install
 
 
@@ -32,9 +32,7 @@ def test_a_run_resumes_with_other_versions_only_if_it_is_told_to(flags, undistur
 @pytest.mark.slow
 def test_hosts_with_other_versions_are_refused(flags, tmp_path):
     install(tmp_path / "site", optax="9.9")
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        together = {"JAX_COORDINATOR_ADDRESS": f"localhost:{free.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
+    together = {"JAX_COORDINATOR_ADDRESS": f"localhost:{reserve_port()}", "JAX_NUM_PROCESSES": "2"}
     path = os.environ.get("PYTHONPATH", "")
     paths = (path, f"{tmp_path / 'site'}:{path}")
     processes = [

@@ -13,6 +13,7 @@ import pytest
 from bertjax import cli, evaluate, export, predict
 from bertjax.models.encoder import Encoder
 from tests.inference.conftest import LONGEST, sentences
+from tests.waiting import LIMIT_SECONDS
 
 TEXTS = [f"{text} [MASK]" for text in sentences(5, most_words=6)]
 LINES = "".join(f"{text}\n" for text in TEXTS)
@@ -113,7 +114,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     first = json.loads(process.stdout.readline())
     process.stdout.close()
     assert first["text"] == "abc" and len(first["embedding"]) == 16
-    assert process.wait(timeout=300) == cli.UNREAD and process.stderr.read() == b""
+    assert process.wait(timeout=LIMIT_SECONDS) == cli.UNREAD and process.stderr.read() == b""
 
 
 def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):

@@ -1,12 +1,12 @@
 """The code of docs/guides/ship.md, run on a small classifier: pipeline and HTTP server answer as bertjax does."""
 
+import contextlib
 import importlib.util
 import json
 import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,6 +16,8 @@ import pytest
 from bertjax import convert, export
 from bertjax.inference.predictor import Predictor
 from tests.interop import models
+from tests.ports import reserve_port
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "ship.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
@@ -23,7 +25,13 @@ MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def ask(port: int, body: bytes):
-    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}", data=body, timeout=120))
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}", data=body, timeout=LIMIT_SECONDS))
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 @pytest.mark.slow
@@ -43,19 +51,11 @@ def test_the_code_of_the_page_answers_as_bertjax_does(tmp_path, monkeypatch):
         assert {entry["label"]: entry["score"] for entry in answer} == pytest.approx(probabilities, abs=1e-5)
 
     (tmp_path / "serve.py").write_text(serve)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = reserve_port()
     server = subprocess.Popen([sys.executable, "serve.py", "hf/reviews", "reviews.onnx", str(port)])
     try:
-        deadline = time.monotonic() + 300
-        while True:
-            try:
-                answers = ask(port, json.dumps({"texts": texts}).encode())
-                break
-            except urllib.error.URLError:
-                assert server.poll() is None and time.monotonic() < deadline
-                time.sleep(0.2)
+        wait_until(lambda: listens(port), server)
+        answers = ask(port, json.dumps({"texts": texts}).encode())
         for answer, probabilities in zip(answers, expected, strict=True):
             assert answer == pytest.approx(probabilities, abs=1e-5)
         assert len(ask(port, json.dumps({"texts": ["abd " * 100]}).encode())) == 1  # cut, not refused

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
+
 HERE, LAUNCH = Path(__file__).parent, Path(__file__).parents[2] / "launch"
 GIT = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
 SETTINGS = {
@@ -38,6 +40,11 @@ Please run:
 
 to obtain new credentials."""
 LOGIN = "gcloud is not logged in, or its login has expired; run: gcloud auth login"
+
+
+def json_lines(file: Path) -> list[list[str]]:
+    """Return the lines of a file, without one that is still being written."""
+    return [json.loads(line) for line in file.read_text().split("\n")[:-1]] if file.exists() else []
 
 
 def executable(file: Path, text: str) -> None:
@@ -80,7 +87,9 @@ class Pod:
         (self.cloud / "script").write_text(json.dumps(events))
 
     def start(self, *command: str, stdin: int = subprocess.DEVNULL, **environment: str) -> subprocess.Popen:
-        quick = {"POLL": "0.05", "BACKOFF": "0", "STOP_SECONDS": "60"}
+        # Workers that end later than others are not judged by the number of checks, unless a test sets PATIENCE.
+        quick = {"POLL": "0.05", "BACKOFF": "0", "STOP_SECONDS": f"{LIMIT_SECONDS:.0f}", "PATIENCE": "1000000"}
+        quick |= dict.fromkeys(("QUICK", "SLOW", "STORAGE_SECONDS"), f"{LIMIT_SECONDS:.0f}")
         tools = f"{self.cloud / 'tools'}:{os.environ['PATH']}"
         cloud = {"FAKE_CLOUD": str(self.cloud), "FAKE_WORKERS": str(self.workers), "PATH": tools}
         return subprocess.Popen(
@@ -96,20 +105,18 @@ class Pod:
     def __call__(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
         process = self.start(*command, **environment)
         try:
-            output, errors = process.communicate(timeout=300)
+            output, errors = process.communicate(timeout=LIMIT_SECONDS)
         finally:
             process.kill()
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def calls(self, *words: str) -> list[list[str]]:
         """Return the calls of gcloud whose arguments contain all these words."""
-        calls = [json.loads(line) for line in (self.cloud / "calls").read_text().splitlines()]
-        return [call for call in calls if set(words) <= set(call)]
+        return [call for call in json_lines(self.cloud / "calls") if set(words) <= set(call)]
 
     def attempts(self, worker: int = 0) -> list[list[str]]:
         """Return the arguments of every training that was started on a worker."""
-        file = self.cloud / f"attempts{worker}"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return json_lines(self.cloud / f"attempts{worker}")
 
     def installations(self, worker: int = 0) -> int:
         """Return how often the packages were installed on a worker."""

@@ -107,7 +107,7 @@ def print_token(flags: argparse.Namespace) -> None:
 
 def describe(flags: argparse.Namespace) -> None:
     if error := take("describe", None):
-        time.sleep(600 if error == "hang" else 0)
+        time.sleep(10_000 if error == "hang" else 0)
         fail(error)
     if flags.format == "value(state.failedData.error.message)":
         return print("no quota is left")

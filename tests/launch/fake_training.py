@@ -24,18 +24,18 @@ def attempts_of(number: str) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))  # before anybody can see that this attempt runs
 with (CLOUD / f"attempts{worker}").open("a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\n")
 attempt = attempts_of(worker)
 outcome = json.loads((CLOUD / "script").read_text())["trainings"][attempt - 1]
 [workdir] = [in_bucket(flag.partition("=")[2]) for flag in sys.argv if flag.startswith("--workdir=")]
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+if outcome in ("partly", "preempted", "vm preempted") and worker == "0":
+    while attempts_of("1") < attempt:  # or the workers would count apart from here on
+        time.sleep(0.05)
 if outcome == "partly":
     outcome = 1 if worker == "0" else "until stopped"
 if outcome in ("preempted", "vm preempted") and worker == "0":
-    deadline = time.monotonic() + 300
-    while attempts_of("1") < attempt and time.monotonic() < deadline:  # or the workers would count apart from here on
-        time.sleep(0.05)
     states = ["SUSPENDING", "SUSPENDED"] if outcome == "preempted" else ["VM PREEMPTED"]
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": states})
@@ -49,6 +49,6 @@ if isinstance(outcome, list):
         (workdir / "checkpoints" / str(checkpoint)).mkdir(parents=True, exist_ok=True)
     outcome = codes[int(worker)]
 if isinstance(outcome, str):
-    time.sleep(600)
+    time.sleep(10_000)
 print(f"bertjax: this was attempt {outcome}")
 sys.exit(outcome)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests import runs
 from tests.launch.conftest import Pod
+from tests.waiting import LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 STEPS = 600
@@ -47,7 +48,7 @@ def preempt(folder: Path, flags: list[str], events: list[tuple[str, float]]) -> 
     pod.preempt(events)
     process = pod.start("babysit", POLL="0.3", LOG_SECONDS="2")
     try:
-        _, errors = process.communicate(timeout=300 + 120 * len(events))
+        _, errors = process.communicate(timeout=LIMIT_SECONDS + 120 * len(events))
     finally:
         process.kill()
         pod.close()

@@ -19,6 +19,18 @@ from pathlib import Path
 
 from fake_gcloud import CLOUD, Resource, in_bucket, write
 
+# Code that trains and, if it finishes before it is preempted, creates the file AT_END and waits for that.
+WAITS = """
+import os, pathlib, runpy, time
+try:
+    runpy.run_module("bertjax.train", run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    if not end.code:
+        pathlib.Path(os.environ["AT_END"]).touch()
+        time.sleep(10_000)
+    raise
+"""
+
 
 def lines_of(file: Path) -> list[str]:
     return file.read_text().split("\n")[:-1] if file.exists() else []
@@ -37,8 +49,19 @@ def is_running(process: int) -> bool:
     return True
 
 
+def reserve_port() -> int:
+    """Return a port that no other program gets before the training binds it; see tests/ports.py."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    os.set_inheritable(holder.detach(), True)  # the training, which takes the place of this process, keeps it
+    return port
+
+
 def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
-    """Wait for the moment, and take the TPU away unless the training has ended by then."""
+    """Wait for the moment, or for the end of the training, and take the TPU away unless the training fails before."""
+    at_end = Path(os.environ["AT_END"])
     start, starts = time.monotonic(), len(lines_of(workdir / "starts.jsonl"))
     first = newest_step(workdir)
     while is_running(process):
@@ -49,13 +72,15 @@ def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
             first = min(first, newest_step(workdir))
             has_begun = len(lines_of(workdir / "starts.jsonl")) > starts
             passed = newest_step(workdir) - first if has_begun else 0
-        if passed >= moment:
+        if passed >= moment or at_end.exists():
             break
         time.sleep(0.02)
     else:
         return
     os.kill(process, signal.SIGTERM if kind == "warned" else signal.SIGKILL)
     while is_running(process):
+        if at_end.exists():  # it had finished before it got a signal
+            os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
@@ -77,15 +102,15 @@ if __name__ == "__main__":
     [workdir] = [argument.partition("=")[2] for argument in arguments if argument.startswith("--workdir=")]
     events = json.loads((CLOUD / "preemptions").read_text())
     number = len(attempts.read_text().splitlines())
+    program = arguments
     if number <= len(events):
         kind, moment = events[number - 1]
+        os.environ["AT_END"] = str(CLOUD / f"end{number}")
         watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), kind, str(moment), workdir]
         # It shares the lock of the worker (pod_worker.sh), so nobody sees the end of the training before it does.
         subprocess.Popen(watch, stdin=subprocess.DEVNULL, pass_fds=[9])
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    alone = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}
+        program = ["-c", WAITS, *arguments[2:]]  # without -m bertjax.train
+    alone = {"JAX_COORDINATOR_ADDRESS": f"localhost:{reserve_port()}", "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}
     environment = {**os.environ, **alone, "PYTHONPYCACHEPREFIX": str(CLOUD / "compiled")}
     environment.pop("PYTHONPATH", None)  # the code that was sent, and no other
-    os.execve(sys.executable, [sys.executable, *arguments, "--platform=cpu"], environment)
+    os.execve(sys.executable, [sys.executable, *program, "--platform=cpu"], environment)

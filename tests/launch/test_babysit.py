@@ -1,11 +1,12 @@
 """tpu_pod.sh babysit: what it repeats, what it gives up on, and what it leaves behind."""
 
+import shutil
 import subprocess
 
 import pytest
 
 from tests.launch.conftest import COMMAND, LOGGED_OUT, LOGIN, SETTINGS, executable
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def test_babysit_continues_after_preemptions(pod):
@@ -91,19 +92,33 @@ def test_babysit_continues_after_a_login_that_expires(pod):
     assert done.stderr.count(LOGIN) == 1 and "active account" not in done.stderr
 
 
+# In place of `timeout` for calls of gcloud: only the one that never answers has a limit, others may be slow.
+TIMEOUT = r"""#!/bin/sh
+case "$*" in
+  *"queued-resources describe"*) ! grep -q '"describe": \["hang"' "$FAKE_CLOUD/script" || exec {timeout} "$@" ;;
+  *gcloud*) ;;
+  *) exec {timeout} "$@" ;;
+esac
+shift 2
+exec "$@"
+"""
+
+
 def test_a_call_that_never_returns_is_ended(pod):
+    executable(pod.cloud / "tools" / "timeout", TIMEOUT.format(timeout=shutil.which("timeout")))
     pod.script(describe=["", "hang"], trainings=[0])
-    done = pod("babysit", QUICK="5")  # the other calls take a second on a busy machine
+    done = pod("babysit", QUICK="3")
     assert done.returncode == 0, done.stderr
-    assert "no answer within 5 s from: gcloud compute tpus queued-resources describe" in done.stderr
+    assert "no answer within 3 s from: gcloud compute tpus queued-resources describe" in done.stderr
 
 
 def test_a_training_without_a_sign_of_life_is_restarted(pod):
-    pod.script(trainings=["hanging", 0])
-    done = pod("babysit", HANG_SECONDS="5", STOP_SECONDS="1")  # the second training may take seconds to end
+    # A training that takes longer than that to start on a slow machine is restarted too.
+    pod.script(trainings=["hanging", *[0] * 5])
+    done = pod("babysit", HANG_SECONDS="5", STOP_SECONDS="1", MAX_FAILURES="1000")
     assert done.returncode == 0, done.stderr
     assert 'no sign of life: {"step": 5' in done.stderr and "hanging" in done.stderr
-    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2 and len(pod.calls("create")) == 1
+    assert len(pod.attempts(0)) >= 2 and len(pod.attempts(1)) >= 2 and len(pod.calls("create")) == 1
 
 
 def test_the_backoff_doubles_up_to_a_limit(pod):
@@ -116,7 +131,7 @@ def test_the_backoff_doubles_up_to_a_limit(pod):
 
 def test_babysit_stops_workers_that_hang_after_another_failed(pod):
     pod.script(trainings=["partly", 0])
-    done = pod("babysit")
+    done = pod("babysit", PATIENCE="3")
     assert done.returncode == 0, done.stderr
     assert "failed (1 running; partly)" in done.stderr
     assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2
@@ -125,8 +140,8 @@ def test_babysit_stops_workers_that_hang_after_another_failed(pod):
 
 def test_babysit_replaces_a_tpu_that_does_not_answer(pod):
     # The first five connections look, make room, install, start and look.
-    pod.script(trainings=["until stopped", 0], ssh=[0] * 5 + [255] * 10)
-    done = pod("babysit")
+    pod.script(trainings=["until stopped", 0], ssh=[0] * 5 + [255] * 3)
+    done = pod("babysit", PATIENCE="3")
     assert done.returncode == 0, done.stderr
     assert "no worker answers: ssh: connect to host" in done.stderr
     assert len(pod.calls("create")) == 2
@@ -143,7 +158,7 @@ def test_babysit_joins_a_running_training(pod):
         for worker in (0, 1):
             pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
             subprocess.run(["kill", "-TERM", pid], check=True)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
     assert process.returncode == 0, errors
@@ -156,7 +171,7 @@ def test_babysit_does_not_restore_a_tpu_that_someone_deleted(pod):
     try:
         wait_until(lambda: pod.attempts(0) and pod.attempts(1))
         (pod.cloud / "pod.json").unlink()
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
     assert process.returncode == 1 and "was deleted by someone else" in errors

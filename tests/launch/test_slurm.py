@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import executable
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 SBATCH = ROOT / "launch" / "slurm.sbatch"
@@ -49,7 +49,7 @@ def submit(folder: Path, codes: str, **environment: str) -> tuple[int, bool]:
     """Return the exit code of the job and whether it requeued itself."""
     (folder / "calls").unlink(missing_ok=True)
     process = start(folder, codes, **environment)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
     calls = (folder / "calls").read_text().splitlines()
     training = f"{folder / 'tools' / 'training'} -m bertjax.train --distributed --config=configs/tiny.py"
     assert calls[0] == f"srun --kill-on-bad-exit=0 --wait=0 {training} --workdir={folder / 'run'}", output
@@ -85,7 +85,7 @@ def are_ready(training: int, job: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "answer, seconds, code", [("sleep 0.3; exit 75", 60, 75), (":", 1, 137)], ids=["saves", "hangs"]
+    "answer, seconds, code", [("sleep 0.3; exit 75", LIMIT_SECONDS, 75), (":", 1, 137)], ids=["saves", "hangs"]
 )
 def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, answer, seconds, code):
     training = f'#!/usr/bin/env bash\ntrap "{answer}" TERM\necho $$ >"$RUN.pid"\nwhile :; do sleep 0.05; done\n'
@@ -94,7 +94,7 @@ def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, an
     wait_until(lambda: pid.exists() and pid.read_text().strip())
     wait_until(lambda: are_ready(int(pid.read_text()), process.pid))
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(timeout=300) == code
+    assert process.wait(timeout=LIMIT_SECONDS) == code
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
     if answer == ":":
         os.kill(int(pid.read_text()), signal.SIGKILL)  # as Slurm does when it requeues a job

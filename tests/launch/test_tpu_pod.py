@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 from tests.launch.conftest import COMMAND, GIT, SETTINGS
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def test_up_run_status_logs_down(pod):
@@ -111,13 +111,13 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
     controller, terminal = os.openpty()
     try:
         status = pod.start("status", stdin=terminal)
-        assert "workers: absent\n" in status.communicate(timeout=300)[0]
+        assert "workers: absent\n" in status.communicate(timeout=LIMIT_SECONDS)[0]
         before = len(pod.calls("describe"))
         pod.script(describe=["hang"])
         process = pod.start("up", stdin=terminal)
         wait_until(lambda: len(pod.calls("describe")) > before)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=LIMIT_SECONDS) == 130
     finally:
         os.close(controller)
         os.close(terminal)
@@ -158,7 +158,7 @@ def test_a_rebooted_worker_is_started_again(pod):
         for worker in (0, 1):
             pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
             subprocess.run(["kill", "-KILL", "--", f"-{pid}"], check=True)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
     finally:
         process.kill()
     assert process.returncode == 0, errors

@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.analysis.page.page import Drawing, Maps, Section, Table, Token, TokenRow, page
 from tests.analysis.page.test_page import svg
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +72,8 @@ def browser(tmp_path_factory):
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     try:
+        browser.set_page_load_timeout(LIMIT_SECONDS)
+        browser.set_script_timeout(LIMIT_SECONDS)
         browser.execute_cdp_cmd("Network.enable", {})
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
@@ -91,18 +94,13 @@ def open_page(browser, url):
     """open_page(scheme, url=..., width=...) -> the browser with the page, and no line in its console."""
 
     def opened(scheme: str = "light", address: str = url, width: int = 1400):
-        from selenium.webdriver.support.wait import WebDriverWait
-
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         browser.get(address)
-        WebDriverWait(browser, 120).until(
-            lambda browser: browser.execute_script(
-                "return [...document.querySelectorAll('.viewer')].every((viewer) => viewer.dataset.shown)"
-            )
-        )
+        is_drawn = "return [...document.querySelectorAll('.viewer')].every((viewer) => viewer.dataset.shown)"
+        wait_until(lambda: browser.execute_script(is_drawn))
         return browser
 
     yield opened
@@ -115,9 +113,14 @@ def one(browser, selector: str):
     return browser.find_element(By.CSS_SELECTOR, selector)
 
 
+def values(browser) -> list[str]:
+    """The chosen layer and head."""
+    return [one(browser, f"input[name={name}]").get_attribute("value") for name in ("layer", "head")]
+
+
 def read(browser) -> str:
     """What the viewer says about its cell."""
-    return one(browser, ".readout").text.splitlines()[0]
+    return one(browser, ".readout").text.partition("\n")[0]
 
 
 def press(browser, *keys: str, holding: str = "") -> None:
@@ -151,11 +154,10 @@ def point(browser, selector: str, across: float, down: float, click: bool = Fals
 def choose(browser, name: str, value: str) -> None:
     """Choose from a list of the viewer, and wait until its map is drawn."""
     from selenium.webdriver.support.select import Select
-    from selenium.webdriver.support.wait import WebDriverWait
 
     before = one(browser, ".viewer").get_attribute("data-shown")
     Select(one(browser, f"select[name={name}]")).select_by_value(value)
-    WebDriverWait(browser, 120).until(lambda browser: one(browser, ".viewer").get_attribute("data-shown") != before)
+    wait_until(lambda: one(browser, ".viewer").get_attribute("data-shown") != before)
 
 
 def slide(browser, name: str, steps: int) -> None:
@@ -195,7 +197,7 @@ def test_a_known_weight_is_under_the_pointer_at_its_cell(open_page, scheme, stro
     canvas = one(browser, ".map")
     margin, cell = (float(canvas.get_attribute(f"data-{name}")) for name in ("margin", "cell"))
     point(browser, ".map", *(margin + (index + 0.5) * cell for index in (column, row)))
-    assert read(browser) == f"{KOREAN[row]} → {KOREAN[column]}: {WEIGHT:.2f}"
+    wait_until(lambda: read(browser) == f"{KOREAN[row]} → {KOREAN[column]}: {WEIGHT:.2f}")
     paper = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     paper = [int(part) for part in paper.removeprefix("rgb(").removesuffix(")").split(",")]
     mixed = [low + (high - low) * BYTE / 255 for low, high in zip(paper, strong, strict=True)]
@@ -205,7 +207,6 @@ def test_a_known_weight_is_under_the_pointer_at_its_cell(open_page, scheme, stro
 
 def test_the_keyboard_reaches_every_sentence_layer_head_and_cell(open_page):
     from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.wait import WebDriverWait
 
     browser = open_page()
     layer, head, row, column = KNOWN
@@ -220,16 +221,15 @@ def test_the_keyboard_reaches_every_sentence_layer_head_and_cell(open_page):
     ]
     shown = functools.partial(one(browser, ".viewer").get_attribute, "data-shown")
     press(browser, Keys.PAGE_DOWN)
-    WebDriverWait(browser, 120).until(lambda _: shown() == "2")
+    wait_until(lambda: shown() == "2")
     assert one(browser, "select[name=sentence]").get_attribute("value") == "대법원"
     press(browser, *[Keys.ARROW_DOWN] * layer, *[Keys.ARROW_RIGHT] * head, holding=Keys.SHIFT)
-    assert one(browser, "input[name=layer]").get_attribute("value") == str(layer + 1)
-    assert one(browser, "input[name=head]").get_attribute("value") == str(head + 1)
+    wait_until(lambda: values(browser) == [str(layer + 1), str(head + 1)])
     press(browser, *[Keys.ARROW_DOWN] * row, *[Keys.ARROW_RIGHT] * (column + 9), *[Keys.ARROW_LEFT])
-    assert read(browser) == f"{KOREAN[row]} → {KOREAN[column]}: {WEIGHT:.2f}"
+    wait_until(lambda: read(browser) == f"{KOREAN[row]} → {KOREAN[column]}: {WEIGHT:.2f}")
     assert f"layer {layer + 1}, head {head + 1}: 대법원" in one(browser, ".map").get_attribute("aria-label")
     press(browser, Keys.PAGE_UP)
-    WebDriverWait(browser, 120).until(lambda _: shown() == "0")
+    wait_until(lambda: shown() == "0")
 
 
 def test_a_kind_of_map_that_a_model_lacks_gives_way(open_page):
@@ -245,7 +245,7 @@ def test_a_click_on_the_overview_chooses_a_head(open_page):
     browser = open_page()
     overview = one(browser, ".overview canvas")
     point(browser, ".overview canvas", overview.size["width"] - 5, overview.size["height"] - 5, click=True)
-    assert [one(browser, f"input[name={name}]").get_attribute("value") for name in ("layer", "head")] == ["3", "4"]
+    wait_until(lambda: values(browser) == ["3", "4"])
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,8 @@ def test_the_button_switches_between_light_and_dark(open_page):
     paper = functools.partial(browser.execute_script, "return getComputedStyle(document.body).backgroundColor")
     assert paper() == "rgb(20, 23, 28)"
     one(browser, "#theme").click()
-    assert paper() == "rgb(255, 255, 255)" and one(browser, "#theme").get_attribute("aria-pressed") == "false"
+    wait_until(lambda: paper() == "rgb(255, 255, 255)")
+    assert one(browser, "#theme").get_attribute("aria-pressed") == "false"
 
 
 def test_a_narrow_screen_shows_whole_tokens_and_does_not_scroll_sideways(open_page):

@@ -1,10 +1,14 @@
 """Made-up corpora, and preparations of them in a process that may be killed."""
 
+import os
 import random
 import subprocess
 import sys
+import time
 
-from bertjax.data.preparation import shards
+from bertjax import storage
+from bertjax.data.preparation import shards, workers
+from tests.waiting import kill_at_exit
 
 
 def write_corpus(path, documents, seed=0):
@@ -21,10 +25,35 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def in_a_process(config, afterward="", shard_bytes=shards.SHARD_BYTES):
+def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES):
+    """Prepare a corpus in another process. `before` and `afterward` are code that it runs, which knows this module."""
     code = (
         "import re\nfrom bertjax.data.preparation import shards\nfrom bertjax.data.preparation.prepare import prepare\n"
-        "from bertjax.data.config import *\n"
-        f"shards.SHARD_BYTES = {shard_bytes}\nprepare({config})\n{afterward}"
+        "from bertjax.data.config import *\nfrom tests.data.preparation import corpora\n"
+        f"shards.SHARD_BYTES = {shard_bytes}\n{before}\nprepare({config})\n{afterward}"
     )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return kill_at_exit(subprocess.Popen([sys.executable, "-c", code], text=True, **pipes))
+
+
+def publish_nothing():
+    """Make this process wait where it would publish the store, so that whoever kills it cannot be too late."""
+    storage.publish = lambda *_: _wait()
+
+
+def pause_after(number, resume=""):
+    """Make this process wait when it has the results of so many shards, until the file `resume` exists, or for ever."""
+    unordered = workers.unordered
+
+    def paused(work, tasks, processes):
+        for count, answer in enumerate(unordered(work, tasks, processes), 1):
+            yield answer
+            if count == number:
+                _wait(resume)
+
+    workers.unordered = paused
+
+
+def _wait(resume=""):
+    while not os.path.exists(resume):
+        time.sleep(0.01)

@@ -1,5 +1,6 @@
 """A preparation that was killed, or has damaged leftovers, makes the same store as an undisturbed one."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -7,7 +8,7 @@ import os
 import random
 import re
 import signal
-import time
+from pathlib import Path
 
 import pytest
 
@@ -27,18 +28,23 @@ from tests.waiting import wait_until
 )
 def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_path, awaited):
     write_corpus(tmp_path / "corpus.txt", documents=3000)
-    process = in_a_process(config)
-    while not list((tmp_path / "stores").glob(awaited)):
-        assert process.poll() is None
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process = in_a_process(config, before="corpora.publish_nothing()")
+    wait_until(lambda: list((tmp_path / "stores").glob(awaited)), process)
+    _kill(process)
     for folder in (tmp_path / "stores").iterdir():
         with pytest.raises(UserError):
             TokenStore.open(folder)
     undisturbed = prepare(dataclasses.replace(config, store=config.store + "2"))
     assert content(prepare(config).path) == content(undisturbed.path)
     assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+def _kill(process):
+    """Kill a process and return its errors."""
+    process.kill()
+    errors = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, errors
+    return errors
 
 
 SHARD_BYTES = 20_000
@@ -65,13 +71,11 @@ def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(many_shar
     config = dataclasses.replace(config, workers=workers)
     draw, finished = random.Random(workers), {}
     for _ in range(3):
-        process = in_a_process(config, shard_bytes=SHARD_BYTES)
-        target = len(_encoded(tmp_path)) + draw.randint(1, 6)
-        while len(_encoded(tmp_path)) < target:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.0005)
-        process.kill()
-        errors = process.communicate()[1]
+        before, more = len(_encoded(tmp_path)), draw.randint(1, 6)
+        pause = f"corpora.pause_after({more + 1})"  # three starts finish less than all shards
+        process = in_a_process(config, before=pause, shard_bytes=SHARD_BYTES)
+        wait_until(lambda: len(_encoded(tmp_path)) >= before + more, process)  # noqa: B023 - called in this round
+        errors = _kill(process)
         if finished:
             assert int(re.search(r"(\d+) of \d+ shards are encoded", errors)[1]) >= len(finished)
         assert {path: path.stat().st_mtime_ns for path in finished} == finished
@@ -89,13 +93,11 @@ def _encoded(tmp_path):
 @pytest.mark.parametrize("kind", ["text", "tokens"])
 def test_damaged_leftovers_are_discarded(many_shards, tmp_path, kind, capfd):
     config, expected = many_shards
-    process = in_a_process(config, shard_bytes=SHARD_BYTES)
-    while len(_encoded(tmp_path)) < 3:
-        assert process.poll() is None, process.communicate()
-    process.kill()
-    process.communicate()
+    process = in_a_process(config, before="corpora.pause_after(3)", shard_bytes=SHARD_BYTES)
+    wait_until(lambda: len(_encoded(tmp_path)) >= 3, process)
+    _kill(process)
     [partial] = (tmp_path / "stores").glob("*.partial")
-    harmed = sorted((partial / kind).iterdir())[0 if kind == "tokens" else -1]
+    harmed = _encoded(tmp_path)[0] if kind == "tokens" else max((partial / "text").iterdir())
     harmed.write_bytes(harmed.read_bytes()[:-1] + b"\xff")
     capfd.readouterr()
     assert content(prepare(config).path) == expected
@@ -115,12 +117,11 @@ def test_leftovers_of_another_preparation_are_discarded(many_shards, origin, cap
 
 def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_path):
     config, expected = many_shards
-    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
-    while len(_encoded(tmp_path)) < 2:
-        assert process.poll() is None
-    with open(children) as file:
-        os.kill(int(file.read().split()[0]), signal.SIGKILL)
+    pause = f"corpora.pause_after(2, {str(tmp_path / 'resume')!r})"  # until the worker is dead
+    process = in_a_process(dataclasses.replace(config, workers=2), before=pause, shard_bytes=SHARD_BYTES)
+    wait_until(lambda: len(_encoded(tmp_path)) >= 2, process)
+    os.kill(_children(process)[0], signal.SIGKILL)
+    (tmp_path / "resume").touch()
     errors = process.communicate()[1]
     assert "a process of the preparation ended with code -9" in errors and process.returncode
     assert _encoded(tmp_path)
@@ -129,15 +130,24 @@ def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_
 
 def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):
     config, _ = many_shards
-    process = in_a_process(dataclasses.replace(config, workers=2), shard_bytes=SHARD_BYTES)
-    while len(_encoded(tmp_path)) < 2:
-        assert process.poll() is None
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        workers = file.read().split()
-    process.kill()
-    process.communicate()
+    pause = "corpora.pause_after(2)"
+    process = in_a_process(dataclasses.replace(config, workers=2), before=pause, shard_bytes=SHARD_BYTES)
+    wait_until(lambda: len(_encoded(tmp_path)) >= 2, process)
+    workers = _children(process)
+    _kill(process)
     assert len(workers) == 2
-    wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
+    wait_until(lambda: not any(_runs(worker) for worker in workers))
+
+
+def _children(process):
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def _runs(pid):
+    """Whether a process runs; one that has ended may wait as a zombie until its new parent has noticed."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def test_what_is_encoded_before_a_bad_document_is_kept_if_it_is_skipped(many_shards, tmp_path, capsys):

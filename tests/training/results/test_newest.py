@@ -12,6 +12,7 @@ from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 from tests.training.run.test_metrics import STEP
+from tests.waiting import Clock
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def read(workdir: Workdir) -> dict:
 
 
 def test_the_writer_writes_the_summary_and_later_draws_the_curves(workdir, monkeypatch):
-    clock = [100.0]
-    monkeypatch.setattr(newest.time, "monotonic", lambda: clock[0])
+    clock = Clock(100.0)
+    monkeypatch.setattr(newest, "time", clock)
     results = NewestResults(workdir)
     with LogWriter() as writer:
         log = MetricsLog(workdir, Totals(), 0, writer)
@@ -35,11 +36,11 @@ def test_the_writer_writes_the_summary_and_later_draws_the_curves(workdir, monke
     results.write(everything=False)
     assert read(workdir) == {"finished": False, "steps": 10, "eval": {"mlm_loss": None}}
     results.add({"steps": 20})
-    clock[0] = 129.0
+    clock.now = 129.0
     results.write(everything=True)
     assert read(workdir) == {"finished": False, "steps": 20}
     assert not workdir.curves.exists(), "saves do not wait for a drawing"
-    clock[0] = 131.0
+    clock.now = 131.0
     results.write(everything=False)
     assert image.imread(workdir.curves).std() > 0
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from bertjax.errors import RunFailed, UserError
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
+from tests.waiting import LIMIT_SECONDS
 
 
 def state(step: int) -> dict:
@@ -166,7 +167,7 @@ def test_metadata_may_be_changed_while_it_is_written(tmp_path, monkeypatch):
     may_write, write_json = threading.Event(), ocp.JsonCheckpointHandler._save_fn
 
     async def write_later(*arguments):
-        may_write.wait(60)
+        assert may_write.wait(LIMIT_SECONDS)
         await write_json(*arguments)
 
     monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", write_later)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 
 import jax
 import jax.numpy as jnp
@@ -13,31 +12,38 @@ from bertjax.errors import UserError
 from bertjax.hardware.chips import peak_flops
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.run import goodput
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import Totals
 from bertjax.training.run.profiling import Trace, parse_steps
+from tests.waiting import Clock
 
 
 def test_seconds_of_all_starts(tmp_path, monkeypatch):
-    path = epath.Path(tmp_path / "elapsed.json")
+    path, clock = epath.Path(tmp_path / "elapsed.json"), Clock(1000.0)
+    monkeypatch.setattr(goodput, "time", clock)
     first = Elapsed(path)
-    time.sleep(0.05)
-    first.write(everything=False)  # not long enough ago
+    clock.now = 1010.0
+    first.write(everything=False)  # at most every ten seconds
     assert not path.exists()
+    clock.now = 1011.0
+    first.write(everything=False)
+    assert json.loads(path.read_text()) == [11.0]
+    clock.now = 1012.0
     first.write(everything=True)
-    monkeypatch.setattr(time, "time", lambda: 0.0)  # a clock that goes backwards
+    clock.now = 5.0  # another machine, whose clock counts from its own start
     second = Elapsed(path)
-    assert 0.05 <= second.seconds < 5.0
+    clock.now = 8.0
+    assert second.seconds == 15.0
     second.write(everything=True)
-    assert len(json.loads(path.read_text())) == 2
+    assert json.loads(path.read_text()) == [12.0, 3.0]
 
 
 def test_goodput_is_the_share_of_steps_that_were_kept():
     totals = Totals(
         seconds=100.0, data_wait_seconds=5.0, compile_seconds=20.0, checkpoint_seconds=10.0, evaluation_seconds=15.0
     )
-    goodput = goodput_of(totals, wall_seconds=200.0)
-    assert goodput == {
+    assert goodput_of(totals, wall_seconds=200.0) == {
         "step": 50.0,
         "data_wait": 5.0,
         "compile": 20.0,

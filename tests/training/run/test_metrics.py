@@ -5,9 +5,11 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 
+from bertjax.training.run import metrics
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import LogWriter
+from tests.waiting import Clock
 
 STEP = {
     "mlm_loss": 5.0,
@@ -67,13 +69,13 @@ def test_keys_of_an_entry(workdir, writer):
 
 
 def test_totals_continue_after_a_stop(workdir, writer, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("bertjax.training.run.metrics.time.monotonic", lambda: now[0])
+    clock = Clock()
+    monkeypatch.setattr(metrics, "time", clock)
     log = MetricsLog(workdir, Totals(tokens=1000.0, seconds=60.0, data_wait_seconds=2.0), 10, writer)
     log.count(STEP, 1e9)
     with log.spending("data_wait"):
-        now[0] += 0.05
-    now[0] += 1.0
+        clock.now += 0.05
+    clock.now += 1.0
     totals = dataclasses.asdict(log.totals)
     assert totals["tokens"] == 1100.0 and totals["data_wait_seconds"] == pytest.approx(2.05)
     assert totals["seconds"] == pytest.approx(61.05)
@@ -81,10 +83,12 @@ def test_totals_continue_after_a_stop(workdir, writer, monkeypatch):
 
 
 def test_seconds_are_counted_once(workdir, monkeypatch):
-    now = iter([100.0, 103.0, 104.0])
-    monkeypatch.setattr("bertjax.training.run.metrics.time.monotonic", lambda: next(now))
+    clock = Clock(100.0)
+    monkeypatch.setattr(metrics, "time", clock)
     log = MetricsLog(workdir, Totals(seconds=60.0), 0, LogWriter(active=False))
+    clock.now = 103.0
     assert log.totals.seconds == 63.0
+    clock.now = 104.0
     assert log.totals.seconds == 64.0
 
 

@@ -3,7 +3,6 @@
 import logging
 import sys
 import threading
-import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 from etils import epath
 
 from bertjax.hardware import platform
+from bertjax.training.run import saving as savings
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.saving import Saving
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
 
@@ -105,7 +105,7 @@ def test_a_save_that_fails_in_the_background_is_noticed_without_another_save(sav
     saving.save(100, STATE, {})
     saving.settle()
     fails = threading.Event()
-    saving._checkpoints._writer._finalize_checkpoint = lambda step: fails.wait(300.0) and fail_on_disk()
+    saving._checkpoints._writer._finalize_checkpoint = lambda step: fails.wait(LIMIT_SECONDS) and fail_on_disk()
     saving.save(200, STATE, {})
     saving.check()
     assert not warnings(caplog)
@@ -164,14 +164,14 @@ def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
 
 def test_saves_that_come_too_early_are_left_out(tmp_path, monkeypatch):
     """By time: the step is one of `save_every`, but only 30 of 60 seconds have passed since the last save."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = Clock(1000.0)
+    monkeypatch.setattr(savings, "time", clock)
     log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
     saving = Saving(Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3), 100, 60, log, Watchdog(0))
     times = []
-    for now in (1030.0, 1060.0, 1090.0, 1119.0, 1121.0):  # noqa: B007 - the clock
+    for clock.now in (1030.0, 1060.0, 1090.0, 1119.0, 1121.0):
         times.append(saving.may_save())
         if times[-1]:
-            saving._started = now
+            saving._started = clock.now
     assert times == [False, True, False, False, True]
     saving.close()

@@ -5,8 +5,6 @@ import json
 import logging
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from etils import epath
@@ -15,34 +13,18 @@ from bertjax.training.run import heartbeat as heartbeats
 from bertjax.training.run import watchdog as watchdogs
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.watchdog import TRAINING, Watchdog
-from tests.waiting import wait_until
-
-
-class Clock:
-    """A clock that a test sets, and that knows how often the watchdog has read it, which it does once a tick."""
-
-    def __init__(self):
-        self.now, self.reads = 1000.0, 0
-
-    def __call__(self) -> float:
-        self.reads += threading.current_thread().name == "watchdog"
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, and the watchdog see it: at its second tick from now on, the first is complete."""
-        self.now += seconds
-        reads = self.reads
-        wait_until(lambda: self.reads >= reads + 2)
+from tests.training.run.watched_clock import WatchedClock
+from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(watchdogs.time, "monotonic", clock)
+def clock(monkeypatch) -> WatchedClock:
+    clock = WatchedClock()
+    monkeypatch.setattr(watchdogs, "time", clock)
     return clock
 
 
-def beat(watchdog: Watchdog, clock: Clock, times: int) -> None:
+def beat(watchdog: Watchdog, clock: WatchedClock, times: int) -> None:
     for step in range(times):
         watchdog.beat(step)
         clock.wait(0.005)
@@ -81,8 +63,9 @@ def test_the_first_steps_may_take_any_time(clock, caplog):
 
 
 def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
-    reports = itertools.count(1)
-    monkeypatch.setattr(heartbeats.time, "time", lambda: float(next(reports)))
+    reports, clock = itertools.count(1), Clock()
+    clock.time = lambda: float(next(reports))
+    monkeypatch.setattr(heartbeats, "time", clock)
     heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
 
     def reported(is_watched: bool = True) -> tuple:
@@ -109,35 +92,49 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
     assert times[:-1] == sorted(set(times[:-1]))
 
 
-# `hang` waits without the interpreter's lock, `block` with it, as numpy does for a page of a mapped file.
+# In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
+# watchdog ticks every 0.03 s. `hang` waits without the interpreter's lock, `block` with it, as numpy does for a page
+# of a mapped file. `timer` is what the watchdog has set faulthandler's timer to, which really runs only in `block`.
 SCRIPT = """
 import ctypes, faulthandler, sys, threading, time
-from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run import watchdog as watchdogs
+from tests.training.run.watched_clock import WatchedClock
 
-def hang(): time.sleep(300)
-def block(): ctypes.PyDLL(None).sleep(300)
+start_timer, timer, is_blocking, timer_runs = faulthandler.dump_traceback_later, [], False, threading.Event()
 
-start_timer, timer_runs = faulthandler.dump_traceback_later, threading.Event()
+def set_timer(seconds, **options):
+    timer.append(seconds)
+    if is_blocking:
+        start_timer(0.1, **options)
+        timer_runs.set()
 
-def start_and_note(*arguments, **options):
-    start_timer(*arguments, **options)
-    timer_runs.set()
+def hang():
+    clock.now += 1e9
+    time.sleep(3600)
 
-faulthandler.dump_traceback_later = start_and_note
+def block():
+    global is_blocking
+    is_blocking = True
+    timer_runs.wait()
+    ctypes.PyDLL(None).sleep(3600)
 
-with Watchdog(float(sys.argv[1])) as watchdog:
+faulthandler.dump_traceback_later = set_timer
+faulthandler.cancel_dump_traceback_later = lambda: timer.append(None)
+clock = watchdogs.time = WatchedClock()
+
+with watchdogs.Watchdog(float(sys.argv[1]), least=0.3) as watchdog:
     {}
 print("it went on")
 """
-IN_TIME = "time.sleep(0.05)"
+# The timer of faulthandler has ten ticks more than what is left of a limit.
+TIMER = "clock.wait(0.9e6); assert abs(timer[-1] - {:.1f}) < 0.01"
 
 
-def outcome(body: str, hang_timeout: float = 0.3) -> tuple[int, str, float]:
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(body), str(hang_timeout)], capture_output=True, text=True, timeout=240
-    )
-    return done.returncode, done.stderr + done.stdout, time.monotonic() - start
+def outcome(body: str, hang_timeout: float = 1e6) -> tuple[int, str]:
+    """Return the exit code and the output of a process under a watchdog; no test takes as long as its limit."""
+    command = [sys.executable, "-c", SCRIPT.format(body), str(hang_timeout)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    return done.returncode, done.stderr + done.stdout
 
 
 @pytest.mark.parametrize(
@@ -151,14 +148,14 @@ def outcome(body: str, hang_timeout: float = 0.3) -> tuple[int, str, float]:
     ],
 )
 def test_a_hang_in_any_state_ends_the_process_with_all_stacks(body, state, function):
-    code, output, _ = outcome(body)
+    code, output = outcome(body)
     assert code == 1
     assert f"in the state '{state}' at step {7 if state == 'training' else 0}; run the same command" in output
     assert f"in {function}\n" in output and "in _watch" in output and "it went on" not in output
 
 
 def test_a_blocked_interpreter_ends_too():
-    code, output, _ = outcome("with watchdog.state('training'): timer_runs.wait(); block()")
+    code, output = outcome("with watchdog.state('training'): block()")
     assert code == 1
     assert "in block\n" in output and "it went on" not in output
 
@@ -166,13 +163,20 @@ def test_a_blocked_interpreter_ends_too():
 @pytest.mark.parametrize(
     "body, hang_timeout",
     [
-        # Each takes longer than its limit, which a busy machine does not exceed between two beats.
-        ("with watchdog.state('starting', is_watched=False): time.sleep(4.5)", 1.0),
-        ("with watchdog.state('training'): [(time.sleep(0.1), watchdog.beat(step)) for step in range(35)]", 3.0),
-        ("with watchdog.state('saving'): [(time.sleep(0.1), watchdog.beat()) for _ in range(35)]", 1.0),
-        ("time.sleep(1.0)", 0),
+        ("with watchdog.state('starting', is_watched=False): clock.wait(1e9); assert timer[-1] is None", 1e6),
+        # A step may take as long as the limit, everything else three times as long.
+        (
+            "with watchdog.state('training'): [(clock.wait(0.9e6), watchdog.beat(step)) for step in range(3)]; "
+            + TIMER.format(1e6 - 0.9e6 + 0.3),
+            1e6,
+        ),
+        (
+            "with watchdog.state('saving'): [(clock.wait(2.9e6), watchdog.beat()) for _ in range(3)]; "
+            + TIMER.format(3e6 - 0.9e6 + 0.3),
+            1e6,
+        ),
+        ("clock.wait(1e9); assert timer[-1] is None", 0),
     ],
 )
 def test_progress_or_a_state_without_a_limit_does_not(body, hang_timeout):
-    code, output, _ = outcome(body, hang_timeout)
-    assert (code, output) == (0, "it went on\n")
+    assert outcome(body, hang_timeout) == (0, "it went on\n")

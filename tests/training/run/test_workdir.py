@@ -10,9 +10,9 @@ import fsspec
 import pytest
 
 from bertjax.errors import Busy, UserError
+from bertjax.training.run import lease as leases
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
-from bertjax.training.run.lease import lease
 from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,
@@ -23,6 +23,7 @@ from bertjax.training.run.workdir import (
     write_json,
 )
 from tests.data.test_remote import Bucket
+from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 
 def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
@@ -60,17 +61,33 @@ def test_a_workdir_that_cannot_be_written(tmp_path, below):
 
 
 @pytest.fixture
-def bucket(monkeypatch) -> Workdir:
+def clock(monkeypatch) -> Clock:
+    """The clock of the lock on an object store. It stands still: no holder is late because its thread is."""
+    clock = Clock()
+    monkeypatch.setattr(leases, "time", clock)
+    monkeypatch.setattr(leases, "_RENEWALS", 50 * LIMIT_SECONDS)  # 50 times a second
+    return clock
+
+
+@pytest.fixture
+def bucket(monkeypatch, clock) -> Workdir:
     """A workdir on an object store: fsspec's file system in memory takes its place."""
     fsspec.register_implementation("s3", Bucket, clobber=True)
     monkeypatch.setattr(Bucket, "store", {})
     monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
-    monkeypatch.setattr("bertjax.training.run.workdir.lease", functools.partial(lease, seconds=0.4))
+    monkeypatch.setattr("bertjax.training.run.workdir.lease", functools.partial(leases.lease, seconds=LIMIT_SECONDS))
     return Workdir.at("s3://bucket/run")
 
 
-def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket):
+def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket, clock):
+    mark = bucket.root / ".lock-00001"
+
+    def wait_for_renewal(seconds: float) -> None:
+        before = mark.read_text()
+        wait_until(lambda: mark.read_text() != before)
+
     with bucket.locked():
+        clock.while_asleep = wait_for_renewal
         with pytest.raises(Busy, match="is in use by a live run"):
             with Workdir.at("s3://bucket/run").locked():
                 pass
