@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models import kernels
+from bertjax.models import attention, kernels
 from bertjax.models.attention import attend, attend_plainly
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
@@ -128,6 +128,16 @@ def test_a_kernel_computes_what_is_passed_or_refuses_it(implementation, field, m
     if field not in ("key", "columns_BQ"):
         without = AttentionInputs(query, key, value, Visibility(**everything))
         assert np.abs(attend_plainly(without)[0] - expected).max() > 0.01
+
+
+def test_a_bias_that_no_setting_names_takes_the_plain_implementation(monkeypatch):
+    """Such as ALiBi (Press et al., 2022) in a fork."""
+    with_bias = lambda *inputs: AttentionInputs(*inputs)._replace(bias_BHQT=jnp.zeros((1, 12, 1, 1)))  # noqa: E731
+    monkeypatch.setattr(attention, "AttentionInputs", with_bias)
+    forked = encoder(feedforward=128)  # an encoder that no other test traces
+    assert choose_attention("auto", forked, "tpu", "TPU v4") == "plain"
+    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms of distances"):
+        choose_attention("fused", forked, "tpu", "TPU v4")
 
 
 def test_electras_generator_does_not_need_the_kernel_of_its_discriminator():
