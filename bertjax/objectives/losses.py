@@ -62,12 +62,9 @@ def kl_divergence(teacher: jax.Array, student: jax.Array, temperature: float) ->
     The factor keeps the size of the gradient independent of the temperature (Hinton et al., 2015, section 2, arXiv
     1503.02531).
     """
-    # Padded vocabulary and masked places hold the lowest float. Divided by a temperature below 1 it is -inf, and the
-    # difference of two -inf is NaN.
-    lowest = jnp.finfo(jnp.float32).min
-    teacher_log, student_log = (
-        jax.nn.log_softmax(jnp.maximum(logits / temperature, lowest)) for logits in (teacher, student)
-    )
+    # Padded vocabulary and masked places hold the lowest float. Divided by less than 1 it is -inf; -inf - -inf is NaN.
+    scaled = (jnp.maximum(logits / temperature, jnp.finfo(jnp.float32).min) for logits in (teacher, student))
+    teacher_log, student_log = map(jax.nn.log_softmax, scaled)
     return temperature**2 * jnp.sum(jnp.exp(teacher_log) * (teacher_log - student_log), axis=-1)
 
 

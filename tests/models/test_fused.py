@@ -167,7 +167,7 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 ):
     """All positions, or only a few at the last layer. It is then plain in both and draws what the kernel would, or in
     long rows computes all positions by the kernel."""
-    monkeypatch.setattr(attention, "LONGEST_WITH_PLAIN_QUERIES", longest)
+    monkeypatch.setattr(kernels, "LONGEST_WITH_PLAIN_QUERIES", longest)
     config = dataclasses.replace(WIDE, execution=Execution(attention=implementation, remat=remat))
     tokens_BT = jnp.asarray(np.random.default_rng(0).integers(7, 100, (2, 128)))
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)
