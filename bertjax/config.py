@@ -22,6 +22,7 @@ from bertjax.errors import UserError
 from bertjax.models import directions
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import LARGEST_VOCABULARY
+from bertjax.models.dropout import drops
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -180,9 +181,11 @@ class Config:
                     f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
                     "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
-            if task.objective.needs_dropout and not self.model.dropout and not self.model.attention_dropout:
+            rates = self.model.dropout, self.model.attention_dropout
+            if task.objective.needs_dropout and not any(map(drops, rates)):
                 raise UserError(
-                    "model.dropout=0.0 and model.attention_dropout=0.0 make both views of a text equal, which "
+                    f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
+                    "of a text equal, which "
                     f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares; set model.dropout=0.1"
                 )
         for name, task in self.tasks.items():

@@ -176,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.redirect_stdout(sys.stderr):
         subjects = open_subjects(args.models, args.trust_code)
         materials = _materials(subjects, args.labeled, args.examples, args.tag)
-        result = part.run(subjects, materials, show)
+        result = running.run_in_float32(part, subjects, materials, show)
         if args.out:
             out = Path(args.out).expanduser()
             results.write(out, [running.Outcome(part, result, {})], subjects, materials)

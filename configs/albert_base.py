@@ -32,6 +32,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 
 Deviations:
 - Biases and layer norms have no trust ratio. The text keeps its case.
+- LAMB corrects the bias of its moments. That code does not, and the warm-up hides the difference.
+- The decay starts at the end of the warm-up and not at step 0.
 - An apostrophe, a digit and a letter other than a to z do not start a word (docs/concepts/masking.md).
 - Up to 76 tokens of a row are predicted, 15% of 512. The published command has `max_predictions_per_seq=20`.
 - `:xlarge` has 32 heads, one for 64 of its width, as section 3.1 defines them. The released model has 16.

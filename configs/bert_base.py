@@ -28,6 +28,8 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 Deviations:
 - Adam corrects its bias. That code does not, and the 10,000 steps of warm-up hide the difference.
 - The decay starts at the end of the warm-up and not at step 0.
+- GELU is computed by erf, as in the first release of that code. Since February 2019 that code has the approximation by
+  tanh, `--config.model.activation=gelu_tanh`.
 - Every epoch draws new masks. That code instead makes ten duplicates of the corpus with other pairs and masks, as does
   `--config.tasks.bert.plans=10 --config.tasks.bert.objective.masking.static=10`.
 

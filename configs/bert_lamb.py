@@ -25,8 +25,9 @@ paper's number for 32,768 rows of 512 tokens when the batch size is constant (15
 tokens). Rates and warm-ups (6e-3 over 28.43% of the first stage, 4e-3 over 12.8% of the second) are those of NVIDIA's
 published configuration for these batches (DeepLearningExamples, pretrain_config.sh), which decays in another way.
 
-Deviations: biases and layer norms have no trust ratio and no decay; BERT's code does not decay them either. Otherwise
-the deviations are those of `bert_large.py`.
+Deviations: biases and layer norms have no trust ratio and no decay; BERT's code does not decay them either. The norm of
+the word table includes the rows that pad it to a multiple of 128. Otherwise the deviations are those of
+`bert_large.py`.
 
 `bert_lamb.py:smoke` trains a very small model in both stages on the embedded corpus in under a minute.
 """

@@ -15,15 +15,15 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | states between layers | 512 wide | table 1 | the same |
 | attention, feed-forward | 1,024 and 4,096 wide | table 1 | the same |
 | embeddings | 128 wide, trigrams | section 3.4 | the same |
-| activation, norm | GELU, layer norm | (*) | the same |
+| activation, norm | GELU in its tanh approximation, layer norm | (*) | GELU by erf, layer norm |
 | dropout | 0.1, 0.1 on attention | (*) | the same |
 | tokenizer | WordPiece, 30,522, lower case | (*) | the same, trained on your corpus |
 | optimizer, batch, rate, steps | | | those of the student, see `mobilebert.py` |
 
 (*) From the authors' published code, google-research/mobilebert.
 
-Deviations: text is cut into full sentences, and there is no next-sentence term. The published code has no recipe for
-the teacher.
+Deviations: text is cut into full sentences, and there is no next-sentence term. `--config.model.activation=gelu_tanh`
+has the published approximation. The published code has no recipe for the teacher.
 
 `ib_bert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """

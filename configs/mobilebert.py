@@ -27,6 +27,9 @@ Deviations:
   have one factor, that of the variances.
 - Embeddings are also taught. In the paper they are copied from the teacher.
 - There is no next-sentence term, and text is cut into full sentences.
+- LAMB corrects the bias of its moments, and the decay starts at the end of the warm-up. That code does neither.
+- The published model has no pooler layer (`classifier_activation: false`): its heads on examples read the state of
+  [CLS]. Here a dense layer and tanh come between.
 
 `mobilebert.py:smoke` teaches a student of `runs/ib_bert-smoke/export` on the embedded corpus in about a minute.
 `python -m bertjax.train --config=configs/ib_bert.py:smoke` writes that export.

@@ -28,8 +28,11 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 
 `roberta_base.py:large` is RoBERTa-large: 24 layers, width 1024, 16 heads, a peak of 4e-4 after 30,000 steps (table 9).
 
-Deviations: rows are cut between tokens, so that no row is padded. `--config.tasks.mlm.examples.cut=sentences` keeps
-sentences whole.
+Deviations:
+- Rows are cut between tokens, so that no row is padded. `--config.tasks.mlm.examples.cut=sentences` keeps sentences
+  whole.
+- Weights start from a normal with a standard deviation of 0.02 that is cut at two deviations, as in BERT: 0.0176. That
+  of fairseq is not cut (`init_bert_params`).
 
 `roberta_base.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """

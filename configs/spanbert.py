@@ -26,6 +26,9 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 (*) From the authors' published code, facebookresearch/SpanBERT: the command has `--max-pair-targets 15`, and
 `--break-mode doc` is its default. That command has a weight decay of 0.01, unlike the paper.
 
+Deviations: weights start from a normal with a standard deviation of 0.02 that is cut at two deviations, as in BERT:
+0.0176. That of the published code is not cut (`init_bert_params` of fairseq).
+
 `spanbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 

@@ -1,11 +1,16 @@
 """The published settings of configs/finetune/glue.py: they load, and are those of their sources."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
+from flax.traverse_util import flatten_dict
 
 from bertjax.config_file import load
 from bertjax.errors import UserError
+from bertjax.interop import families
+from bertjax.objectives.finetuning.classification import Classification
+from tests import batches
 
 GLUE = Path(__file__).parents[1] / "configs" / "finetune" / "glue.py"
 STYLED = {
@@ -60,10 +65,24 @@ def test_settings_are_those_of_the_sources():
     assert base.optimizer.layer_decay_offset == large.optimizer.layer_decay_offset == 2
     assert not base.optimizer.bias_correction and not large.optimizer.bias_correction
 
+    assert base.model.pooler_activation == large.model.pooler_activation == "gelu"
+
     mnli = settings("MNLI-xlnet")
     assert (mnli.stages[0].steps, mnli.stages[0].examples, mnli.optimizer.layer_decay) == (10_000, 128, 1.0)
     lora = settings("MRPC-lora")
     assert (lora.lora.rank, lora.lora.alpha, lora.stages[0].epochs, lora.stages[0].examples) == (8, 16.0, 30, 128)
+
+
+@pytest.mark.parametrize("variant", ["", ":base", ":large", ":smoke"])
+def test_transformers_holds_classifiers_of_every_electra(variant):
+    """The activation of their pooler is that of the class of ELECTRA, which fine-tuning keeps."""
+    recipe = load(f"{GLUE.parents[1] / 'electra_small.py'}{variant}", [])
+    model = recipe.model
+    encoder = dataclasses.replace(
+        batches.ENCODER, embedding_width=model.embedding_width and 8, pooler_activation=model.pooler_activation
+    )
+    flat = flatten_dict(batches.param_shapes(Classification(classes=("a", "b")), encoder), sep="/")
+    assert families.of_model(encoder, flat, pad_id=0).title == "ELECTRA"
 
 
 @pytest.mark.parametrize(

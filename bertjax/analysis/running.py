@@ -11,6 +11,7 @@ from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.errors import UserError
 from bertjax.export import Export
+from bertjax.models.precision import float32_products
 
 EXAMPLES = 500
 
@@ -28,6 +29,14 @@ class Outcome:
     part: Part
     result: Result | None
     missing: dict[str, str]
+
+
+@float32_products()
+def run_in_float32(
+    part: Part, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide
+) -> Result:
+    """Return the result of a part, whose matrix products are float32 on every device."""
+    return part.run(subjects, materials, progress)
 
 
 def run_parts(
@@ -55,7 +64,7 @@ def run_parts(
         served = [subject for subject in subjects if not missing[subject.label]]
         on_part(part, bool(served))
         part.results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
-        result = part.run(served, materials, progress) if served else None
+        result = run_in_float32(part, served, materials, progress) if served else None
         outcomes.append(Outcome(part, result, {label: reason for label, reason in missing.items() if reason}))
     return outcomes
 
@@ -118,7 +127,7 @@ def run_part(
     for subject in subjects:
         if reason := part.lacks(subject, materials):
             raise UserError(f"{name}: {subject.label} {reason}")
-    return part.run(subjects, materials)
+    return run_in_float32(part, subjects, materials)
 
 
 def _subjects(models, trust_code: bool, task: str) -> list[Subject]:

@@ -19,6 +19,7 @@ from bertjax.inference.finetuned import FineTuned, has_predictions
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, single_field
+from bertjax.models.precision import float32_products
 
 # Records whose results are in memory at the same time.
 PART = 1 << 13
@@ -152,7 +153,8 @@ class Predictor:
         key = kind, *sorted(options.items())
         if key not in self._pipelines:
             pipeline = self._pipelines[key] = kind(self.model, **options)
-            self._functions[pipeline] = jax.jit(pipeline.outputs)
+            dtype = self.model.encoder.execution.dtype
+            self._functions[pipeline] = jax.jit(float32_products(dtype)(pipeline.outputs))
         return self._pipelines[key]
 
     def request(self, pipeline: Pipeline, records: list[Record]) -> Request:

@@ -10,7 +10,11 @@ from bertjax.models.config import EncoderConfig
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """Return GELU in its exact, erf form (Hendrycks & Gimpel, 2016), as published in BERT."""
+    """Return GELU in its exact, erf form (Hendrycks & Gimpel, 2016), as published in BERT.
+
+    In bfloat16 on a CPU, 1 + erf is rounded to a multiple of 1/256, so that many values between -4 and -1 are 0. XLA
+    for TPU computes it in float32.
+    """
     return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
 
 

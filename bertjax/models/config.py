@@ -19,7 +19,8 @@ class Execution:
 
     Attributes:
       dtype: dtype of activations and matrix products (`float32` or `bfloat16`); softmax, layer norm and losses are
-        always float32.
+        always float32. With `float32` no product is computed with less, as XLA would on a TPU (one pass of bfloat16)
+        and on a GPU (TF32), see `bertjax.models.precision`.
       unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
       remat: what the backward pass recomputes: nothing (`none`), all but products with weights (`dots`), or whole
         layers (`full`).
@@ -94,7 +95,7 @@ class EncoderConfig:
         global and the others are local; 1 if all layers are global.
       sharing: what layers share (Lan et al., 2020, section 3.1): `none`, the weights of `attention` or of
         `feedforward`, each with its layer norm, or `all`, so that depth costs no parameters (Dehghani et al., 2019,
-        arXiv 1807.03819).
+        arXiv 1807.03819, whose layers also read an embedding of the depth).
       sharing_groups: G, number of sets of shared parameters; L / G consecutive layers use one set.
       embedding_width: E, width of the embeddings; a dense layer maps them to D if E differs (Lan et al., 2020, section
         3.1; arXiv 1909.11942); 0 for D.
@@ -110,8 +111,9 @@ class EncoderConfig:
       task_types: rows of the table of task embeddings, one of which is added to every token (Sun et al., 2020, ERNIE
         2.0, arXiv 1907.12412, "Model Structure"); 0 for none.
       activation_bits: bits, 2 to 8, that the inputs of dense layers are rounded to; 0 for no rounding.
-      dropout: rate on embeddings and on the output of attention and feed-forward.
-      attention_dropout: rate on the attention probabilities.
+      dropout: rate on embeddings and on the output of attention and feed-forward, rounded to a multiple of 1/256. A
+        rate below 1/512 is no dropout.
+      attention_dropout: rate on the attention probabilities, rounded in the same way.
       norm_epsilon: epsilon of every layer norm.
       init_stddev: standard deviation of the truncated normal (cut at two deviations) that kernels and embeddings start
         from.
@@ -207,11 +209,6 @@ class EncoderConfig:
     def has_attention_biases(self) -> bool:
         """Whether the dense layers of attention have biases."""
         return self.has_biases and self.positions != "relative"
-
-    @property
-    def needs_plain_attention(self) -> str:
-        """What only the plain implementation of attention computes; empty if the others also compute it."""
-        return "fixed heads" if self.fixed_heads else "relative positions" if self.positions == "relative" else ""
 
     @property
     def local_layers(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.models import directions
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.models.dropout import drops_all
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")
@@ -96,8 +97,13 @@ def check(config: Any) -> None:
     if config.activation_bits not in (0, *range(2, 9)):
         raise UserError(f"model.activation_bits={config.activation_bits} must be 2 to 8, or 0 for no rounding")
     for field in ("dropout", "attention_dropout"):
-        if not 0.0 <= getattr(config, field) < 1.0:
-            raise UserError(f"model.{field}={getattr(config, field)} must be at least 0 and below 1")
+        if not 0.0 <= (rate := getattr(config, field)) < 1.0:
+            raise UserError(f"model.{field}={rate} must be at least 0 and below 1")
+        if drops_all(rate):
+            raise UserError(
+                f"model.{field}={rate} would drop everything, because rates are rounded to a multiple of 1/256; lower "
+                "it to 0.99 or less"
+            )
     for field in ("norm_epsilon", "init_stddev"):
         if not 0.0 <= getattr(config, field):
             raise UserError(f"model.{field}={getattr(config, field)} must not be negative")

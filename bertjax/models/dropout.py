@@ -31,7 +31,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     Args:
       key: scalar, or keys [B].
     """
-    if key is None or rate == 0.0:
+    if key is None or not drops(rate):
         return x
     rows, length, *others = x.shape
     # A word decides four elements of the second axis, so hidden states that are whole tiles are so after the join.
@@ -51,7 +51,7 @@ def attention_dropout(
     Args:
       columns_BQ: int, columns of the queries; the first Q tokens by default.
     """
-    if key is None or rate == 0.0:
+    if key is None or not drops(rate):
         return probabilities_BHQT
     rows, heads, queries, tokens = probabilities_BHQT.shape
     seeds_BH2 = seeds_of(key, rows, heads)
@@ -114,6 +114,19 @@ def keeps_by(words: jax.Array, byte: int, rate: float) -> jax.Array:
     # The byte is moved to the top, where a signed comparison reads it before all others.
     limit = _constant(words, (_kept_bytes(rate) << 24) - (1 << 31))
     return words << _constant(words, 24 - 8 * byte) < limit
+
+
+def drops(rate: float) -> bool:
+    """Return whether a rate drops anything; below 1/512 it is rounded to 0.
+
+    Without this test, 256 of 256 values of a byte, shifted to the top of a word, would wrap to "keep nothing".
+    """
+    return _kept_bytes(rate) < _BYTE_VALUES
+
+
+def drops_all(rate: float) -> bool:
+    """Return whether a rate keeps nothing: above 511/512 it is rounded to 1."""
+    return _kept_bytes(rate) == 0
 
 
 def inverse_of_kept_share(rate: float) -> float:

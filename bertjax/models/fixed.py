@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from bertjax.models.precision import precision_of
 from bertjax.models.visibility import Visibility
 
 # Returns context and probabilities, as `bertjax.models.attention.attend`.
@@ -76,7 +77,7 @@ def with_fixed_heads(
     def attend_all(query_BQHD, key_BTHD, value_BTHD, *others):
         fixed_BTPD, learned_BTHD = jnp.split(value_BTHD, [len(patterns)], axis=2)
         maps_BPQT = fixed_maps(patterns, visibility, columns_BQ).astype(value_BTHD.dtype)
-        context_BQPD = jnp.einsum("bpqt,btpd->bqpd", maps_BPQT, fixed_BTPD)
+        context_BQPD = jnp.einsum("bpqt,btpd->bqpd", maps_BPQT, fixed_BTPD, precision=precision_of(value_BTHD.dtype))
         context_BQHD, probabilities_BHQT = attend(query_BQHD, key_BTHD, learned_BTHD, *others)
         context_BQHD = jnp.concatenate([context_BQPD, context_BQHD], axis=2)
         return context_BQHD, jnp.concatenate([maps_BPQT, probabilities_BHQT], axis=1)

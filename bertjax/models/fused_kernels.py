@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_for
+from bertjax.models.precision import precision_of
 
 LANES = 128
 UNSEEN = -1e30  # what hidden keys have as logits
@@ -229,7 +230,7 @@ def times(x: jax.Array, factor: float) -> jax.Array:
 
 def _product(left: jax.Array, right: jax.Array, of_left: int, of_right: int) -> jax.Array:
     """Return the float32 product of two matrices over an axis of each; float32 ones are not rounded."""
-    precision = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    precision = precision_of(left.dtype)
     return jax.lax.dot_general(
         left, right, (((of_left,), (of_right,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
     )

@@ -11,6 +11,7 @@ from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.norms import layer_norm
+from bertjax.models.precision import precision_of
 
 
 class Heads(nn.Module):
@@ -109,7 +110,8 @@ def vocabulary_logits(
     is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
     bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
     rows = transformed_BKE.reshape(-1, transformed_BKE.shape[-1])
-    logits = jnp.einsum("re,ve->rv", rows, word_VE.astype(rows.dtype), preferred_element_type=jnp.float32) + bias_V
+    options = {"precision": precision_of(rows.dtype), "preferred_element_type": jnp.float32}
+    logits = jnp.einsum("re,ve->rv", rows, word_VE.astype(rows.dtype), **options) + bias_V
     return logits.reshape(*transformed_BKE.shape[:-1], -1)
 
 

@@ -1,16 +1,17 @@
-"""Implementations of attention that never hold [B, H, T, T], and which rows each can compute.
+"""Implementations of attention that never hold [B, H, T, T], and which rows and inputs each can compute.
 
 They compute what the plain implementation (`attention.attend`) does, up to rounding, and with dropout where they are
-in `WITH_DROPOUT`.
+in `WITH_DROPOUT`. A kernel refuses every input that it does not take, see `AttentionInputs`.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.dropout import GROUP, LONGEST_GROUP, seeds_of
+from bertjax.models.config import Execution
+from bertjax.models.dropout import GROUP, LONGEST_GROUP, drops, seeds_of
 from bertjax.models.remat import KEPT
 from bertjax.models.visibility import Visibility
 
@@ -46,40 +47,96 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
     return requested
 
 
-def attend_by_kernel(
-    implementation: str,
-    config: EncoderConfig,
-    query_BQHD: jax.Array,
-    key_BTHD: jax.Array,
-    value_BTHD: jax.Array,
-    visibility: Visibility,
-    rate: float,
-    key: jax.Array | None,
-    columns_BQ: jax.Array | None = None,
-) -> jax.Array:
+class CannotCompute(ValueError):
+    """An implementation of attention does not take one of its inputs.
+
+    Attributes:
+      reason: what it does not take; it follows the name of the implementation.
+    """
+
+    def __init__(self, implementation: str, reason: str):
+        super().__init__(f"attention={implementation} {reason}; use attention={PLAIN}")
+        self.reason = reason
+
+
+class AttentionInputs(NamedTuple):
+    """All that attention computes from. The plain implementation takes every field, each kernel only some of them.
+
+    A new field belongs here, so that every kernel refuses it until `_TAKES` lists it.
+
+    Attributes:
+      query_BQHD, key_BTHD, value_BTHD: heads of the queries, and of all tokens.
+      visibility: see `Visibility`.
+      rate: of dropout of the probabilities; 0 without a key.
+      key: for dropout; None for no dropout.
+      bias_BHQT: float32, added to the products of queries and keys.
+      fixed_heads: see `EncoderConfig`.
+      columns_BQ: int, columns of the queries; None for all tokens.
+      rank_BQ: int, see `Queries`.
+    """
+
+    query_BQHD: jax.Array
+    key_BTHD: jax.Array
+    value_BTHD: jax.Array
+    visibility: Visibility
+    rate: float = 0.0
+    key: jax.Array | None = None
+    bias_BHQT: jax.Array | None = None
+    fixed_heads: tuple[str, ...] = ()
+    columns_BQ: jax.Array | None = None
+    rank_BQ: jax.Array | None = None
+
+
+# What each kernel takes of the inputs and of their visibility, besides what all of them take.
+_BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "key", "columns_BQ"}
+_TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
+_DESCRIPTIONS = {
+    "rate": "dropout of attention (model.attention_dropout)",
+    "window": "windows of local layers (model.window)",
+    "rank_BT": "an order of tokens (model.direction)",
+    "rank_BQ": "queries with an order of their own",
+    "bias_BHQT": "terms of distances (model.positions=relative)",
+    "fixed_heads": "heads with fixed maps (model.fixed_heads)",
+}
+
+
+def check_inputs(implementation: str, inputs: AttentionInputs) -> None:
+    """Raise CannotCompute if a kernel does not take an input that is passed, or heads of this number and width."""
+    values = inputs._asdict() | inputs.visibility._asdict()
+    # The default of an input is that it has no effect: None, or an empty number or tuple.
+    defaults = AttentionInputs._field_defaults | Visibility._field_defaults
+    passed = {
+        name
+        for name, value in values.items()
+        if (value is not None if defaults.get(name) is None else value != defaults[name])
+    }
+    if refused := sorted(passed - _BY_ALL - _TAKES[implementation]):
+        reason = f"does not compute {' and '.join(_DESCRIPTIONS.get(name, name) for name in refused)}"
+        raise CannotCompute(implementation, reason)
+    heads, width = inputs.value_BTHD.shape[2:]
+    if implementation in WITH_DROPOUT and (reason := reason_against_heads(implementation, heads * width, heads)):
+        raise CannotCompute(implementation, reason)
+
+
+def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
     """Return the context [B, Q, H, D / H] by an implementation of this file.
 
-    Args:
-      columns_BQ: int, columns of the queries; None for all tokens. The others are computed as well, of zeros.
+    If the queries are not all tokens, the others are computed as well, from zeros.
 
     Raises:
-      ValueError: the implementation cannot express the visibility or the config, or has no dropout.
+      CannotCompute: the implementation does not take an input.
     """
-    if needs := config.needs_plain_attention:
-        raise ValueError(f"attention={implementation} cannot express {needs}; use attention={PLAIN}")
-    if rate and implementation not in WITH_DROPOUT:
-        raise ValueError(
-            f"attention={implementation} has no dropout, and attention_dropout={rate}; use attention={PLAIN}"
-        )
+    check_inputs(implementation, inputs)
     if implementation in WITH_DROPOUT:
-        kernel = functools.partial(attend_with_dropout, rate=rate, key=key, implementation=implementation)
+        kernel = functools.partial(attend_with_dropout, rate=inputs.rate, key=inputs.key, implementation=implementation)
     else:
         kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
-    if columns_BQ is None:
-        return kernel(query_BQHD, key_BTHD, value_BTHD, visibility)
-    rows_B1 = jnp.arange(len(columns_BQ))[:, None]
-    query_BTHD = jnp.zeros_like(key_BTHD).at[rows_B1, columns_BQ].set(query_BQHD)
-    return kernel(query_BTHD, key_BTHD, value_BTHD, visibility)[rows_B1, columns_BQ]
+    others = inputs.key_BTHD, inputs.value_BTHD, inputs.visibility
+    if inputs.columns_BQ is None:
+        return kernel(inputs.query_BQHD, *others)
+    rows_B1 = jnp.arange(len(inputs.columns_BQ))[:, None]
+    query_BTHD = jnp.zeros_like(inputs.key_BTHD).at[rows_B1, inputs.columns_BQ].set(inputs.query_BQHD)
+    return kernel(query_BTHD, *others)[rows_B1, inputs.columns_BQ]
 
 
 def reason_against_heads(implementation: str, width: int, heads: int) -> str:
@@ -110,23 +167,19 @@ def attend_with_dropout(
       interpret: run the kernel's program without its device, for tests.
 
     Raises:
-      ValueError: the visibility has ranks, or the kernel does not take rows of this length or heads of this width.
+      CannotCompute: the kernel does not take the visibility, rows of this length, or heads of this width.
     """
     if implementation == FUSED:
         from bertjax.models.fused import attend_fused as attend
     else:
         from bertjax.models.triton_attention import attend_triton as attend
 
-    _check(visibility, implementation, ("rank_BT",))
-    rows, tokens, heads, width = query_BTHD.shape
-    if reason := reason_against_heads(implementation, heads * width, heads):
-        raise ValueError(f"attention={implementation} {reason}; use attention={PLAIN}")
+    check_inputs(implementation, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key))
+    rows, tokens, heads, _ = query_BTHD.shape
     if tokens % _LANES:
-        raise ValueError(
-            f"attention={implementation} takes rows of a multiple of {_LANES} tokens, and these have {tokens}; use "
-            f"attention={PLAIN}"
-        )
-    if key is None or not rate:
+        reason = f"takes rows of a multiple of {_LANES} tokens, and these have {tokens}"
+        raise CannotCompute(implementation, reason)
+    if key is None or not drops(rate):
         rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
     else:
         seeds_BH2 = seeds_of(key, rows, heads)
@@ -149,12 +202,12 @@ def attend_by_splash(
       interpret: run the kernel's program without a TPU, for tests.
 
     Raises:
-      ValueError: the visibility has a window or ranks.
+      CannotCompute: the visibility has a window or ranks.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    _check(visibility, SPLASH, ("window", "rank_BT"))
+    check_inputs(SPLASH, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility))
     _, seq_len, heads, width = query_BTHD.shape
     block = _LONGEST_BLOCK if seq_len % _LONGEST_BLOCK == 0 else _LANES if seq_len > _LONGEST_BLOCK else seq_len
     # A head narrower than a tile of lanes is padded to the tile unless the sequence is along the lanes.
@@ -190,9 +243,3 @@ def attend_by_cudnn(
     """
     mask_B1TT = visibility.mask_BQT()[:, None]
     return jax.nn.dot_product_attention(query_BTHD, key_BTHD, value_BTHD, mask=mask_B1TT, implementation=implementation)
-
-
-def _check(visibility: Visibility, implementation: str, unknown: tuple[str, ...]) -> None:
-    for field in unknown:
-        if getattr(visibility, field) is not None:
-            raise ValueError(f"attention={implementation} cannot express Visibility.{field}; use attention={PLAIN}")

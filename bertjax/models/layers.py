@@ -11,6 +11,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.norms import normalization
+from bertjax.models.precision import precision_of
 from bertjax.models.remat import kept
 from bertjax.models.rounding import rounded
 from bertjax.models.trigrams import trigrams
@@ -43,7 +44,7 @@ class Dense(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         if self.config.activation_bits:
             rows = rounded(rows, self.config.activation_bits)
-        rows = rows.astype(dtype) @ kernel.astype(dtype)
+        rows = jnp.matmul(rows.astype(dtype), kernel.astype(dtype), precision=precision_of(dtype))
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return kept(rows.reshape(*x.shape[:-1], self.features))

@@ -25,7 +25,8 @@ class ScalarMix(nn.Module):
         """Return float32 [B, T, D]. At first it is the mean of all layers, the embeddings among them."""
         weights_L = self.param("weights", nn.initializers.zeros, (self.config.layers + 1,))
         gamma = self.param("gamma", nn.initializers.ones, (1,))
-        return gamma * jnp.einsum("l,lbtd->btd", jax.nn.softmax(weights_L), hidden_LBTD.astype(jnp.float32))
+        shares_L, hidden_LBTD = jax.nn.softmax(weights_L), hidden_LBTD.astype(jnp.float32)
+        return gamma * jnp.einsum("l,lbtd->btd", shares_L, hidden_LBTD, precision=jax.lax.Precision.HIGHEST)
 
 
 def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with_layers: bool) -> Any:

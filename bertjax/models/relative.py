@@ -9,6 +9,7 @@ with r a sinusoid, and u, v, w, W and the two s learned in each layer. A token a
 distance of two tokens is the distance of their columns.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
+from bertjax.models.precision import precision_of
 
 _BASE = 10_000.0
 
@@ -65,10 +67,11 @@ class RelativeBias(nn.Module):
 
         rows = Dense(config, config.context_width, use_bias=False, name="distance")(positions.distances_RD)
         rows_RHC = rows.reshape(-1, heads, channels)
-        bias_BHQT = relative_shift(jnp.einsum("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
+        product = functools.partial(jnp.einsum, precision=precision_of(dtype))
+        bias_BHQT = relative_shift(product("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
         if positions.segments_BT is not None:
             segment_2HC = self.param("segment", init, (2, heads, channels)).astype(dtype)
-            same, other = jnp.moveaxis(jnp.einsum("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
+            same, other = jnp.moveaxis(product("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
             keys_BT = positions.segments_BT
             own_BQ = keys_BT if columns_BQ is None else jnp.take_along_axis(keys_BT, columns_BQ, axis=1)
             is_same_BQT = own_BQ[:, :, None] == keys_BT[:, None, :]

@@ -21,6 +21,7 @@ from jax.experimental.pallas import triton
 from bertjax.models import fused_kernels
 from bertjax.models.dropout import BYTES, inverse_of_kept_share, keeps_by, keys_per_group, words, words_for
 from bertjax.models.fused_kernels import UNSEEN, times
+from bertjax.models.precision import precision_of
 
 _QUERIES = 64  # of a block
 
@@ -288,5 +289,5 @@ class _Pairs:
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
     """Return the float32 product of two matrices; float32 ones are not rounded."""
-    precision = jax.lax.Precision.HIGHEST if left.dtype == jnp.float32 else None
+    precision = precision_of(left.dtype)
     return jnp.dot(left, right, precision=precision, preferred_element_type=jnp.float32)

@@ -57,12 +57,14 @@ def binary_term(
 
 
 def kl_divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-    """Return T^2 KL(teacher || student) of logits [..., V] at a temperature T, in nats; float32 [...].
+    """Return T^2 KL(teacher || student) of logits [..., V] at a temperature T > 0, in nats; float32 [...].
 
     The factor keeps the size of the gradient independent of the temperature (Hinton et al., 2015, section 2, arXiv
     1503.02531).
     """
-    teacher_log, student_log = (jax.nn.log_softmax(logits / temperature) for logits in (teacher, student))
+    # Padded vocabulary and masked places hold the lowest float. Divided by less than 1 it is -inf; -inf - -inf is NaN.
+    scaled = (jnp.maximum(logits / temperature, jnp.finfo(jnp.float32).min) for logits in (teacher, student))
+    teacher_log, student_log = map(jax.nn.log_softmax, scaled)
     return temperature**2 * jnp.sum(jnp.exp(teacher_log) * (teacher_log - student_log), axis=-1)
 
 

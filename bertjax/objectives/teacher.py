@@ -19,6 +19,7 @@ from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.errors import UserError, shorten
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
+from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence
 
 Arrays = Mapping[str, jax.Array]
@@ -67,8 +68,12 @@ class Teacher:
         return dataclasses.replace(teacher, **second)
 
     def config_beside(self, student: EncoderConfig) -> EncoderConfig:
-        """Return the teacher's architecture with the student's execution settings and `task_type=0`."""
-        return dataclasses.replace(self.config, execution=dataclasses.replace(student.execution, task_type=0))
+        """Return the teacher's architecture with the student's execution settings and `task_type=0`.
+
+        Its attention is plain if the student's implementation cannot compute it.
+        """
+        execution = dataclasses.replace(student.execution, task_type=0)
+        return with_possible_attention(dataclasses.replace(self.config, execution=execution))
 
     def head(self, name: str) -> dict:
         """Return the parameters of a head on its encoder.

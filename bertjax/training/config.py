@@ -285,7 +285,8 @@ class RuntimeConfig:
       reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
       attention: `plain`; `fused` (TPU v4 and later) or `triton` (GPU), with attention dropout; `splash` (TPU v4 and
         later) or `cudnn` (GPU), without; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
-      dtype: dtype of activations; `auto` is bfloat16 on TPU and GPU, float32 on CPU.
+      dtype: dtype of activations and matrix products; `auto` is bfloat16 on TPU and GPU, float32 on CPU. `float32` is
+        float32 on every device, which takes six passes of the matrix unit on a TPU where bfloat16 takes one.
       unroll: unroll the loop over layers instead of scanning it.
       remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is
         dots on TPU and none elsewhere.

@@ -17,6 +17,7 @@ from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
+from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.objectives.slots import slots_of, with_slots
@@ -48,7 +49,8 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     frozen = with_slots(frozen, slots_of(objective, with_heads_of(params, context.own_heads)))
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
     keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
-    return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
+    with float32_products(context.model.config.execution.dtype):
+        return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
 
 
 def outputs(context: StepContext, params: dict, batch: Arrays) -> dict[str, Output]:
@@ -59,7 +61,8 @@ def outputs(context: StepContext, params: dict, batch: Arrays) -> dict[str, Outp
         own_params = with_heads_of(layout.gather_params(params), context.own_heads)
         return context.objective.outputs(context.model, own_params, batch)
 
-    return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
+    with float32_products(context.model.config.execution.dtype):
+        return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,12 +95,8 @@ class Program:
     def encoder(self) -> EncoderConfig:
         encoder = self.config.encoder(self.vocab_size, self.backend)
         encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
-        runtime, dtype = self.config.runtime, encoder.execution.dtype
-        kind, dropout = self._devices[0].device_kind, encoder.attention_dropout
-        tensor = runtime.mesh.tensor
-        seen = (encoder.window, encoder.positions, encoder.direction, encoder.fixed_heads)
-        seen += (encoder.context_width, encoder.heads, encoder.has_attention)
-        attention = choose_attention(runtime.attention, self.backend, kind, dropout, dtype, tensor, *seen)
+        runtime, kind = self.config.runtime, self._devices[0].device_kind
+        attention = choose_attention(runtime.attention, encoder, self.backend, kind, runtime.mesh.tensor)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 
     @functools.cached_property

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.model import Model
+from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.slots import with_slots
 from bertjax.training.flops import consumption
@@ -203,4 +204,5 @@ def train_chunk(
     def body(state, batch):
         return train_step(context, state, frozen, batch)
 
-    return jax.lax.scan(body, state, batches)
+    with float32_products(context.model.config.execution.dtype):
+        return jax.lax.scan(body, state, batches)

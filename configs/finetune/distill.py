@@ -26,8 +26,17 @@ same `objective.teacher_losses` (docs/guides/compression.md).
 
 1. PKD, arXiv 1908.09355, section 3.2. The published code searches T in 5, 10, 20, the share of soft logits in 0.2, 0.5,
    0.7 and the factor of states in 10, 100, 500, 1,000; here one of each. `kl` has a factor T^2.
+   The published code also divides `kl` by the number of classes (PyTorch's `reduction="mean"`), and the paper does not.
+   So the soft logits weigh 2 times as much here with 2 classes, and 3 times with 3: the share of 0.5 is 0.67 or 0.75
+   there. For the balance of that code set the factor of `soft` to 0.25 or 0.167.
 2. TinyBERT, arXiv 1909.10351, section 3. The second step starts from the export of the first:
    `--config.init_from=runs/first/export`. The published code trains ten epochs and then three, on augmented data.
+   The published code averages over the 128 tokens of a row, padding included, and sums over layers. There, keys of
+   padding have no difference, and states of padding have one. Here both losses are means over tokens and layers. With
+   equal differences, 4 layers and 25 of 128 tokens, attention weighs 4/5 of 25/128 = 0.16 times as much as states there
+   and as much as states here: 6.4 times. The balance there depends on the length of the text; a factor of 0.16 for
+   `maps` gives the same one. In the second step of a regression that code learns the labels, and
+   `:tinybert_soft-regression` learns the teacher's numbers.
 3. BERT-of-Theseus, arXiv 2002.02925, section 3. `replacing` has the rate of the published example: 0.3, and 0.0006 more
    at each step, which is 1 after 1,167 steps. The successor is then fine-tuned alone: configs/finetune/classify.py:cls
    with `--config.init_from=runs/first/export`. Embeddings, pooler and head are trained here. The published code trains

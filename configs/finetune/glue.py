@@ -39,11 +39,17 @@ of that kind. The tables are below.
 | `lora` | rank 8, alpha 16, weight decay 0.1, warm-up 6%; rates, epochs and batches in `LORA` | [5] |
 
 1. RoBERTa-large: fairseq, examples/roberta/README.glue.md; Liu et al. (2019), arXiv 1907.11692, table 10. QQP warms up
-   over a quarter of its steps.
+   over a quarter of its steps. fairseq has no dropout before the head (`--pooler-dropout 0.0`), here it is that of the
+   encoder.
 2. ALBERT: Lan et al. (2020), arXiv 1909.11942, table 14, and run_glue.sh of google-research/albert.
 3. ELECTRA: configure_finetuning.py and model/optimization.py of google-research/electra (Clark et al., 2020, arXiv
    2003.10555). The optimizer has no bias correction, and the last layer has the square of the layer decay. MRPC and
    STS-B are also trained with their sentences in the other order there, and not here.
+   The rate of 1e-4 is the default of that code for small and base. For small, table 7 of the paper has 3e-4:
+   `--config.optimizer.learning_rate=3e-4`.
+   That code has no pooler: its classifier reads [CLS] after dropout. Here a dense layer and GELU come before it, as in
+   transformers' `ElectraForSequenceClassification`. The style sets `model.pooler_activation=gelu`, since transformers
+   holds no ELECTRA with another one.
 4. XLNet-large: Yang et al. (2019), arXiv 1906.08237, table 8, for MNLI, and README.md of zihangdai/xlnet for STS-B. The
    table has no warm-up. Its layer decay of 0.75 is for SQuAD only.
 5. LoRA on RoBERTa-base (Hu et al., 2021, arXiv 2106.09685): examples/NLU/roberta_base_*.sh of microsoft/LoRA, 8 devices
@@ -200,6 +206,7 @@ def _styled(config: ml_collections.ConfigDict, task: str, style: str) -> ml_coll
         stage["epochs"] = 10.0 if task in ("RTE", "STS-B") else 3.0
         optimizer = {"learning_rate": rate, "layer_decay": decay, "layer_decay_offset": 2, "warmup_share": 0.1}
         optimizer["bias_correction"] = False
+        config.model["pooler_activation"] = "gelu"
     if "steps" in stage:
         del stage["epochs"]
     config.optimizer = optimizer

@@ -14,6 +14,10 @@ from bertjax.models.presets import PRESETS
         ({"layers": 0}, "model.layers=0 must be at least 1"),
         ({"heads": 0}, "model.heads=0 must be at least 1"),
         ({"dropout": 1.0}, r"model.dropout=1.0 must be at least 0 and below 1"),
+        (
+            {"dropout": 0.9985},
+            r"model.dropout=0.9985 would drop everything, .* lower it to 0.99 or less",
+        ),
         ({"attention_dropout": -0.1}, r"model.attention_dropout=-0.1 must be at least 0 and below 1"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from bertjax.models import dropout as module
-from bertjax.models.dropout import attention_dropout, dropout, inverse_of_kept_share
+from bertjax.models.dropout import attention_dropout, dropout, drops, inverse_of_kept_share
 
 B, H, T, D = 4, 3, 64, 24
 # Nothing below is rejected by chance in more than one of ten thousand tries, and the draws are always the same.
@@ -171,3 +171,11 @@ def test_without_a_key_nothing_is_dropped():
     ones = jnp.ones((1, H, 4, 4))
     for drop in (attention_dropout, dropout):
         assert drop(ones, 0.1, None) is ones and drop(ones, 0.0, row_keys(0, 1)) is ones
+
+
+@pytest.mark.parametrize("rate", [0.0001, 0.0019, 1 / 512])
+def test_a_rate_that_is_rounded_to_nothing_drops_nothing(rate):
+    ones = jnp.ones((1, H, 4, 4))
+    assert not drops(rate) and drops(0.002)
+    for drop in (attention_dropout, dropout):
+        np.testing.assert_array_equal(drop(ones, rate, row_keys(0, 1)), ones)

@@ -18,6 +18,7 @@ from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.encoder import Encoder
 from bertjax.models.fixed import fixed_maps
 from bertjax.models.flops import Counts, encoder_products
+from bertjax.models.kernels import CannotCompute
 from bertjax.models.presets import PRESETS
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
@@ -167,13 +168,13 @@ def test_what_fixed_heads_cannot_be(fields, message):
 
 
 def test_only_the_plain_implementation_has_them():
-    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, fixed_heads=("next",)) == "plain"
-    with pytest.raises(
-        UserError, match="all attention maps, and those of model.fixed_heads=..next.. are constant; use"
-    ):
-        choose_attention("cudnn", "gpu", "H100", 0.0, "bfloat16", 1, fixed_heads=("next",))
+    encoder = EncoderConfig(layers=1, fixed_heads=("next",), attention_dropout=0.0, execution=Execution("bfloat16"))
+    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
+    message = r"attention=cudnn does not compute heads with fixed maps \(model.fixed_heads\); use "
+    with pytest.raises(UserError, match=f"^runtime.{message}runtime.attention=auto"):
+        choose_attention("cudnn", encoder, "gpu", "H100")
     config = dataclasses.replace(CONFIG, execution=Execution(attention="cudnn"))
-    with pytest.raises(ValueError, match="attention=cudnn cannot express fixed heads; use attention=plain"):
+    with pytest.raises(CannotCompute, match=f"^{message}attention=plain"):
         Encoder(config).apply({"params": params_of(CONFIG)}, TOKENS_BT)
 
 

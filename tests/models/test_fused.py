@@ -13,7 +13,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.models import attention, dropout, fused, kernels, triton_attention
 from bertjax.models.attention import attend
-from bertjax.models.config import Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
 from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_with_dropout, implementation_at
@@ -60,7 +60,7 @@ def assert_equal_to_plain(
 @hypothesis.given(
     tokens=st.sampled_from([128, 256]),
     heads=st.sampled_from([(4, 32), (2, 64), (1, 128), (3, 128)]),
-    rate=st.sampled_from([0.1, 0.5, 0.0]),
+    rate=st.sampled_from([0.1, 0.5, 0.0, 0.001]),
     window=st.sampled_from([None, 0, 3, 200, jnp.iinfo(jnp.int32).max]),
     seed=st.integers(0, 9),
 )
@@ -167,7 +167,7 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 ):
     """All positions, or only a few at the last layer. It is then plain in both and draws what the kernel would, or in
     long rows computes all positions by the kernel."""
-    monkeypatch.setattr(attention, "LONGEST_WITH_PLAIN_QUERIES", longest)
+    monkeypatch.setattr(kernels, "LONGEST_WITH_PLAIN_QUERIES", longest)
     config = dataclasses.replace(WIDE, execution=Execution(attention=implementation, remat=remat))
     tokens_BT = jnp.asarray(np.random.default_rng(0).integers(7, 100, (2, 128)))
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)
@@ -208,24 +208,27 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
     "model, expected",
     [
         ({}, "fused"),
-        ({"dropout": 0.0}, "fused"),
-        ({"window": 64}, "fused"),
+        ({"attention_dropout": 0.0}, "fused"),
+        ({"window": 64, "global_every": 2}, "fused"),
         ({"width": 384, "heads": 12}, "fused"),
         ({"width": 320, "heads": 5}, "plain"),
         ({"width": 768, "heads": 8}, "plain"),
-        ({"width": 768, "heads": 8, "dropout": 0.0}, "splash"),
+        ({"width": 768, "heads": 8, "attention_dropout": 0.0}, "splash"),
         ({"device_kind": "TPU v3"}, "plain"),
         ({"tensor": 2}, "plain"),
         ({"direction": "left_to_right"}, "plain"),
         ({"positions": "relative"}, "plain"),
+        ({"fixed_heads": ("next",)}, "plain"),
     ],
 )
 def test_auto_takes_the_fused_kernel_where_it_serves(model, expected):
-    on_tpu = {"backend": "tpu", "device_kind": "TPU v4", "dropout": 0.1, "dtype": "bfloat16", "tensor": 1}
-    assert choose_attention("auto", **on_tpu | model) == expected
+    model = {"backend": "tpu", "device_kind": "TPU v4", "tensor": 1} | model
+    where = {name: model.pop(name) for name in ("backend", "device_kind", "tensor")}
+    encoder = EncoderConfig(layers=1, **model)
+    assert choose_attention("auto", encoder, **where) == expected
     if expected != "fused":
         with pytest.raises(UserError, match=r"^runtime.attention=fused .*; use runtime.attention=auto$"):
-            choose_attention("fused", **on_tpu | model)
+            choose_attention("fused", encoder, **where)
 
 
 def test_heads_and_rows_that_fill_no_tile_are_refused():
@@ -238,5 +241,5 @@ def test_heads_and_rows_that_fill_no_tile_are_refused():
     for implementation in WITH_DROPOUT:
         with pytest.raises(ValueError, match=f"^attention={implementation} takes rows of a multiple of 128 tokens"):
             attend_with_dropout(*rows, implementation=implementation)
-    with pytest.raises(ValueError, match="^attention=fused cannot express Visibility.rank_BT"):
+    with pytest.raises(ValueError, match="^attention=fused does not compute an order of tokens"):
         attend_with_dropout(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))

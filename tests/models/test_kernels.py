@@ -9,11 +9,26 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models.attention import attend
-from bertjax.models.config import Execution
+from bertjax.models import attention, kernels
+from bertjax.models.attention import attend, attend_plainly
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.kernels import attend_by_cudnn, attend_by_splash, implementation_at
+from bertjax.models.kernels import (
+    CUDNN,
+    FUSED,
+    SPLASH,
+    TRITON,
+    AttentionInputs,
+    CannotCompute,
+    attend_by_cudnn,
+    attend_by_kernel,
+    attend_by_splash,
+    attend_with_dropout,
+    implementation_at,
+)
+from bertjax.models.tracing import with_possible_attention
 from bertjax.models.visibility import Visibility
+from bertjax.objectives.pretraining.electra import Electra
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
@@ -66,10 +81,73 @@ def test_examples_of_a_row_do_not_leak(name, packed, states):
         assert np.all(gradient[:, ~own_BT] == 0) and np.any(gradient[:, own_BT] != 0)
 
 
-def test_splash_refuses_what_it_cannot_express(packed, states):
-    for limited in (packed._replace(window=4), packed._replace(rank_BT=packed.examples_BT)):
-        with pytest.raises(ValueError, match="attention=splash cannot express Visibility"):
-            attend_by_splash(*states, limited)
+# A value with an effect for every field that is optional. A new field needs one here.
+PASSED = {
+    "examples_BT": jnp.asarray(np.repeat([[1, 2, 0]], [50, 70, 8], axis=1)),
+    "window": jnp.int32(9),
+    "rank_BT": jnp.arange(128)[None],
+    "rate": 0.5,
+    "key": jax.random.split(jax.random.key(3), 1),
+    "bias_BHQT": jax.random.normal(jax.random.key(1), (1, 2, 128, 128)),
+    "fixed_heads": ("next",),
+    "columns_BQ": jnp.array([[3, 99]]),
+    "rank_BQ": jnp.array([[60, 2]]),
+}
+ALWAYS = ("query_BQHD", "key_BTHD", "value_BTHD", "visibility")
+COMPUTED = {
+    FUSED: {"examples_BT", "window", "rate", "key", "columns_BQ"},
+    TRITON: {"examples_BT", "window", "rate", "key", "columns_BQ"},
+    SPLASH: {"examples_BT", "key", "columns_BQ"},
+    CUDNN: {"examples_BT", "window", "rank_BT", "key", "columns_BQ"},
+}
+# What a field has an effect with.
+TOGETHER = {"rate": ("key",), "key": (), "rank_BQ": ("columns_BQ", "rank_BT")}
+
+
+@pytest.mark.parametrize("field", sorted({*AttentionInputs._fields, *Visibility._fields} - {*ALWAYS}))
+@pytest.mark.parametrize("implementation", COMPUTED)
+def test_a_kernel_computes_what_is_passed_or_refuses_it(implementation, field, monkeypatch):
+    monkeypatch.setattr(kernels, "attend_with_dropout", functools.partial(attend_with_dropout, interpret=True))
+    monkeypatch.setattr(kernels, "attend_by_splash", IMPLEMENTATIONS["splash"])
+    monkeypatch.setattr(kernels, "attend_by_cudnn", IMPLEMENTATIONS["cudnn"])
+    query, key, value = np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)).astype(np.float32)
+    passed = {name: PASSED[name] for name in (field, *TOGETHER.get(field, ()))}
+    if field == "fixed_heads":
+        query, key = query[:, :, 1:], key[:, :, 1:]
+    if "columns_BQ" in passed:
+        query = query[:, PASSED["columns_BQ"][0]]
+    everything = {"examples_BT": jnp.ones((1, 128), jnp.int32)}
+    visible = everything | {name: passed.pop(name) for name in Visibility._fields if name in passed}
+    inputs = AttentionInputs(query, key, value, Visibility(**visible), **passed)
+    if field not in COMPUTED[implementation]:
+        with pytest.raises(CannotCompute, match=f"^attention={implementation} does not compute .*; use attention=plai"):
+            jax.eval_shape(lambda: attend_by_kernel(implementation, inputs))
+        return
+    expected = attend_plainly(inputs)[0]
+    np.testing.assert_allclose(attend_by_kernel(implementation, inputs), expected, rtol=1e-4, atol=1e-5)
+    if field not in ("key", "columns_BQ"):
+        without = AttentionInputs(query, key, value, Visibility(**everything))
+        assert np.abs(attend_plainly(without)[0] - expected).max() > 0.01
+
+
+def test_a_bias_that_no_setting_names_takes_the_plain_implementation(monkeypatch):
+    """Such as ALiBi (Press et al., 2022) in a fork."""
+    with_bias = lambda *inputs: AttentionInputs(*inputs)._replace(bias_BHQT=jnp.zeros((1, 12, 1, 1)))  # noqa: E731
+    monkeypatch.setattr(attention, "AttentionInputs", with_bias)
+    forked = encoder(feedforward=128)  # an encoder that no other test traces
+    assert choose_attention("auto", forked, "tpu", "TPU v4") == "plain"
+    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms of distances"):
+        choose_attention("fused", forked, "tpu", "TPU v4")
+
+
+def test_electras_generator_does_not_need_the_kernel_of_its_discriminator():
+    """It has one head of 64, which fills no tile."""
+    electra_small = dataclasses.replace(
+        batches.ENCODER, layers=1, width=256, heads=4, max_positions=128, execution=Execution(attention=FUSED)
+    )
+    assert with_possible_attention(electra_small) == electra_small
+    assert Electra().generator(electra_small).execution.attention == "plain"
+    batches.param_shapes(Electra(), electra_small, batches.make(1, 128))
 
 
 def test_short_and_untiled_rows_stay_plain():
@@ -99,8 +177,13 @@ def test_captured_attention_needs_the_plain_implementation():
 
 def test_dropout_of_attention_needs_the_plain_implementation():
     tokens_BT, key = jnp.zeros((1, 256), jnp.int32), jax.random.key(0)
-    with pytest.raises(ValueError, match="attention=splash has no dropout, and attention_dropout=0.1; use"):
+    with pytest.raises(ValueError, match=r"attention=splash does not compute dropout of attention \(model.att"):
         jax.eval_shape(lambda: splash_encoder(attention_dropout=0.1).init(key, tokens_BT, key=key))
+
+
+def encoder(**choices) -> EncoderConfig:
+    """A layer of BERT-base."""
+    return EncoderConfig(layers=1, execution=Execution("bfloat16"), **choices)
 
 
 @pytest.mark.parametrize(
@@ -118,32 +201,31 @@ def test_dropout_of_attention_needs_the_plain_implementation():
     ],
 )
 def test_the_table_of_implementations(requested, backend, kind, dropout, path):
-    assert choose_attention(requested, backend, kind, dropout, "bfloat16", tensor=1) == path
+    assert choose_attention(requested, encoder(attention_dropout=dropout), backend, kind) == path
 
 
 @pytest.mark.parametrize(
     ("requested", "backend", "kind", "dropout", "reason"),
     [
         ("splash", "tpu", "TPU v2", 0.0, "splash runs on TPU v4 and later, and this is TPU v2"),
-        ("splash", "tpu", "TPU v4", 0.1, "splash has no dropout, and model.attention_dropout=0.1"),
+        ("splash", "tpu", "TPU v4", 0.1, "splash does not compute dropout of attention (model.attention_dropout)"),
         ("triton", "tpu", "TPU v4", 0.1, "triton runs on GPU, not on tpu"),
         ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
     ],
 )
 def test_an_unusable_implementation_is_refused(requested, backend, kind, dropout, reason):
     with pytest.raises(UserError) as error:
-        choose_attention(requested, backend, kind, dropout, "bfloat16", tensor=1)
+        choose_attention(requested, encoder(attention_dropout=dropout), backend, kind)
     assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
 
 
 def test_heads_of_a_gpu_fill_no_tiles():
-    on_gpu = {"backend": "gpu", "device_kind": "NVIDIA H200", "dropout": 0.1, "dtype": "bfloat16", "tensor": 1}
-    assert choose_attention("triton", **on_gpu, width=320, heads=5) == "triton"
+    assert choose_attention("triton", encoder(width=320, heads=5), "gpu", "NVIDIA H200") == "triton"
     with pytest.raises(UserError, match="triton takes heads of width 32, 64 or 128, and these are 8 of 96; use"):
-        choose_attention("triton", **on_gpu, width=768, heads=8)
+        choose_attention("triton", encoder(width=768, heads=8), "gpu", "NVIDIA H200")
 
 
 def test_splash_is_not_sharded_over_tensor():
-    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2) == "plain"
+    assert choose_attention("auto", encoder(), "tpu", "TPU v4", tensor=2) == "plain"
     with pytest.raises(UserError, match=r"splash cannot be sharded over runtime.mesh.tensor=2"):
-        choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=2)
+        choose_attention("splash", encoder(), "tpu", "TPU v4", tensor=2)

@@ -178,11 +178,13 @@ def test_modern_encoders_have_the_published_number_of_parameters(preset, million
 
 
 def test_splash_has_no_local_layers():
-    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64) == "fused"
-    with pytest.raises(UserError, match="runtime.attention=splash has one mask for all layers, and model.window=64 is"):
-        choose_attention("splash", "tpu", "TPU v4", 0.0, "bfloat16", tensor=1, window=64)
+    encoder = dataclasses.replace(CONFIG, width=128, heads=2)
+    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "fused"
+    message = r"attention=splash does not compute windows of local layers \(model.window\); use "
+    with pytest.raises(UserError, match=f"^runtime.{message}"):
+        choose_attention("splash", encoder, "tpu", "TPU v4")
     forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))
-    with pytest.raises(ValueError, match="attention=splash cannot express Visibility.window; use attention=plain"):
+    with pytest.raises(kernels.CannotCompute, match=f"^{message}attention=plain"):
         jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 256), jnp.int32)))
 
 

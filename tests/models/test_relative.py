@@ -228,12 +228,14 @@ def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
 
 
 def test_only_the_plain_implementation_has_relative_bias():
-    assert choose_attention("auto", "tpu", "TPU v4", 0.0, "bfloat16", 1, positions="relative") == "plain"
+    encoder = dataclasses.replace(CONFIG, execution=Execution("bfloat16"))
+    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
+    message = r"does not compute terms of distances \(model.positions=relative\); use "
     for path, backend, kind in (("splash", "tpu", "TPU v4"), ("cudnn", "gpu", "H200")):
-        with pytest.raises(UserError, match=f"runtime.attention={path} has no terms of distances, which model.positi"):
-            choose_attention(path, backend, kind, 0.0, "bfloat16", 1, positions="relative")
+        with pytest.raises(UserError, match=f"runtime.attention={path} {message}"):
+            choose_attention(path, encoder, backend, kind)
     forced = dataclasses.replace(CONFIG, execution=Execution(attention=kernels.CUDNN))
-    with pytest.raises(ValueError, match="attention=cudnn cannot express relative positions; use attention=plain"):
+    with pytest.raises(kernels.CannotCompute, match=f"^attention=cudnn {message}attention=plain"):
         jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))
 
 

@@ -2,6 +2,9 @@
 
 Michel et al. (2019, section 4, arXiv 1905.10650): the importance of a head is I_h = E|d L(x) / d xi_h| over examples x,
 where xi_h is a factor on its output. The importance of a feed-forward neuron is that of a factor on its activation.
+The absolute value is taken of the derivative of an example, as in that formula. The code of the authors
+(are-16-heads-really-better-than-1) takes it of each token before it sums them, which gives larger numbers and nearly
+the same order.
 """
 
 import functools

@@ -16,6 +16,7 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import add_special_tokens
+from bertjax.models.pooling import summary_columns
 
 # Given sentences, and those that are taken from a corpus or a labeled file.
 MOST, TAKEN = 20, 6
@@ -124,7 +125,7 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
         if encoded.records and "text" in encoded.records[encoded.record_of[index]]:
             text = encoded.records[encoded.record_of[index]]["text"]
         numbers: dict[str, Any] = {"text": text, "tokens": tokens}
-        column = int(batch["summary_positions_BN"][0, 0])
+        column = _summary_column(subject, batch)
         if answers:
             answered, column = _answered(answers, batch, length)
             numbers |= answered
@@ -143,8 +144,8 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
 
     Without a [MASK], the token in the middle of the sentence is masked for a masked LM, and is the answer.
     """
-    subject, column = answers.subject, int(batch["summary_positions_BN"][0, 0])
-    answer = -1
+    subject, answer = answers.subject, -1
+    column = _summary_column(subject, batch)
     if answers.is_masked_lm:
         tokens_T = batch["tokens_BT"][0, :length]
         masks = np.flatnonzero(tokens_T == subject.vocabulary.mask_id)
@@ -177,6 +178,12 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
     if answers.is_masked_lm:
         numbers["masked"] = column
     return numbers | {"answer": answers.name_of(answer), "layers": layers}, column
+
+
+def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:
+    """Return the column of the state that stands for the only example: [CLS], or the last token if [CLS] sees less."""
+    columns_BM = summary_columns(subject.encoder, batch["examples_BT"], batch["summary_positions_BN"])
+    return int(columns_BM[0, 0])
 
 
 def _table(sentence: Sentence, label: str) -> Table:
@@ -223,7 +230,8 @@ def _text(answered: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
     paragraphs = [
         "The viewer shows the attention of every head and the rollout of every layer. Rollout averages the heads of "
         "each layer, adds the residual connection as the identity, and multiplies the layers (Abnar & Zuidema, 2020). "
-        "The tables have its row for the state that the head of the model reads, or [CLS]."
+        "The tables have its row for the state that the head of the model reads, or the summary of the "
+        "sentence: [CLS], or the last token of a model that does not read in both directions."
     ]
     if answered:
         complete = sum(entry["gap"] <= entry["tolerance"] for entry in answered)

@@ -21,7 +21,9 @@ from bertjax.analysis.reduce import Function, Progress, put, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
+from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.objectives.base import Objective
@@ -106,6 +108,11 @@ def on_task(subject: Subject, task: LabeledTask, rank: int, progress: Progress) 
       `probe`, linear probes for the labels and, if units are words, for a control task; `trees`, structural probes of
       this rank if the task has trees.
     """
+    if task.reads_cls and (direction := subject.encoder.direction) != BIDIRECTIONAL:
+        raise UserError(
+            f"{subject.label} has model.direction={direction}, so that its [CLS] does not see the whole text; probe it "
+            "with --pooling=mean"
+        )
     train, heldout = (
         units_of(task, records, subject.tokenizer, subject.encoder.max_positions)
         for records in (task.train, task.heldout)

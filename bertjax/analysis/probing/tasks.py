@@ -64,6 +64,11 @@ class LabeledTask:
     without_trees: str = ""
     pooling: str = ""
 
+    @property
+    def reads_cls(self) -> bool:
+        """Whether the unit of a text is its [CLS]."""
+        return self.pooling == FIRST and not isinstance(self.format, Tagged)
+
 
 def labeled_task(
     name: str, format: LabeledFormat, examples: int, seed: int, heldout: str = "", pooling: str = ""
@@ -120,7 +125,7 @@ def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, lon
         types = list(itertools.chain.from_iterable(record["words"] for record in records))
         return Units(ragged, unit_of, ragged.token_labels["tag"][is_unit], types)
     unit_of = ragged.token_examples
-    if task.pooling == FIRST:  # [CLS]
+    if task.reads_cls:
         unit_of = np.where(ragged.token_index == ragged.cls_index[unit_of], unit_of, -1)
     return Units(ragged, unit_of, ragged.labels["label"].astype(np.int32), [])
 

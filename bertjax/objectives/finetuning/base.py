@@ -30,6 +30,8 @@ POOLINGS = CLS, MEAN = ("cls", "mean")
 class ExampleObjective(Objective):
     """Predicts the label of each example by a linear head on its pooled hidden states, with dropout before it.
 
+    The head computes in float32: in bfloat16 a number such as 3.1 would have steps of 1/64.
+
     Attributes:
       pooling: `cls`, the pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean of the hidden states of the example
         without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). A mix of layers is always read as a mean.
@@ -65,7 +67,7 @@ class ExampleObjective(Objective):
         return self.pooling == MEAN or self.reads == MIX
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs})}
+        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return float32 [B, N, num_outputs]."""
@@ -77,7 +79,7 @@ class ExampleObjective(Objective):
         else:
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
             pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
-        return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key)).astype(jnp.float32)
+        return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key))
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         if self._reads_mean:

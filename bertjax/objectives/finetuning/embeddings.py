@@ -110,7 +110,7 @@ class EmbeddingClassification(EmbeddingObjective):
     best_metric: ClassVar[str] = "accuracy"
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {self.term: HeadSpec(Dense, {"features": len(self.classes)})}
+        return {self.term: HeadSpec(Dense, {"features": len(self.classes), "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Return both embeddings, float32 [B, P, D], and float32 logits_BPC."""

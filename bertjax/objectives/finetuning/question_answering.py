@@ -12,6 +12,7 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.questions import NO_ANSWER
 from bertjax.errors import UserError
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.base import record_scores, without_location
@@ -78,6 +79,21 @@ class QuestionAnswering(TokenObjective):
         for field in ("longest", "nbest"):
             if getattr(self, field) < 1:
                 raise UserError(f"objective.{field}={getattr(self, field)} must be at least 1")
+
+    def heads(self, config):
+        """Return the heads.
+
+        Raises:
+          UserError: [CLS] scores that there is no answer, and the encoder does not let it see the context.
+        """
+        # An LSTM reads [CLS] last in one of its directions.
+        if NO_ANSWER in self.classes and config.direction != BIDIRECTIONAL:
+            raise UserError(
+                f"[CLS] scores that a question has no answer, and model.direction={config.direction} does not let it "
+                f"see the context; use a model with model.direction={BIDIRECTIONAL}, or remove questions without an "
+                "answer"
+            )
+        return super().heads(config)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         starts, ends = (examples.ragged.labels[name] for name in ("start", "end"))

@@ -24,6 +24,7 @@ from bertjax.models.heads import DetectionHead, MaskedLMHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
+from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -83,7 +84,8 @@ class Electra(MaskedLM):
                 f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={config.width} and "
                 f"model.heads={config.heads} allow, such as {1 / config.heads:g}"
             )
-        return dataclasses.replace(config, embedding_width=config.embedded_width, **sizes)
+        # The generator of ELECTRA-Small has one head of 64, which does not fill a tile of the fused kernel.
+        return with_possible_attention(dataclasses.replace(config, embedding_width=config.embedded_width, **sizes))
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}

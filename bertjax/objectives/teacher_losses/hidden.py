@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.errors import UserError
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import l2_normalize
 from bertjax.objectives.losses import cosine
 from bertjax.objectives.teacher_losses.base import check_choice, is_token
@@ -49,10 +51,9 @@ class HiddenStates(MappedLoss):
 
     def check(self, student, teacher):
         for name, config in (("student", student), ("teacher", teacher)):
-            if self.on == SUMMARIES and not config.has_attention:
+            if self.on == SUMMARIES and (reason := _why_cls_is_not_a_summary(config)):
                 raise UserError(
-                    f"the {name} has model.layer_type={config.layer_type}, whose [CLS] sees its example from one side "
-                    "only, so that the teacher loss 'hidden' cannot compare summaries; set on=tokens"
+                    f"the {name} has {reason}, so that the teacher loss 'hidden' cannot compare them; set on=tokens"
                 )
         if student.width != teacher.width and not self.projection and self.compare != STATISTICS:
             raise UserError(
@@ -99,3 +100,12 @@ class HiddenStates(MappedLoss):
         if self.compare == NORMALIZED:
             own, target = l2_normalize(own), l2_normalize(target)
         return jnp.mean((own - target) ** 2, axis=-1)
+
+
+def _why_cls_is_not_a_summary(config: EncoderConfig) -> str:
+    """Return the setting because of which the state of [CLS] does not stand for its example; empty if it does."""
+    if not config.has_attention:
+        return f"model.layer_type={config.layer_type}, whose [CLS] sees its example from one side only"
+    if config.direction != BIDIRECTIONAL:
+        return f"model.direction={config.direction}, whose [CLS] does not see its whole example"
+    return ""

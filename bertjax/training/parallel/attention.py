@@ -1,30 +1,17 @@
-"""The choice of a run's attention implementation, by backend, dropout and mesh."""
+"""The choice of a run's attention implementation, by backend, mesh and encoder."""
 
 import re
 
 from bertjax.errors import UserError
-from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON, WITH_DROPOUT, reason_against_heads
+from bertjax.models.config import EncoderConfig
+from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON
+from bertjax.models.tracing import reason_against
 
 # The kernels need a memory hierarchy that TPU v2 and v3 lack.
 _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
 
 
-def choose_attention(
-    requested: str,
-    backend: str,
-    device_kind: str,
-    dropout: float,
-    dtype: str,
-    tensor: int,
-    window: int = 0,
-    positions: str = "learned",
-    direction: str = BIDIRECTIONAL,
-    fixed_heads: tuple[str, ...] = (),
-    width: int = 768,
-    heads: int = 12,
-    has_attention: bool = True,
-) -> str:
+def choose_attention(requested: str, encoder: EncoderConfig, backend: str, device_kind: str, tensor: int = 1) -> str:
     """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
 
     `auto` takes the first that can compute the encoder:
@@ -41,40 +28,37 @@ def choose_attention(
     cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions and fixed
     heads.
 
+    What a kernel computes is found by tracing the encoder with it, see `bertjax.models.tracing`.
+
+    Args:
+      requested: `auto` or the name of an implementation.
+      encoder: the encoder; of its `execution` only the dtype matters.
+      backend: `cpu`, `gpu` or `tpu`.
+      device_kind: kind of its devices, as JAX names it.
+      tensor: size of the mesh axis `tensor`.
+
     Raises:
       UserError: the requested implementation cannot compute this encoder here.
     """
 
-    def reasons_against(name: str) -> list[str]:
-        reasons, is_pallas = [], name in (FUSED, TRITON, SPLASH)
+    def reason_against_device(name: str) -> str:
         if name in (FUSED, SPLASH) and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
-            reasons.append(f"runs on TPU v4 and later, and this is {device_kind}")
+            return f"runs on TPU v4 and later, and this is {device_kind}"
         if name == TRITON and backend != "gpu":
-            reasons.append(f"runs on GPU, not on {backend}")
-        if name == CUDNN and (backend, dtype) != ("gpu", "bfloat16"):
-            reasons.append(f"runs on GPU in bfloat16, not on {backend} in {dtype}")
-        if name in (SPLASH, CUDNN) and dropout:
-            reasons.append(f"has no dropout, and model.attention_dropout={dropout}")
-        if is_pallas and tensor > 1:
-            reasons.append(f"cannot be sharded over runtime.mesh.tensor={tensor}")
-        if name == SPLASH and window:
-            reasons.append(f"has one mask for all layers, and model.window={window} is for some of them")
-        if is_pallas and direction != BIDIRECTIONAL:
-            reasons.append(f"shows every token the whole example, and model.direction={direction} does not")
-        if name != PLAIN and positions == "relative":
-            reasons.append("has no terms of distances, which model.positions=relative adds")
-        if name != PLAIN and fixed_heads:
-            reasons.append(
-                f"computes all attention maps, and those of model.fixed_heads={list(fixed_heads)} are constant"
-            )
-        if name != PLAIN and not has_attention:
-            reasons.append("computes attention, and model.layer_type=lstm has none")
-        if name in WITH_DROPOUT and (reason := reason_against_heads(name, width, heads)):
-            reasons.append(reason)
-        return reasons
+            return f"runs on GPU, not on {backend}"
+        if name == CUDNN and (backend, encoder.execution.dtype) != ("gpu", "bfloat16"):
+            return f"runs on GPU in bfloat16, not on {backend} in {encoder.execution.dtype}"
+        if name in (FUSED, TRITON, SPLASH) and tensor > 1:
+            return f"cannot be sharded over runtime.mesh.tensor={tensor}"
+        if name != PLAIN and not encoder.has_attention:
+            return f"computes attention, and model.layer_type={encoder.layer_type} has none"
+        return ""
+
+    def reason(name: str) -> str:
+        return reason_against_device(name) or reason_against(encoder, name)
 
     if requested == "auto":
-        return next(name for name in (FUSED, SPLASH, PLAIN) if not reasons_against(name))
-    if reasons := reasons_against(requested):
-        raise UserError(f"runtime.attention={requested} {' and '.join(reasons)}; use runtime.attention=auto")
+        return next(name for name in (FUSED, SPLASH, PLAIN) if not reason(name))
+    if found := reason(requested):
+        raise UserError(f"runtime.attention={requested} {found}; use runtime.attention=auto")
     return requested

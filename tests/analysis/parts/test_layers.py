@@ -1,14 +1,20 @@
 """The part `layers` on small models: what it reports, and what it leaves out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts import part_of
 from bertjax.analysis.parts.layers import Layers
-from bertjax.analysis.probing.findings import with_random_weights
-from bertjax.analysis.reduce import show
+from bertjax.analysis.probing.findings import on_task, with_random_weights
+from bertjax.analysis.probing.tasks import labeled_task
+from bertjax.analysis.reduce import hide, show
 from bertjax.analysis.running import run_parts
+from bertjax.analysis.subject import Subject
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.errors import UserError
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 
 
@@ -63,6 +69,14 @@ def test_trees_and_tags_are_probed_beside_random_weights(pretrained, tmp_path):
     # No sentence has the five words that the correlation is averaged from.
     assert [figure.name for figure in result.figures][-3:] == ["probe", "code", "uuas"]
     assert "The structural probe is best on layer" in result.text
+
+
+def test_cls_is_not_probed_if_it_does_not_see_the_text(pretrained, tmp_path):
+    (tmp_path / "a.tsv").write_text("sentence\tlabel\n" + "A king.\tone\nKings sleep.\ttwo\n" * 3)
+    encoder = dataclasses.replace(pretrained.export.encoder, direction="left_to_right")
+    task = labeled_task("a", LabeledText(heldout=str(tmp_path / "a.tsv")), examples=0, seed=0, pooling="first")
+    with pytest.raises(UserError, match="^left has model.direction=left_to_right, .*; probe it with --pooling=mean"):
+        on_task(Subject("left", pretrained.export._replace(encoder=encoder)), task, 0, hide)
 
 
 def test_random_weights_have_the_shapes_of_the_model(pretrained):

@@ -111,6 +111,14 @@ def test_a_model_without_heads_has_maps_and_rollout(pretrained):
     assert len(result.maps) == 2 and not result.figures and "bare has no head" in result.text
 
 
+def test_the_rollout_of_a_model_that_reads_left_to_right_is_that_of_its_last_token(pretrained):
+    """[CLS] sees only itself; the pooler reads the last token."""
+    encoder = dataclasses.replace(pretrained.export.encoder, direction="left_to_right")
+    export = pretrained.export._replace(encoder=encoder, params={"encoder": pretrained.export.params["encoder"]})
+    numbers = Sentences().run([Subject("left", export)], [texts_material(TEXTS[1:])]).numbers["left"][0]
+    assert numbers["rollout_of"] == len(numbers["tokens"]) - 1 and numbers["rollout"][1] > 0.01
+
+
 def test_many_models_have_numbers_and_the_last_ones_maps(pretrained, monkeypatch):
     monkeypatch.setattr(Answers, "missing", staticmethod(lambda subject: "is not asked"))
     monkeypatch.setattr("bertjax.analysis.parts.sentences.SHOWN", 1)

@@ -194,8 +194,10 @@ def test_a_model_without_dropout_is_refused():
         "tasks": {"texts": {"objective": {"kind": "embedding_simcse"}, "examples": {"kind": "repeated_text"}}},
         "optimizer": {"warmup_steps": 0},
     }
-    with pytest.raises(UserError, match=r"model.dropout=0.0 and model.attention_dropout=0.0 make both views of a text"):
+    with pytest.raises(UserError, match="model.dropout=0.0 and model.attention_dropout=0.0 drop nothing and make"):
         from_dict(settings)
+    with pytest.raises(UserError, match="model.dropout=0.001 and model.attention_dropout=0.0 drop nothing"):
+        from_dict(settings | {"model": {"dropout": 0.001, "attention_dropout": 0.0}})
     from_dict(settings | {"model": {"dropout": 0.1}})
 
 

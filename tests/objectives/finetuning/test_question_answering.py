@@ -1,5 +1,6 @@
 """Answers as spans: the loss in packed rows, the best spans over windows, empty answers, and predictions."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -15,6 +16,7 @@ from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
 from bertjax.training.evaluation import tuned
+from tests import batches
 from tests.objectives import labeled_batches
 
 SEQ_LEN = 32
@@ -216,6 +218,14 @@ def test_settings_out_of_range_are_errors(choices):
     ((field, value),) = choices.items()
     with pytest.raises(UserError, match=f"objective.{field}={value} must be at least 1"):
         QuestionAnswering(**choices)
+
+
+def test_no_answer_needs_a_cls_that_sees_the_context():
+    encoder = dataclasses.replace(batches.ENCODER, direction="left_to_right")
+    assert QuestionAnswering(classes=(ANSWER,)).heads(encoder)
+    assert QuestionAnswering(classes=BOTH).heads(batches.ENCODER)
+    with pytest.raises(UserError, match="^.CLS. scores that a question has no answer, and model.direction=left_to_rig"):
+        QuestionAnswering(classes=BOTH).heads(encoder)
 
 
 def test_other_examples_have_no_answers():

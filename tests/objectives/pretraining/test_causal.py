@@ -139,12 +139,12 @@ def test_what_cannot_read_in_this_order_is_refused():
         PermutationLM().heads(dataclasses.replace(ENCODER, positions="relative"))
     with pytest.raises(UserError, match="^model.direction='left' is unknown; choose one of bidirectional, left_to_r"):
         EncoderConfig(direction="left")
-    splash = "splash", "tpu", "TPU v4", 0.0, "bfloat16", 1, 0, "learned", "left_to_right"
-    with pytest.raises(UserError, match="^runtime.attention=splash .*model.direction=left_to_right"):
-        choose_attention(*splash)
-    assert choose_attention("auto", *splash[1:]) == "plain"
+    message = r"attention=splash does not compute an order of tokens \(model.direction\); use "
+    with pytest.raises(UserError, match=f"^runtime.{message}"):
+        choose_attention("splash", ENCODER, "tpu", "TPU v4")
+    assert choose_attention("auto", ENCODER, "tpu", "TPU v4") == "plain"
     encoder = dataclasses.replace(ENCODER, max_positions=256, execution=Execution(attention="splash"))
-    with pytest.raises(ValueError, match="attention=splash cannot express Visibility.rank_BT"):
+    with pytest.raises(ValueError, match=message):
         jax.eval_shape(Encoder(encoder).init, jax.random.key(0), jnp.zeros((1, 256), jnp.int32))
     relative = Encoder(dataclasses.replace(ENCODER, positions="relative"))
     with pytest.raises(ValueError, match="rank_BT is an order of its own"):
