@@ -233,7 +233,7 @@ class Ablation:
 
         def compare(names: list[str], metric: resampling.Metric) -> Difference:
             of_unmasked, *of_masked = (
-                np.stack([array for name in names for array in scores.sums[name]], axis=-1)[None]
+                np.stack([array for name in names for array in scores.sums[name]], axis=-1)
                 for scores in (self.unmasked, *masked)
             )
             return resampling.difference(of_unmasked, np.stack(of_masked), metric)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax import resampling
-from bertjax.comparison.numbers import Numbers, Spread, are_paired, by_example
+from bertjax.comparison.numbers import Numbers, Spread, are_paired
 from bertjax.comparison.runs import Entry
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import t_test
@@ -111,8 +111,7 @@ def effect_of(first: Spread, second: Spread, shared_seeds: int) -> Effect:
     seeds = len(first.values), len(second.values)
     paired, value = seeds == (shared_seeds, shared_seeds), second.mean - first.mean
     if seeds == (1, 1) and first.scores and second.scores and are_paired((*first.scores, *second.scores)):
-        sides = by_example(first.scores), by_example(second.scores)
-        drawn = resampling.difference(*sides, resampling.ratio)
+        drawn = resampling.difference(first.scores[0].sums, second.scores[0].sums, resampling.ratio)
         return Effect(value, float(drawn.low), float(drawn.high), None, EXAMPLES, paired, seeds)
     if test := t_test(first.values, second.values, paired):
         return Effect(value, *test, SEEDS, paired, seeds)

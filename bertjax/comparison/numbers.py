@@ -45,7 +45,7 @@ class Spread:
             return (float(low), float(high)) if low < high else None
         if not self.scores or not are_paired(self.scores):
             return None
-        _, low, high = resampling.estimate(by_example(self.scores), resampling.ratio)
+        _, low, high = resampling.estimate(self.scores[0].sums, resampling.ratio)
         return float(low), float(high)
 
 
@@ -87,11 +87,6 @@ def numbers_of(entry: Entry) -> Numbers:
             [_size(run) | {"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]
         ),
     )
-
-
-def by_example(scores: Sequence[Scores]) -> np.ndarray:
-    """Return the (sum, weight) of runs on the same examples, [runs, examples, 2]."""
-    return np.stack([of_run.sums for of_run in scores])
 
 
 def are_paired(scores: Sequence[Scores]) -> bool:

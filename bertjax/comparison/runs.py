@@ -7,12 +7,8 @@ from typing import Any
 from bertjax.config import from_dict, to_dict
 from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
-from bertjax.training.run.record import read_settings
+from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
-from bertjax.typed import differences
-
-# Parts of an identity that follow from the seed.
-_OF_A_SEED = ("seed", "plans")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +102,7 @@ def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
     runs = tuple(run for path in paths for run in open_runs(path))
     if len(paths) == 1:
         return runs
-    first, *others = ({half: run.identity[half] for half in run.identity if half not in _OF_A_SEED} for run in runs)
-    if changes := [line for other in others for line in differences(first, other)]:
+    if changes := [line for run in runs[1:] for line in changes_beside_seed(runs[0].identity, run.identity)]:
         raise UserError(f"the runs of {name} differ in more than the seed ({shorten(changes)}); give them two names")
     seeds = [run.settings["seed"] for run in runs]
     if twice := [seed for index, seed in enumerate(seeds) if seed in seeds[:index]]:

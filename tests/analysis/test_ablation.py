@@ -151,7 +151,7 @@ def test_changes_are_those_of_rows(finetuned, few, packed):
     assert len({len(row) for row in rows}) > 1
 
     def sums(losses):
-        return np.array([[[losses[row].sum(), len(row)] for row in rows]])
+        return np.array([[losses[row].sum(), len(row)] for row in rows])
 
     expected = resampling.difference(sums(before), np.stack([sums(after), sums(other)]), resampling.ratio)
     changes = packed.changes([packed.scores(MASKS[2]), packed.scores(MASKS[3])])

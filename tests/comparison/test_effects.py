@@ -58,7 +58,7 @@ def test_single_runs_are_compared_by_example_in_any_order_and_have_no_p_value(tm
     finished(tmp_path / "a", sums[0, 0])
     finished(tmp_path / "b", sums[1, 0][::-1], ids=reversed(IDS))
     _, effect = compared(tmp_path / "a", tmp_path / "b")
-    expected = resampling.difference(sums[0, :1], sums[1, :1], resampling.ratio)
+    expected = resampling.difference(sums[0, 0], sums[1, 0], resampling.ratio)
     assert (effect.covers, effect.p) == (EXAMPLES, None)
     assert effect[1:3] == pytest.approx((float(expected.low), float(expected.high)))
 

@@ -95,7 +95,7 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         if len(group.subjects) > 1:
             curves[group.name] = series.curve_of(resampling.ratio(sums_TSMC.sum(axis=2)).T)
         else:
-            curves[group.name] = Curve(*resampling.estimate(sums_TSMC, resampling.ratio))
+            curves[group.name] = Curve(*resampling.estimate(sums_TSMC[:, 0], resampling.ratio))
     return curves
 
 
