@@ -137,7 +137,7 @@ def through_command(noise: Noise, trials: int = THROUGH_COMMAND) -> Iterator[dic
     """
     rng = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
-        vocabulary = tokenizer.train(["a few words"], TokenizerConfig(kind="chars", vocab_size=300))
+        vocabulary = tokenizer.train(["a few words"], TokenizerConfig(kind="char", vocab_size=400))
         for index in range(trials):
             design = list(SHARED)[index % 2]
             seeds = SEEDS[index // 2 % len(SEEDS)]

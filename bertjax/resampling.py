@@ -2,6 +2,10 @@
 
 Examples are drawn with replacement. An interval covers other examples of the same kind, and not other seeds: those are
 few, and `bertjax.training.results.seeds` has intervals for them.
+
+The plain percentile interval is too narrow for few examples: with 22 it holds the truth in 90% of cases instead of 95%.
+Its levels are widened as Student's t distribution is wider than the normal one ("expanded percentile interval",
+Hesterberg, 2015, "What Teachers Should Know About the Bootstrap", arXiv 1411.5279, section 5.3), and p-values alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,8 +42,8 @@ class Difference(NamedTuple):
     Attributes:
       value: the difference on all examples.
       low, high: bounds of the percentile interval.
-      p: two-sided p-value of no difference: twice the share of resamples on the rarer side of zero, at most 1. It is at
-        least 2 / (resamples + 1), since the measured sample counts as one more.
+      p: two-sided p-value of no difference, from twice the share of resamples on the rarer side of zero, at most 1. The
+        measured sample counts as one more, so that p is never 0.
     """
 
     value: np.ndarray
@@ -66,7 +70,7 @@ def estimate(
     """
     values, metric = _as_sums(values, metric)
     drawn = np.concatenate([_metric_of(values, metric, counts_RM) for counts_RM in _draws(values, resamples, seed)])
-    return Estimate(_measured(values, metric), *_bounds(drawn, share))
+    return Estimate(_measured(values, metric), *_bounds(drawn, values.shape[-2], share))
 
 
 def difference(
@@ -103,19 +107,21 @@ def difference(
             for counts_RM in _draws(larger, resamples, seed)
         ]
     )
-    return of_drawn(_measured(second, to_metric) - _measured(first, to_metric), drawn, share)
+    return of_drawn(_measured(second, to_metric) - _measured(first, to_metric), drawn, first.shape[-2], share)
 
 
-def of_drawn(value: np.ndarray, drawn: np.ndarray, share: float = 0.95) -> Difference:
+def of_drawn(value: np.ndarray, drawn: np.ndarray, examples: int, share: float = 0.95) -> Difference:
     """Return a difference from that of each resample.
 
     Args:
       value: the difference on all examples.
       drawn: [resamples, ...], the difference of each resample.
+      examples: number of examples that were resampled.
       share: confidence level.
     """
     rarer = np.minimum((drawn <= 0).sum(axis=0), (drawn >= 0).sum(axis=0))
-    return Difference(value, *_bounds(drawn, share), np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0))
+    p = np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0)
+    return Difference(value, *_bounds(drawn, examples, share), _widened(p, examples))
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
@@ -161,5 +167,20 @@ def _measured(sums: np.ndarray, metric: Metric) -> np.ndarray:
     return np.asarray(metric(sums.sum(axis=-2)))
 
 
-def _bounds(drawn: np.ndarray, share: float) -> np.ndarray:
-    return np.quantile(drawn, [(1 - share) / 2, (1 + share) / 2], axis=0)
+def _bounds(drawn: np.ndarray, examples: int, share: float) -> np.ndarray:
+    """Return the quantiles between which a Student's t interval of as many examples would have `share`."""
+    from scipy import stats
+
+    tail = (1 - share) / 2
+    if examples > 1:
+        tail = stats.norm.cdf(np.sqrt(examples / (examples - 1)) * stats.t.ppf(tail, examples - 1))
+    return np.quantile(drawn, [tail, 1 - tail], axis=0)
+
+
+def _widened(p: np.ndarray, examples: int) -> np.ndarray:
+    """Return p-values that are below alpha where the interval of 1 - alpha has zero outside."""
+    from scipy import stats
+
+    if examples < 2:
+        return p
+    return 2 * stats.t.cdf(stats.norm.ppf(p / 2) * np.sqrt((examples - 1) / examples), examples - 1)

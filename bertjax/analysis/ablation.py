@@ -244,7 +244,7 @@ class Ablation:
         elif self.metric:
             drawn_RX = np.stack([self._resampled_scores(scores) for scores in masked], axis=-1)
             values = np.array([scores.metric - self.unmasked.metric for scores in masked])
-            results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None])
+            results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None], self.units)
         if self.units < resampling.LEAST_EXAMPLES:
             unknown = np.full(len(masked), np.nan)
             results = {name: Difference(change.value, unknown, unknown, unknown) for name, change in results.items()}

@@ -14,7 +14,7 @@ from bertjax.typed import differences
 # Objectives with the same term `mlm`: masked tokens of the text as it is. What they predict beside it has other names.
 MASKED_TOKENS = frozenset(
     "mlm bert distillation sentence_order sentence_structure sentence_distance sentence_reordering span_boundary "
-    "capitals token_document".split()
+    "token_document".split()
 )
 # Their loss and accuracy compare the texts of a batch with each other, so a larger batch is a harder question.
 _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
