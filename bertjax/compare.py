@@ -51,13 +51,13 @@ def run(
     """Compare runs, finished or not, and draw their curves. No code that a run names is imported.
 
     Args:
-      paths: workdirs, or folders of runs with `--seeds`; differences are from the first.
+      paths: workdirs, or folders of runs with `--seeds`, each also as `NAME=PATH`; differences are from the first.
       x: quantity of the x axis: `steps`, `tokens`, `flops` or `seconds`.
       metrics: names of the metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses
         that two runs share.
       out: path of the figure to write, .png, .svg or .pdf.
       table: path of a table of the numbers to write, .csv or .tex; none if empty.
-      look: smoothing, scales and labels of the figure.
+      look: smoothing and scales of the figure.
 
     Raises:
       UserError: a path is not a run or is damaged, or there is no such axis or metric; nothing was written.
@@ -66,15 +66,13 @@ def run(
     if target.suffix not in curves.FORMATS:
         raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")
     table_path = tables.check_path(table) if table else None
-    look = look or Look()
-    look.check(len(paths))
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
     if table_path:
         tables.check_numbers(table_path, numbers)
     comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), target)
-    curves.draw(entries, drawn, axis, target, look)
+    curves.draw(entries, drawn, axis, target, look or Look())
     if table_path:
         tables.write(table_path, entries, numbers, comparison.effects)
     return comparison
@@ -90,12 +88,19 @@ def main(argv: list[str] | None = None) -> int:
         "  two runs at equal cost:            python -m bertjax.compare runs/tiny runs/tiny-layers=6 --x=flops\n"
         "  metrics of your choice:            python -m bertjax.compare runs/* --metric=mlm_accuracy\n"
         "  seeds, as mean and band:           python -m bertjax.compare runs/a/MRPC runs/b/MRPC\n"
-        "  for a paper:                       python -m bertjax.compare runs/a runs/b --out=fig.pdf --table=tab.tex "
-        "--label=MLM --label=ours --smooth=9",
+        "  with names, for a paper:           python -m bertjax.compare MLM=runs/a ours=runs/b --out=fig.pdf "
+        "--table=tab.tex\n"
+        "  seeds in several folders:          python -m bertjax.compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="workdirs, or folders of runs with --seeds")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="workdirs, or folders of runs with --seeds; NAME=RUN gives one a name in all tables and the figure, and "
+        "several runs of one NAME are its seeds",
+    )
     parser.add_argument(
         "--x", default="steps", help=f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"
     )
@@ -111,9 +116,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--table", default="", metavar="FILE", help="also write the numbers, as .csv or .tex")
     parser.add_argument(
-        "--label", action="append", default=[], metavar="NAME", help="name of a run in the figure; once for each run"
-    )
-    parser.add_argument(
         "--smooth",
         type=int,
         default=1,
@@ -123,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--log", default="", metavar="AXES", help="axes with a logarithmic scale: x, y or xy")
     parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
     args = parser.parse_args(argv)
-    look = Look(args.smooth, args.log, tuple(args.label))
+    look = Look(args.smooth, args.log)
     comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
     parts = (comparison.entries, comparison.differences, comparison.numbers, comparison.effects)
     if args.json:

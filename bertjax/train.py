@@ -356,7 +356,7 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
     if not finished:
         print(f"no run finished; the first failure: {next(iter(failures.values()), 'none')}\nfigures   {path}")
         return cli.FAILED
-    print(f"best      {root / finished[0]}\nfigures   {path}")
+    print("\n".join([*sweep.best_lines(root, results), f"figures   {path}"]))
     print(f"next      {command('compare', *(str(root / folder) for folder in finished))}")
     return 0
 

@@ -10,6 +10,7 @@ from bertjax import cli, compare
 from bertjax.comparison import tables
 from bertjax.comparison.effects import Effect
 from bertjax.comparison.numbers import Numbers, Spread
+from bertjax.comparison.runs import Entry
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -42,12 +43,14 @@ def test_tables_a_picture_and_what_to_do_next(here, capsys):
     assert rows["optimizer.learning_rate"] == ["0.0001", "0.001", "0.0001"]
     assert rows["seed"] == ["0", "0", "0, 1, 2"]
     assert not [name for name in rows if name.startswith(("model.", "stages.", "runtime.", "optimizer.w"))]
-    assert rows["held out: mlm_loss"] == ["4.2500", "5.5000", "4.0000 ± 1.0000 [3.0000, 5.0000]"]
+    assert rows["held out: mlm_loss"] == ["4.2500", "5.5000", "4.0000 ± 1.0000 [1.5159, 6.4841] n=3"]
+    assert "[95% interval]: with several seeds, of the mean over other seeds" in " ".join(output.split())
+    assert rows["parameters"] == ["1,000", "-", "1,000"]
     assert rows["baseline: unigram_loss"] == ["6.5000", "-", "6.5000"], "the same for all seeds"
     assert rows["finished"] == ["yes", "no, of 20 steps", "3 of 3 seeds"]
     assert rows["steps"] == ["20", "10", "20"] and rows["seconds"] == ["50.0", "20.0", "50.0"]
     assert rows["useful FLOPs"][0] == "2.000e+04"
-    assert rows["mlm_loss"] == ["+1.2500", "-0.2500"], "one run of the first: there is nothing to draw from"
+    assert rows["mlm_loss"] == ["+1.2500", "-0.2500 n=1 and 3"], "one run of the first: nothing was repeated"
     *_, curves, following = output.splitlines()
     assert curves == "curves    compare.png" and (here / "compare.png").stat().st_size
     assert following.endswith("-m bertjax.compare runs/first runs/second runs/many --x=flops --out=compare.png")
@@ -73,16 +76,16 @@ def test_json_has_all_differences_and_numbers(here, capsys):
         "values": [3.0, 4.0, 5.0],
         "mean": 4.0,
         "deviation": 1.0,
-        "interval": [3.0, 5.0],
+        "interval": pytest.approx([1.5158623, 6.4841377]),
     }
     assert printed["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
     assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
 
 
 def test_one_run_is_drawn_and_has_no_differences(here, capsys):
-    assert call("runs/first", "--out=one.svg", "--smooth=3", "--log=xy", "--label=ours & theirs") == 0
+    assert call("ours & theirs=runs/first", "--out=one.svg", "--smooth=3", "--log=xy") == 0
     output = capsys.readouterr().out
-    assert "differ" not in output and "held out: mlm_loss" in output
+    assert "differ" not in output and "held out: mlm_loss" in output and "ours & theirs" in output
     svg = (here / "one.svg").read_text()
     assert "<svg" in svg and "ours &amp; theirs" in svg and "training step" in svg
 
@@ -100,19 +103,22 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     assert (effect["low"], effect["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     with open(here / "table.csv") as file:
         first, second = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
-    assert (first["run"], first["runs"], first["p"], second["covers"]) == ("many", "3", "", "seeds")
+    assert (first["run"], first["n"], first["p"], second["covers"]) == ("many", "3", "", "seeds")
+    assert (second["parameters"], second["n_first"], second["other_task"]) == ("1000.0", "3", "")
     assert float(second["difference"]) == effect["value"] and float(second["p"]) == effect["p"]
     lines = (here / "new/table.tex").read_text().splitlines()
-    assert lines[0] == r"\begin{tabular}{lrr}" and r" & mlm\_loss & " in lines[2]
-    assert lines[4].startswith(r"many & $4.0000 \pm 1.0000$ & ") and f"p={effect['p']:.3f}" in lines[5]
+    assert lines[0] == r"\begin{tabular}{lrrr}" and lines[2].startswith(r" & parameters & mlm\_loss & ")
+    assert lines[4].startswith(r"many & 1,000 & $4.0000 \pm 1.0000\;(n=3)$ & ") and f"p={effect['p']:.3f}" in lines[5]
+    assert "p: paired t test over seeds against many." in lines[8], "what p is stands in the table itself"
 
 
 def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
     names = ("accuracy", "f1_score", "loss")
     numbers = [Numbers({name: Spread((value,)) for name in names}, {}, {}) for value in (0.5, 0.75)]
     effects = [{name: Effect(0.25, 0.1, 0.4, 0.01, "examples") for name in names}]
-    begin, _, head, _, first, second, *_ = tables.as_latex(("a_b", "c"), numbers, effects).splitlines()
-    assert begin == r"\begin{tabular}{lrr}" and head == r" & a\_b & c \\"
+    entries = [Entry(name, name, ()) for name in ("a_b", "c")]
+    begin, _, head, _, size, first, second, *_ = tables.as_latex(entries, numbers, effects).splitlines()
+    assert begin == r"\begin{tabular}{lrr}" and head == r" & a\_b & c \\" and size == r"parameters & -- & -- \\"
     assert first == r"accuracy & $0.5000$ & $0.7500\;(p=0.010)$ \\" and second.startswith(r"f1\_score & ")
 
 
@@ -144,7 +150,10 @@ def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
         (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
         (["runs/first", "--log=z"], "--log=z must be x, y or xy"),
         (["runs/first", "--smooth=0"], "--smooth=0 must be at least 1"),
-        (["runs/first", "--label=a", "--label=b"], "2 times --label for 1 runs; give one for each, in their order"),
+        (["=runs/first"], "'=runs/first' has an empty name or path; write NAME=WORKDIR"),
+        (["a=runs/first", "a=runs/second"], "the runs of a differ in more than the seed (optimizer.learning_rate: "),
+        (["a=runs/first", "a=runs/many"], "a has two runs of seed 0; name one run for each seed"),
+        (["first=runs/second", "runs/first"], "runs/first has the name first of another run; write NAME=runs/first"),
         (["runs/first", "runs/scored"], "runs/scored/scores.npz is damaged ("),
     ],
 )
@@ -163,3 +172,46 @@ def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     assert output.out == "" and output.err.count("\n") == 1
     assert output.err.startswith("error: ") and complaint in output.err
     assert not list(here.rglob("*.png"))
+
+
+def test_a_name_belongs_to_its_run_in_every_table(here, capsys):
+    """The shell may sort folders in another order than the names that a user has in mind."""
+    arguments = ("ours=runs/many", "MLM=runs/first", "--table=a.tex", "--out=a.svg")
+    assert call(*arguments) == 0
+    rows = {row[0]: row[1:] for line in capsys.readouterr().out.splitlines() if (row := cells(line))}
+    assert rows["seed"] == ["0, 1, 2", "0"] and rows["mlm_loss"] == ["+0.2500 n=3 and 1"]
+    tex, svg = (here / "a.tex").read_text(), (here / "a.svg").read_text()
+    assert "ours & 1,000 & $4.0000" in tex and "MLM & 1,000 & $4.2500$" in tex and "<!-- MLM -->" in svg
+    assert "<!-- ours, 3 seeds -->" in svg
+    assert call(*reversed(arguments[:2]), "--json") == 0
+    effect = json.loads(capsys.readouterr().out)["effects"]["ours"]["mlm_loss"]
+    assert (effect["value"], effect["seeds"]) == (-0.25, [1, 3])
+
+
+def test_runs_of_one_name_are_the_seeds_of_one_side(here, capsys):
+    paths = [f"runs/many/seed={seed}" for seed in (1, 0, 2)]
+    assert call(*(f"ours={path}" for path in paths), "runs/many/seed=1/..", "--json", "--out=a.png") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["numbers"]["ours"]["heldout"] == printed["numbers"]["many/seed=1/.."]["heldout"]
+
+
+def test_numbers_of_another_held_out_task_are_neither_subtracted_nor_left_unmarked(here, capsys):
+    objective = {"kind": "bert", "masking": {"kind": "tokens", "rate": 0.4}}
+    write(
+        here / "runs/rate", [record(STEPS, 4.0, 4.0)], {"tasks": {"bert": {"objective": objective}}}, {}, store="b" * 64
+    )
+    reason = "objective.masking.rate: 0.15 -> 0.4"
+    assert call("runs/many", "runs/rate", "--table=a.csv", "--out=a.svg") == 0
+    output = capsys.readouterr().out
+    rows = {row[0]: row[1:] for line in output.splitlines() if (row := cells(line))}
+    assert rows["held out: mlm_loss"][1] == "4.0000*" and rows["mlm_loss"] == ["*"]
+    assert "* mlm_loss, mlm_accuracy: rate is not compared with many" in output and reason in " ".join(output.split())
+    with open(here / "a.csv") as file:
+        _, row = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert (row["difference"], row["p"], row["other_task"]) == ("", "", reason)
+    assert "<!-- rate* -->" in (here / "a.svg").read_text()
+    assert call("runs/many", "runs/rate", "--table=a.tex") == 0
+    assert (
+        "$4.0000^{*}$" in (here / "a.tex").read_text()
+        and r"rate: 0.15 -\textgreater{} 0.4" in (here / "a.tex").read_text()
+    )

@@ -233,7 +233,7 @@ class Ablation:
 
         def compare(names: list[str], metric: resampling.Metric) -> Difference:
             of_unmasked, *of_masked = (
-                np.stack([array for name in names for array in scores.sums[name]], axis=-1)[None]
+                np.stack([array for name in names for array in scores.sums[name]], axis=-1)
                 for scores in (self.unmasked, *masked)
             )
             return resampling.difference(of_unmasked, np.stack(of_masked), metric)
@@ -244,7 +244,7 @@ class Ablation:
         elif self.metric:
             drawn_RX = np.stack([self._resampled_scores(scores) for scores in masked], axis=-1)
             values = np.array([scores.metric - self.unmasked.metric for scores in masked])
-            results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None])
+            results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None], self.units)
         if self.units < resampling.LEAST_EXAMPLES:
             unknown = np.full(len(masked), np.nan)
             results = {name: Difference(change.value, unknown, unknown, unknown) for name, change in results.items()}

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import resampling
 from bertjax.analysis.part import Result
 from bertjax.analysis.subject import Subject
+from bertjax.training.results.seeds import interval_of_mean
 
 # Where a number is in the results of a part, such as ("corpus", "shares", "vertical").
 Name = tuple[str, ...]
@@ -139,13 +139,11 @@ def _varies(of_groups: Mapping[str, np.ndarray]) -> bool:
 
 
 def curve_of(values: np.ndarray) -> Curve:
-    """Return the mean over seeds with its interval, by resampling the seeds.
+    """Return the mean over seeds with its t interval.
 
     Args:
       values: [seeds, steps, ...]; a step at which a seed has no number is NaN.
     """
-    values = np.asarray(values)
-    of_seeds = np.moveaxis(values, 0, -1)[..., None]
-    known = np.isfinite(of_seeds).all(axis=(-2, -1))
-    estimate = resampling.estimate(np.where(known[..., None, None], of_seeds, 0.0))
-    return Curve(*(np.where(known, part, np.nan) for part in estimate))
+    values = np.asarray(values, np.float64)
+    values = np.where(np.isfinite(values).all(axis=0), values, np.nan)
+    return Curve(values.mean(axis=0), *interval_of_mean(values))

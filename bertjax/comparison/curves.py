@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from etils import epath
 
+from bertjax.comparison.effects import OTHER_TASK, task_changes
 from bertjax.comparison.runs import Entry, Run
 from bertjax.errors import UserError
 from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metrics_in, points_of, save
@@ -30,21 +31,16 @@ class Look:
     Attributes:
       smooth: number of logged points over which a training curve is averaged, around each; 1 for none.
       log: axes with a logarithmic scale: `x`, `y`, `xy` or empty.
-      labels: names of the entries in the legend; empty for their paths.
     """
 
     smooth: int = 1
     log: str = ""
-    labels: tuple[str, ...] = ()
 
-    def check(self, entries: int) -> None:
-        """Raise a UserError for values out of range, or another number of labels than of entries."""
+    def __post_init__(self):
         if self.smooth < 1:
             raise UserError(f"--smooth={self.smooth} must be at least 1")
         if self.log not in ("", "x", "y", "xy"):
             raise UserError(f"--log={self.log} must be x, y or xy")
-        if self.labels and len(self.labels) != entries:
-            raise UserError(f"{len(self.labels)} times --label for {entries} runs; give one for each, in their order")
 
 
 _PLAIN = Look()
@@ -135,7 +131,7 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
       metrics: names of metrics without `train/` or `eval/heldout/`.
       axis: the key of the x axis in `metrics.jsonl`.
       target: the file to write, one of `FORMATS`; its folder is created.
-      look: smoothing, scales and labels.
+      look: smoothing and scales.
     """
     from matplotlib.figure import Figure
 
@@ -144,12 +140,17 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
     figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for axes, metric in zip(panels, metrics):
+        title = "held out: points, training: thin"
         for index, entry in enumerate(entries):
-            draw_entry(axes, entry, metric, axis, f"C{index}", look.labels[index : index + 1], look.smooth)
+            mark = ""
+            if _is_score(entry, metric) and task_changes(metric, entries[0], entry):
+                mark = OTHER_TASK
+                title = f"held out: points, training: thin\n{OTHER_TASK} another held-out task than {entries[0].name}"
+            draw_entry(axes, entry, metric, axis, f"C{index}", look.smooth, mark)
         axes.set(xlabel=_AXIS_LABELS[axis], ylabel=metric.replace("_", " "))
         axes.set(**{f"{scale}scale": "log" for scale in look.log})
         if axes.lines:
-            axes.legend(title="held out: points, training: thin", title_fontsize="small")
+            axes.legend(title=title, title_fontsize="small")
         axes.grid(alpha=0.3)
     for axes in panels[len(metrics) :]:
         axes.remove()
@@ -157,11 +158,14 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
     save(figure, target, _DPI)
 
 
-def draw_entry(
-    axes: "Axes", entry: Entry, metric: str, axis: str, color: str, label: Sequence[str] = (), smooth: int = 1
-) -> None:
+def _is_score(entry: Entry, metric: str) -> bool:
+    """Return whether a metric measures predictions, unlike a learning rate."""
+    return bool(losses_among([metric])) or any(f"{HELDOUT}{metric}" in record for record in entry.records)
+
+
+def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str, smooth: int = 1, mark: str = "") -> None:
     """Draw training as a thin line, held-out rows with points, and seeds as a band from minimum to maximum."""
-    (label,) = label or (f"{entry.name}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else entry.name,)
+    label = f"{entry.name}{mark}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else f"{entry.name}{mark}"
     for prefix, style in _STYLES.items():
         if curve := curve_of(entry.runs, f"{prefix}{metric}", axis):
             if prefix == TRAIN:

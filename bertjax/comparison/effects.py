@@ -1,46 +1,93 @@
-"""How much the metrics of runs differ from those of the first: differences with intervals and p-values."""
+"""How much the metrics of runs differ from those of the first: differences with intervals and p-values.
+
+What an interval means depends on what was repeated. Several seeds on each side repeat the training, so they say whether
+a method is better than another, on these held-out rows. One run on each side repeats nothing but the examples: it says
+that these two models differ, and not that the same methods would differ with another seed. Such a p-value is below 0.05
+in 86% of comparisons of a method with itself, so none is given.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from bertjax import resampling
-from bertjax.comparison.numbers import Numbers, Spread, are_paired, by_example
+from bertjax.comparison.numbers import Numbers, Spread, are_paired
 from bertjax.comparison.runs import Entry
+from bertjax.training.results.heldout_task import heldout_task
+from bertjax.training.results.seeds import t_test
 
-_SHARE = 0.95
+# What the interval of a difference generalizes to.
+SEEDS, EXAMPLES = "seeds", "these two models, other examples"
+# Marks a number that is not comparable with that of the first entry.
+OTHER_TASK = "*"
+_OTHER_EXAMPLES = "the examples that the probe was scored on"
 
 
 class Effect(NamedTuple):
     """The difference of a metric between two entries, the second minus the first.
 
     Attributes:
-      value: difference of the means.
-      low, high: bounds of its 95% interval; None if there are neither seeds nor examples to draw from.
-      p: two-sided p-value of no difference; None without an interval.
-      covers: what the interval generalizes to: `seeds and examples`, `examples` or `seeds`; empty without one.
+      value: difference of the means; None if the entries have different held-out tasks.
+      low, high: bounds of its 95% interval; None if there are neither seeds nor examples to compute it from.
+      p: two-sided p-value of no difference between the methods; None without several seeds on both sides.
+      covers: what the interval generalizes to, `SEEDS` or `EXAMPLES`; empty without one.
       paired: whether run by run is compared, each with the run of the same seed.
+      seeds: number of runs of the first and of the second entry that have the metric.
+      task_changes: why the numbers are not comparable, such as `objective.masking.rate: 0.15 -> 0.4`.
     """
 
-    value: float
+    value: float | None
     low: float | None = None
     high: float | None = None
     p: float | None = None
     covers: str = ""
     paired: bool = False
+    seeds: tuple[int, int] = (1, 1)
+    task_changes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> str:
+        """The numbers of runs: `n=3`, or `n=3 and 5`."""
+        first, second = self.seeds
+        return f"n={first}" if first == second else f"n={first} and {second}"
+
+    @property
+    def test(self) -> str:
+        """The name of the test that gave `p`."""
+        if self.paired:
+            return "paired t test"
+        return "t test" if self.seeds[0] == self.seeds[1] else "Welch's t test"
 
 
 def effects_of(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> list[dict[str, Effect]]:
     """Return {metric of held-out rows or probes: its difference from the first entry} of every further entry."""
     return [
         {
-            name: _effect(numbers[0].measured[name], spread, _shared_seeds(entries[0], entry))
-            for name, spread in of_entry.measured.items()
+            name: _effect(name, (entries[0], entry), (numbers[0], of_entry))
+            for name in of_entry.measured
             if name in numbers[0].measured
         }
         for entry, of_entry in zip(entries[1:], numbers[1:], strict=True)
     ]
+
+
+def _effect(name: str, entries: tuple[Entry, Entry], numbers: tuple[Numbers, Numbers]) -> Effect:
+    first, second = (of_entry.measured[name] for of_entry in numbers)
+    changes = _probe_changes(first, second) if name in numbers[0].probes else task_changes(name, *entries)
+    if changes:
+        return Effect(None, seeds=(len(first.values), len(second.values)), task_changes=changes)
+    return effect_of(first, second, _shared_seeds(*entries))
+
+
+def task_changes(metric: str, *entries: Entry) -> tuple[str, ...]:
+    """Return the settings by which the held-out task of a metric differs between the runs of entries."""
+    tasks = [heldout_task(run.settings, run.identity, metric) for entry in entries for run in entry.runs]
+    return tuple(dict.fromkeys(change for task in tasks[1:] for change in tasks[0].changes(task)))
+
+
+def _probe_changes(first: Spread, second: Spread) -> tuple[str, ...]:
+    """Return whether a probe was scored on other examples: `bertjax.probe` reads the files that a user names."""
+    ids = [of_run.ids.tolist() for of_run in (*first.scores, *second.scores)]
+    return () if all(each == ids[0] for each in ids) else (_OTHER_EXAMPLES,)
 
 
 def _shared_seeds(*entries: Entry) -> int:
@@ -49,33 +96,23 @@ def _shared_seeds(*entries: Entry) -> int:
     return len(first) if all(seeds == first for seeds in others) else 0
 
 
-def _effect(first: Spread, second: Spread, seeds_of_both: int) -> Effect:
-    """Return the multibootstrap if both sides have scores of the same examples, else a t-test over the seeds.
+def effect_of(first: Spread, second: Spread, shared_seeds: int) -> Effect:
+    """Return the difference of two sides of one held-out task.
+
+    Several runs on each side are compared by a t test over seeds, one run on each side by the paired bootstrap over
+    examples. Seeds and examples are not resampled together (Sellam et al., 2022, MultiBERTs, arXiv 2106.16163): with
+    three seeds no resample crosses zero if all three differences have one sign, which chance alone brings in 25% of
+    comparisons.
 
     Args:
       first, second: the values of each side.
-      seeds_of_both: the number of seeds that both sides have. Only if neither lacks a value, values belong together.
+      shared_seeds: number of seeds that both sides have. Only if neither lacks a value, values belong together.
     """
-    paired = len(first.values) == len(second.values) == seeds_of_both
-    value, seeds = second.mean - first.mean, (len(first.values), len(second.values))
-    if first.scores and second.scores and are_paired((*first.scores, *second.scores)):
-        sides = by_example(first.scores), by_example(second.scores)
-        drawn = resampling.difference(*sides, resampling.ratio, paired_seeds=paired, share=_SHARE)
-        covers = "seeds and examples" if max(seeds) > 1 else "examples"
-        return Effect(value, float(drawn.low), float(drawn.high), float(drawn.p), covers, paired)
-    if min(seeds) < 2:
-        return Effect(value, paired=paired)
-    return _t_test(np.array(first.values), np.array(second.values), paired)
-
-
-def _t_test(first: np.ndarray, second: np.ndarray, paired: bool) -> Effect:
-    """Return the paired t-test, or that of Welch (1947), which assumes no equal variances."""
-    from scipy import stats
-
-    value = float(second.mean() - first.mean())
-    is_constant = np.ptp(second - first) == 0 if paired else np.ptp(first) == np.ptp(second) == 0
-    if is_constant:  # the variance is 0, and so is the width of the interval
-        return Effect(value, value, value, 1.0 if value == 0 else 0.0, "seeds", paired)
-    result = stats.ttest_rel(second, first) if paired else stats.ttest_ind(second, first, equal_var=False)
-    low, high = result.confidence_interval(_SHARE)
-    return Effect(value, float(low), float(high), float(result.pvalue), "seeds", paired)
+    seeds = len(first.values), len(second.values)
+    paired, value = seeds == (shared_seeds, shared_seeds), second.mean - first.mean
+    if seeds == (1, 1) and first.scores and second.scores and are_paired((*first.scores, *second.scores)):
+        drawn = resampling.difference(first.scores[0].sums, second.scores[0].sums, resampling.ratio)
+        return Effect(value, float(drawn.low), float(drawn.high), None, EXAMPLES, paired, seeds)
+    if test := t_test(first.values, second.values, paired):
+        return Effect(value, *test, SEEDS, paired, seeds)
+    return Effect(value, paired=paired, seeds=seeds)

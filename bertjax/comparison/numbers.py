@@ -10,7 +10,7 @@ from bertjax import resampling
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.scores import Scores
-from bertjax.training.results.seeds import deviation
+from bertjax.training.results.seeds import deviation, interval_of_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Spread:
 
     Attributes:
       values: the values of the runs, at least one.
-      scores: the scores of each run on the same examples; empty if not all runs have them.
+      scores: the scores of each run by example; empty if not all runs have them.
     """
 
     values: tuple[float, ...]
@@ -36,16 +36,16 @@ class Spread:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95% interval of the mean by resampling seeds, and examples if their scores are known.
+        """95% interval: of the mean over other seeds, by the t distribution; for one run, over other examples.
 
-        None for a single value without scores.
+        None if seeds do not vary, and for a single value without scores of enough examples.
         """
-        if self.scores:
-            _, low, high = resampling.estimate(by_example(self.scores), resampling.ratio)
-        elif len(self.values) > 1:
-            _, low, high = resampling.estimate(np.array(self.values)[:, None])
-        else:
+        if len(self.values) > 1:
+            low, high = interval_of_mean(self.values)
+            return (float(low), float(high)) if low < high else None
+        if not self.scores or not are_paired(self.scores):
             return None
+        _, low, high = resampling.estimate(self.scores[0].sums, resampling.ratio)
         return float(low), float(high)
 
 
@@ -57,7 +57,7 @@ class Numbers:
       heldout: metrics of the last evaluation.
       probes: metrics of probes, by `probe/metric`.
       baselines: baselines of the runs on the same rows, and of probes, which do not depend on the model.
-      spent: `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
+      spent: `parameters`, `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
 
     heldout: dict[str, Spread]
@@ -78,18 +78,15 @@ def numbers_of(entry: Entry) -> Numbers:
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
         heldout={
-            name: Spread(spread.values, _shared_scores(entry, name))
+            name: Spread(spread.values, _scores(entry, name))
             for name, spread in _over([metrics for _, metrics in evaluations]).items()
         },
         baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]) | of_probes,
         probes={name: spread for name, spread in probes.items() if name not in of_probes},
-        spent=_over([{"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]),
+        spent=_over(
+            [_size(run) | {"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]
+        ),
     )
-
-
-def by_example(scores: Sequence[Scores]) -> np.ndarray:
-    """Return the (sum, weight) of runs on the same examples, [runs, examples, 2]."""
-    return np.stack([of_run.sums for of_run in scores])
 
 
 def are_paired(scores: Sequence[Scores]) -> bool:
@@ -110,13 +107,13 @@ def _of_probes(entry: Entry) -> dict[str, Spread]:
     for name in names:
         scores = tuple(run.probes[name] for run in entry.runs if name in run.probes)
         values = tuple(float(np.divide(*of_run.sums.sum(axis=0))) for of_run in scores)
-        spreads[name] = Spread(values, scores if are_paired(scores) else ())
+        spreads[name] = Spread(values, scores)
     return spreads
 
 
-def _shared_scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
+def _scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
     scores = tuple(run.scores[metric] for run in entry.runs if metric in run.scores)
-    return scores if len(scores) == len(entry.runs) and are_paired(scores) else ()
+    return scores if len(scores) == len(entry.runs) else ()
 
 
 def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
@@ -125,6 +122,11 @@ def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
         if metrics:
             return record.get("step"), metrics
     return None, {}
+
+
+def _size(run: Run) -> dict[str, float]:
+    """Return the number of trained parameters, as the run has printed it; it is in the summary of an evaluation."""
+    return {"parameters": run.summary["parameters"]} if "parameters" in run.summary else {}
 
 
 def _spent(run: Run) -> dict[str, float]:

@@ -1,14 +1,14 @@
 """A comparison as tables, and as plain data."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bertjax.comparison.effects import Effect
+from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
@@ -16,6 +16,7 @@ from bertjax.comparison.settings import Differences, Rows, shorten, text_of
 _FINGERPRINT_WIDTH = 8
 _METRIC = "{:.4f}"
 _SPENT = {
+    "parameters": ("parameters", "{:,.0f}"),
     "evaluated_at": ("last evaluation at step", "{:,.0f}"),
     "steps": ("steps", "{:,.0f}"),
     "tokens": ("tokens", "{:,.0f}"),
@@ -38,7 +39,7 @@ def as_dict(
       `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`, `interval`}}}}, `effects`: {name: {metric: the
       fields of `Effect`}}, without the first entry, from which they are differences}. A value is None if the entry
       lacks the setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of
-      `Differences` and `Numbers`.
+      `Differences` and `Numbers`; `interval` is over seeds, and for one run over examples.
     """
     names = [entry.name for entry in entries]
     return {
@@ -90,9 +91,32 @@ def print_comparison(
             console.print(_settings_table(title, entries, rows, width))
     if len(entries) > 1 and not any(_fields(differences).values()):
         console.print("no setting differs")
-    console.print(_numbers_table(entries, numbers))
+    console.print(_numbers_table(entries, numbers, effects))
     if any(effects):
         console.print(_effects_table(entries, effects))
+    for line in other_tasks(entries, effects):
+        console.print(Text(line))
+
+
+def mark_of(effects: dict[str, Effect], metric: str) -> str:
+    """Return `OTHER_TASK` if a metric of an entry is not comparable with that of the first, else an empty text."""
+    return OTHER_TASK if metric in effects and effects[metric].task_changes else ""
+
+
+def other_tasks(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> list[str]:
+    """Return a line for each entry and reason why metrics are not compared with those of the first entry."""
+    lines = []
+    for entry, of_entry in zip(entries[1:], effects):
+        reasons: dict[tuple[str, ...], list[str]] = {}
+        for name, effect in of_entry.items():
+            if effect.task_changes:
+                reasons.setdefault(effect.task_changes, []).append(name)
+        lines += [
+            f"{OTHER_TASK} {', '.join(names)}: {entry.name} is not compared with {entries[0].name}, whose held-out "
+            f"task is another one ({'; '.join(changes)})"
+            for changes, names in reasons.items()
+        ]
+    return lines
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -105,7 +129,7 @@ def _spread_dict(spread: Spread) -> dict[str, Any]:
 
 
 def _table(title: str, entries: Sequence[Entry]) -> Table:
-    table = Table(title=title)
+    table = Table(title=Text(title))
     table.add_column("", no_wrap=True)
     for entry in entries:
         table.add_column(Text(entry.name), justify="right", overflow="fold")
@@ -120,54 +144,74 @@ def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int
     return table
 
 
-def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Table:
-    table = _table("numbers; over seeds mean ± deviation [95% interval of the mean]", entries)
+def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> Table:
+    table = _table("numbers; over n seeds mean ± deviation", entries)
 
-    def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
-        cells = [_cell(find(values), pattern, len(entry.runs)) for values, entry in zip(numbers, entries)]
-        table.add_row(Text(title), *cells)
+    def add(title: str, pattern: str, part: str, name: str) -> None:
+        spreads = [getattr(values, part).get(name) for values in numbers]
+        marks = [""] + [mark_of(of_entry, name) for of_entry in effects]
+        cells = (_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks))
+        table.add_row(Text(title), *map(Text, cells))
 
     for prefix, part in (("held out: ", "heldout"), ("probe: ", "probes"), ("baseline: ", "baselines")):
         for name in dict.fromkeys(name for values in numbers for name in getattr(values, part)):
-            add(f"{prefix}{name}", _METRIC, lambda values, part=part, name=name: getattr(values, part).get(name))
+            add(f"{prefix}{name}", _METRIC, part, name)
         table.add_section()
     table.add_row("finished", *map(_finished, entries))
     for name, (title, pattern) in _SPENT.items():
-        add(title, pattern, lambda values, name=name: values.spent.get(name))
+        add(title, pattern, "spent", name)
+    with_interval = [spread for values in numbers for spread in values.measured.values() if spread.interval]
+    kinds = {len(spread.values) > 1 for spread in with_interval}
+    meanings = {True: "with several seeds, of the mean over other seeds", False: "with one run, over other examples"}
+    if kinds:
+        table.caption = Text(f"[95% interval]: {'; '.join(meanings[kind] for kind in sorted(kinds, reverse=True))}")
     return table
 
 
 def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> Table:
-    table = _table(f"differences from {entries[0].name} [95% interval] p-value", entries[1:])
+    table = _table(f"differences from {entries[0].name} [95% interval]", entries[1:])
     for name in dict.fromkeys(name for of_entry in effects for name in of_entry):
-        table.add_row(Text(name), *(_effect_cell(of_entry.get(name)) for of_entry in effects))
-    table.caption = "; ".join(dict.fromkeys(map(_basis, (effect for each in effects for effect in each.values()))))
+        table.add_row(Text(name), *(Text(_effect_cell(of_entry.get(name))) for of_entry in effects))
+    bases = dict.fromkeys(_basis(effect) for each in effects for effect in each.values())
+    table.caption = Text("; ".join(bases))
     return table
 
 
 def _basis(effect: Effect) -> str:
-    """Return what an interval is computed from."""
-    if not effect.covers:
-        return "no interval: it needs several seeds, or scores by example of both sides"
-    return f"interval over {effect.covers}{', runs of one seed paired' * effect.paired}"
+    """Return what an interval is computed from, and what it generalizes to."""
+    if effect.task_changes:
+        return f"{OTHER_TASK} another held-out task, see below"
+    if effect.covers == EXAMPLES:
+        return f"interval for {EXAMPLES}; no p-value of the methods, which takes several seeds on each side"
+    if effect.covers == SEEDS:
+        return f"interval and p-value over seeds, on these held-out rows: {effect.test}"
+    return "no interval: it takes several seeds that vary on each side, or one run on each with scores of 20 examples"
 
 
 def _effect_cell(effect: Effect | None) -> str:
     if effect is None:
         return "-"
-    interval = "" if effect.p is None else f" [{effect.low:+.4f}, {effect.high:+.4f}] p={effect.p:.3f}"
-    return f"{effect.value:+.4f}{interval}"
+    if effect.value is None:
+        return OTHER_TASK
+    text = f"{effect.value:+.4f}"
+    if effect.low is not None:
+        text += f" [{effect.low:+.4f}, {effect.high:+.4f}]"
+    if effect.p is not None:
+        text += f" p={effect.p:.3f}"
+    return text if effect.seeds == (1, 1) else f"{text} {effect.sizes}"
 
 
-def _cell(spread: Spread | None, pattern: str, runs: int) -> str:
+def _cell(spread: Spread | None, pattern: str, runs: int, mark: str = "") -> str:
     if spread is None:
         return "-"
-    text = pattern.format(spread.mean)
+    text, count = pattern.format(spread.mean) + mark, len(spread.values)
     if len(set(spread.values)) > 1:
         text += f" ± {pattern.format(spread.deviation)}"
-    if pattern == _METRIC and (interval := spread.interval) and interval[0] < interval[1]:
+    if pattern == _METRIC and (interval := spread.interval):
         text += " [{}, {}]".format(*map(pattern.format, interval))
-    return text if len(spread.values) == runs else f"{text} ({len(spread.values)} of {runs})"
+    if count < runs:
+        return f"{text} n={count} of {runs}"
+    return f"{text} n={count}" if pattern == _METRIC and count > 1 else text
 
 
 def _finished(entry: Entry) -> str:

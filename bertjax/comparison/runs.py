@@ -1,13 +1,13 @@
-"""The runs to compare: a workdir each, or a folder of `--seeds` with several."""
+"""The runs to compare: a workdir each, a folder of `--seeds` with several, or several workdirs of one name."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from bertjax.config import from_dict, to_dict
-from bertjax.errors import Untrusted, UserError
+from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
-from bertjax.training.run.record import read_settings
+from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
 
 
@@ -47,8 +47,8 @@ class Entry:
     """One side of a comparison.
 
     Attributes:
-      name: the path without the folders that all entries share.
-      path: the path on the command line.
+      name: the name before `=` on the command line, or else the path without the folders that all such paths share.
+      path: the path on the command line; several are joined by commas.
       runs: one run, or one for each seed.
     """
 
@@ -62,23 +62,59 @@ class Entry:
         return [record for run in self.runs for record in run.records]
 
 
-def open_entries(paths: Sequence[str]) -> list[Entry]:
+def open_entries(arguments: Sequence[str]) -> list[Entry]:
     """Read workdirs, and folders with a workdir `seed=N` for each seed. No module that a run names is imported.
 
+    Args:
+      arguments: paths, or `NAME=PATH` for an entry with a name of your choice. Several paths of one name are the seeds
+        of one entry. A path that exists is never split, so folders such as `runs/tiny-seed=1` need no name.
+
     Raises:
-      UserError: one is named twice, or one is not a run or has logged nothing.
+      UserError: one is named twice, one is not a run or has logged nothing, or runs of one name differ in more than the
+        seed.
     """
+    names, paths = zip(*(_split(argument) for argument in arguments))
     roots = [Workdir.at(path).root for path in paths]
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
-    return [Entry(name, str(path), open_runs(path)) for name, path in zip(_names(paths), paths, strict=True)]
+    unnamed = [index for index, name in enumerate(names) if not name]
+    short = dict(zip(unnamed, _names([paths[index] for index in unnamed])))
+    folders: dict[str, list[str]] = {}
+    for index, (name, path) in enumerate(zip(names, paths)):
+        if index in short and short[index] in names:
+            raise UserError(f"{path} has the name {short[index]} of another run; write NAME={path} with another NAME")
+        folders.setdefault(name or short[index], []).append(path)
+    return [Entry(name, ", ".join(of_name), _one_arm(name, of_name)) for name, of_name in folders.items()]
+
+
+def _split(argument: str) -> tuple[str, str]:
+    """Return (name, path) of `NAME=PATH`; the name is empty for a path."""
+    name, equals, path = argument.partition("=")
+    if not equals or "/" in name or Workdir.at(argument).root.is_dir():
+        return "", argument
+    if not name.strip() or not path:
+        raise UserError(f"{argument!r} has an empty name or path; write NAME=WORKDIR")
+    return name, path
+
+
+def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
+    """Read the runs of an entry; those of several folders must be seeds of one configuration."""
+    runs = tuple(run for path in paths for run in open_runs(path))
+    if len(paths) == 1:
+        return runs
+    if changes := [line for run in runs[1:] for line in changes_beside_seed(runs[0].identity, run.identity)]:
+        raise UserError(f"the runs of {name} differ in more than the seed ({shorten(changes)}); give them two names")
+    seeds = [run.settings["seed"] for run in runs]
+    if twice := [seed for index, seed in enumerate(seeds) if seed in seeds[:index]]:
+        raise UserError(f"{name} has two runs of seed {twice[0]}; name one run for each seed")
+    return tuple(sorted(runs, key=lambda run: run.settings["seed"]))
 
 
 def open_runs(path: str) -> tuple[Run, ...]:
     """Read a workdir, or each workdir `seed=N` of a folder; see `open_entries` for the errors."""
     workdir = Workdir.at(path)
     if not workdir.root.is_dir():
-        raise UserError(f"{path!r} does not exist; name a workdir, or the folder of a run with --seeds")
+        raise UserError(f"{path!r} does not exist; name a workdir, the folder of a run with --seeds, or NAME=WORKDIR")
     if workdir.config.exists():
         runs = (_read(workdir),)
     else:

@@ -2,23 +2,26 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from etils import epath
 
 from bertjax import storage
-from bertjax.comparison.effects import Effect
+from bertjax.comparison.effects import OTHER_TASK, Effect
 from bertjax.comparison.numbers import Numbers, Spread
+from bertjax.comparison.report import other_tasks
 from bertjax.comparison.runs import Entry
 from bertjax.errors import UserError
 
 SUFFIXES = (".csv", ".tex")
-_COLUMNS = ("run", "metric", "runs", "mean", "deviation", "low", "high")
-_EFFECT_COLUMNS = ("difference", "difference_low", "difference_high", "p", "covers", "paired")
+_COLUMNS = ("run", "parameters", "metric", "n", "mean", "deviation", "low", "high")
+_EFFECT_COLUMNS = ("difference", "difference_low", "difference_high", "p", "covers", "paired", "n_first", "other_task")
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
 }
 
 
@@ -44,47 +47,78 @@ def write(
     target: epath.Path, entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]
 ) -> None:
     """Write a table in the format of its suffix."""
-    text = (as_csv if target.suffix == ".csv" else as_latex)([entry.name for entry in entries], numbers, effects)
+    text = (as_csv if target.suffix == ".csv" else as_latex)(entries, numbers, effects)
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.retry(lambda: storage.write_bytes(target, text.encode()), target)
 
 
-def as_csv(names: Sequence[str], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
-    """Return a line for each run and metric, unrounded; the differences are from the first run."""
+def as_csv(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
+    """Return a line for each run and metric, unrounded; the differences are from the first run.
+
+    `n` and `n_first` are the numbers of seeds. `other_task` lists why a metric is not compared with the first run's.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS + _EFFECT_COLUMNS)
-    for name, of_entry, of_effects in zip(names, numbers, [{}, *effects], strict=True):
+    for entry, of_entry, of_effects in zip(entries, numbers, [{}, *effects], strict=True):
         for metric, spread in of_entry.measured.items():
-            values = (name, metric, len(spread.values), spread.mean, spread.deviation, *(spread.interval or ("", "")))
+            parameters = of_entry.spent["parameters"].mean if "parameters" in of_entry.spent else ""
+            values = (entry.name, parameters, metric, len(spread.values), spread.mean, spread.deviation)
             effect = of_effects.get(metric)
-            writer.writerow(values + (tuple("" if part is None else part for part in effect) if effect else ("",) * 6))
+            compared = _effect_columns(effect) if effect else ("",) * len(_EFFECT_COLUMNS)
+            writer.writerow((*values, *(spread.interval or ("", "")), *compared))
     return text.getvalue()
 
 
-def as_latex(names: Sequence[str], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
+def _effect_columns(effect: Effect) -> tuple:
+    numbers = ("" if number is None else number for number in (effect.value, effect.low, effect.high, effect.p))
+    return *numbers, effect.covers, effect.paired, effect.seeds[0], "; ".join(effect.task_changes)
+
+
+def as_latex(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
     """Return a `tabular` for `booktabs`: mean ± deviation of runs and metrics, and the p-value against the first run.
 
-    Rows are the runs or the metrics, whichever are more, so that the table is narrow.
+    Rows are the runs or the metrics, whichever are more, so that the table is narrow. Its last lines say what the
+    numbers are, so that no reader takes a deviation for an interval.
     """
     metrics = list(dict.fromkeys(metric for of_entry in numbers for metric in of_entry.measured))
-    rows = [["", *map(_escaped, metrics)]]
-    for name, of_entry, of_effects in zip(names, numbers, [{}, *effects], strict=True):
+    rows = [["", "parameters", *map(_escaped, metrics)]]
+    for entry, of_entry, of_effects in zip(entries, numbers, [{}, *effects], strict=True):
         cells = (_cell(of_entry.measured.get(metric), of_effects.get(metric)) for metric in metrics)
-        rows.append([_escaped(name), *cells])
-    if len(metrics) > len(names):
+        rows.append([_escaped(entry.name), _parameters(of_entry), *cells])
+    if len(metrics) > len(entries):
         rows = list(zip(*rows))
     head, *lines = (" & ".join(row) + r" \\" for row in rows)
     begin = f"\\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
-    return "\n".join([begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", ""])
+    notes = [
+        f"\\multicolumn{{{len(rows[0])}}}{{p{{0.9\\linewidth}}}}{{\\footnotesize {_escaped(note)}}} \\\\"
+        for note in _notes(entries, numbers, effects)
+    ]
+    end = [r"\bottomrule", *notes, r"\end{tabular}", ""]
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *lines, *end])
+
+
+def _notes(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> Iterator[str]:
+    if any(len(spread.values) > 1 for of_entry in numbers for spread in of_entry.measured.values()):
+        yield "Mean and standard deviation over n seeds."
+    tests = dict.fromkeys(effect.test for each in effects for effect in each.values() if effect.p is not None)
+    if tests:
+        yield f"p: {' or '.join(tests)} over seeds against {entries[0].name}."
+    yield from other_tasks(entries, effects)
+
+
+def _parameters(numbers: Numbers) -> str:
+    return f"{numbers.spent['parameters'].mean:,.0f}" if "parameters" in numbers.spent else "--"
 
 
 def _cell(spread: Spread | None, effect: Effect | None) -> str:
     if spread is None:
         return "--"
-    deviation = f" \\pm {spread.deviation:.4f}" if len(spread.values) > 1 else ""
+    mark = f"^{{{OTHER_TASK}}}" if effect is not None and effect.task_changes else ""
+    count = len(spread.values)
+    deviation = f" \\pm {spread.deviation:.4f}\\;(n={count})" if count > 1 else ""
     p = "" if effect is None or effect.p is None else f"\\;(p={effect.p:.3f})"
-    return f"${spread.mean:.4f}{deviation}{p}$"
+    return f"${spread.mean:.4f}{mark}{deviation}{p}$"
 
 
 def _escaped(text: str) -> str:

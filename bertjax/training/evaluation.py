@@ -18,7 +18,7 @@ from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.precision import float32_products
-from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.base import Arrays, Objective, has_baselines
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.config import Stage
@@ -187,7 +187,8 @@ class _TaskEvaluator:
             sums = jax.device_get(self._step(params, self._task.frozen, arrays))
             _add(totals, sums)
             by_batch.append((content_id(batch["tokens_BT"].tobytes()), sums))
-            _add(baselines, objective.baselines(batch, self._counts))
+            if has_baselines(objective):
+                _add(baselines, objective.baselines(batch, self._counts))
             if _has_outputs(objective):
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])

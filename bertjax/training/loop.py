@@ -14,6 +14,7 @@ from tqdm import tqdm
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.errors import Unavailable, UserError, shorten
 from bertjax.models.flops import Counts
+from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -242,7 +243,8 @@ class Loop:
         totals = self._log.totals
         goodput = goodput_of(totals, self._elapsed.seconds)
         goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self._program.mesh)
-        return summary_of(evaluation, totals, step, goodput)
+        parameters = count_parameters(self._program.abstract_state["params"], self._program.encoder)
+        return summary_of(evaluation, totals, step, goodput, parameters)
 
     def _stop(self, bar: tqdm, step: int, owes_evaluation: bool) -> tuple[int, NotSaved | None]:
         """Save the state, or finish the save of one of the last steps; return (the step that is saved, its failure)."""

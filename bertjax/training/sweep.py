@@ -1,5 +1,7 @@
 """Sweeps: every combination of values of some settings, each in a workdir of its own, and the best of them.
 
+A setting that changes what held-out rows ask, such as `objective.masking.rate`, has no best value by their loss:
+combinations are ranked only among those with the same held-out task.
 Several processes, also of several machines, may work on one folder: a run that another one holds is left to it.
 """
 
@@ -22,7 +24,9 @@ from bertjax import storage
 from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
 from bertjax.training.evaluation import best_metric
+from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import deviation, over_seeds
+from bertjax.training.run.record import read_settings
 from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
 from bertjax.typed import differences
 
@@ -54,6 +58,8 @@ class Result:
       values: the metric of each seed that finished.
       baseline: the metric of the most frequent class; None without classes.
       failures: why runs failed.
+      task_changes: how its held-out task differs from that of the first combination, such as
+        `objective.masking.rate: 0.15 -> 0.4`; empty for the same one.
     """
 
     folder: str
@@ -61,6 +67,12 @@ class Result:
     values: tuple[float, ...]
     baseline: float | None
     failures: tuple[str, ...]
+    task_changes: tuple[str, ...] = ()
+
+    @property
+    def held_out_task(self) -> tuple[str, ...]:
+        """What is measured; results are ranked only if it is the same."""
+        return (self.metric, *self.task_changes)
 
     @property
     def mean(self) -> float:
@@ -177,24 +189,67 @@ def run_all(
 
 
 def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
-    """Return the results of all combinations, the best first, and write `seeds.json` beside several seeds."""
+    """Return the results of all combinations, and write `seeds.json` beside several seeds.
+
+    The best is first; with several held-out tasks, the best of each task is first of that task.
+    """
     groups: dict[str, list[str]] = {}
     config_of = {trial.folder: trial.config for trial in trials}
     for trial in trials:
         folder, _, seed = trial.folder.partition("/")
         groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
-    results = []
+    results: list[Result] = []
+    first_task = None
     for folder, runs in groups.items():
         finished = [root / run for run in runs if has_finished(Workdir(root / run))]
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
         metric = _metric_of_first_task(config_of[runs[0]], figures[0]["eval"]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
         baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
-        failed = tuple(failures[run] for run in runs if run in failures)
-        results.append(Result(folder, metric, values, baseline, failed))
+        failed, changes = tuple(failures[run] for run in runs if run in failures), ()
+        if finished:
+            task = heldout_task(*read_settings(Workdir(finished[0])), metric)
+            first_task = first_task or task
+            changes = tuple(first_task.changes(task))
+        results.append(Result(folder, metric, values, baseline, failed, changes))
         if len(runs) > 1 and len(figures) == len(runs):
             write_json(root / folder / "seeds.json", over_seeds(figures))
-    return sorted(results, key=lambda result: result.rank)
+    tasks = list(tasks_of(results))
+    last = len(tasks)  # combinations without a number
+    return sorted(results, key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
+
+
+def tasks_of(results: Sequence[Result]) -> dict[tuple[str, ...], list[Result]]:
+    """Return {held-out task: its results} of the combinations with a number."""
+    by_task: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        if result.values:
+            by_task.setdefault(result.held_out_task, []).append(result)
+    return by_task
+
+
+def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
+    """Return a line with the best combination of each held-out task that several have.
+
+    Args:
+      root: folder of the sweep.
+      results: as `results_of` returns them.
+    """
+    tasks = tasks_of(results)
+    if len(tasks) < 2:
+        return [f"best      {root / of_task[0].folder}" for of_task in tasks.values()]
+    lines = [
+        f"best      {root / of_task[0].folder}  (of {len(of_task)} that are measured by {'; '.join(task)})"
+        for task, of_task in tasks.items()
+        if len(of_task) > 1
+    ]
+    lines.append(f"not ranked together: the combinations have {len(tasks)} different held-out tasks")
+    if any(change.startswith("objective.masking.rate") for task in tasks for change in task):
+        lines.append(
+            "to train with several masking rates and measure all with one, sweep stages.0.masking_rate instead of "
+            "objective.masking.rate"
+        )
+    return lines
 
 
 def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
@@ -205,16 +260,19 @@ def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
 
 
 def print_results(results: Sequence[Result], console: Console | None = None) -> None:
-    """Print a line for each combination, the best first."""
-    metric = next((result.metric for result in results if result.metric), "")
+    """Print a line for each combination, the best first; with several held-out tasks, in a section for each."""
+    metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
     table = Table(title=f"development set: {metric}")
-    for column in ("", "mean", "deviation", "baseline", "runs"):
+    for column in ("", "mean", "deviation", "baseline", "runs", *["held-out task"] * (len(tasks) > 1)):
         table.add_column(column, justify="right" if column else "left", overflow="fold")
-    for result in results:
+    for index, result in enumerate(results):
+        if index and result.held_out_task != results[index - 1].held_out_task:
+            table.add_section()
         mean, spread = ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{deviation(result.values):.4f}")
         baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
-        table.add_row(Text(result.folder), mean, spread, baseline, runs)
+        task = [Text("; ".join(result.held_out_task))] * (len(tasks) > 1)
+        table.add_row(Text(result.folder), mean, spread, baseline, runs, *task)
     (console or Console()).print(table)
 
 

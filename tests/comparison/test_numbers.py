@@ -29,9 +29,11 @@ def test_numbers_over_seeds(entries):
     loss = numbers.heldout["mlm_loss"]
     assert loss.values == (3.0, 5.0, 5.5), "of the seed that is under way its last evaluation"
     assert loss.mean == pytest.approx(4.5) and loss.deviation == pytest.approx(1.75**0.5)
-    assert loss.interval == pytest.approx((3.0, 5.5)), "1 of 27 resamples draws the lowest seed only"
+    half = 4.302653 * 1.75**0.5 / 3**0.5  # the 97.5% quantile of the t distribution with two degrees of freedom
+    assert loss.interval == pytest.approx((4.5 - half, 4.5 + half)), "not the lowest and the highest of three seeds"
     assert numbers.baselines["unigram_loss"].values == (7.0, 7.0)
-    assert numbers.baselines["unigram_loss"].interval == (7.0, 7.0)
+    assert numbers.baselines["unigram_loss"].interval is None, "it does not vary"
+    assert numbers.spent["parameters"].values == (1000, 1000)
     assert numbers.spent["evaluated_at"].values == (20, 20, 10)
     assert numbers.spent["steps"].values == (20, 20, 12)
     assert numbers.spent["tokens"].values == (2000.0, 2000.0, 1200.0)

@@ -52,6 +52,7 @@ def write(
         metrics = {key.split("/")[-1]: value for key, value in last.items() if key.startswith("eval/")}
         figures = {
             "finished": finished,
+            "parameters": 1000,
             "eval": metrics,
             "baseline": baseline,
             "steps": last["step"],

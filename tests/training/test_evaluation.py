@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from bertjax.config import from_dict
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import has_baselines
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator, best_metric
 from bertjax.training.feeds import Feeds
@@ -130,6 +133,32 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
     assert {"generator_loss", "generator_accuracy"} <= evaluation.metrics.keys()
     assert "mlm_loss" not in evaluation.metrics, "it is not comparable with that of an encoder"
+
+
+class Doubled(BERT):
+    """Its `mlm_loss` is another quantity than the cross entropy of the unigram distribution."""
+
+    def terms_of(self, logits, batch):
+        terms, metrics = super().terms_of(logits, batch)
+        return terms | {"mlm": 2 * terms["mlm"]}, metrics
+
+
+def test_baselines_of_other_terms_are_not_beside_the_metrics(store, params):
+    evaluation = evaluate(store, objective=Doubled())(params)
+    assert "mlm_loss" in evaluation.metrics and evaluation.baselines == {}
+
+    class Declared(Doubled):
+        def weights(self, batch):
+            return super().weights(batch)
+
+        baselines = BERT.baselines
+
+    assert has_baselines(Declared()) and has_baselines(type("Named", (BERT,), {})())
+
+
+def test_every_registered_objective_that_masks_tokens_has_declared_its_baselines():
+    masked = [cls for kind in OBJECTIVES.kinds if issubclass(cls := OBJECTIVES.class_of(kind), MaskedLM)]
+    assert len(masked) > 10 and all(has_baselines(cls()) for cls in masked)
 
 
 @pytest.mark.parametrize(

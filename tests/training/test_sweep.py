@@ -108,6 +108,34 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     assert not (tmp_path / "high/seeds.json").exists()
 
 
+def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys):
+    """The loss at 40% of the tokens says nothing about the loss at 15%; rates of learning are ranked within each."""
+
+    def with_rate(masking: float, learning: float):
+        masked = {"kind": "bert", "masking": {"kind": "tokens", "rate": masking}}
+        settings = {"optimizer": {"warmup_steps": 2, "learning_rate": learning}}
+        return settings | {"tasks": {"bert": {"objective": masked}}}
+
+    losses = {(0.15, 1e-3): 3.0, (0.15, 1e-4): 2.0, (0.4, 1e-3): 1.0, (0.4, 1e-4): 1.5}
+    planned = []
+    for (masking, learning), loss in losses.items():
+        settings, folder = with_rate(masking, learning), f"rate={masking},{learning}"
+        planned.append(Trial(folder, from_dict(CONFIG | settings)))
+        write(tmp_path / folder, [record(STEPS, 4.0, loss)], settings, baseline={})
+    results = results_of(epath.Path(tmp_path), planned, {})
+    assert [result.folder for result in results] == ["rate=0.15,0.0001", "rate=0.15,0.001", "rate=0.4,0.001",
+                                                     "rate=0.4,0.0001"]  # fmt: skip
+    sweep.print_results(results)
+    assert "objective.masking.rate: 0.15 -> 0.4" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    first, second, apart, remedy = sweep.best_lines(epath.Path(tmp_path), results)
+    assert first.startswith(f"best      {tmp_path}/rate=0.15,0.0001  (of 2 ")
+    assert second.startswith(f"best      {tmp_path}/rate=0.4,0.001  (of 2 ")
+    assert "2 different held-out tasks" in apart and "sweep stages.0.masking_rate" in remedy
+    assert not [line for line in sweep.best_lines(epath.Path(tmp_path), results[1:3]) if line.startswith("best")]
+    of_one_task = results[:2]
+    assert sweep.best_lines(epath.Path(tmp_path), of_one_task) == [f"best      {tmp_path}/rate=0.15,0.0001"]
+
+
 def test_bad_input_ends_a_sweep_at_its_first_run_only(tmp_path):
     def train(trial, workdir):
         if trial.folder == "bad":

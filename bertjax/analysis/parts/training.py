@@ -23,10 +23,7 @@ from bertjax.objectives.losses import Sums
 # The most figures of one part, and the most curves of a figure. All numbers are in analysis.json.
 MOST_FIGURES, MOST_CURVES = 8, 8
 
-_BANDS = (
-    "Bands are 95% intervals of the mean over seeds, by drawing {what} with replacement (Sellam et al., 2022, "
-    "MultiBERTs, section 3)."
-)
+_BANDS = "Bands are 95% intervals of the mean over seeds, by Student's t distribution: they are wide with few seeds."
 
 
 class Training(Part):
@@ -95,7 +92,10 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # without those in which nothing is predicted
         if not sums_TSMC.size:
             continue
-        curves[group.name] = Curve(*resampling.estimate(sums_TSMC, resampling.ratio))
+        if len(group.subjects) > 1:
+            curves[group.name] = series.curve_of(resampling.ratio(sums_TSMC.sum(axis=2)).T)
+        else:
+            curves[group.name] = Curve(*resampling.estimate(sums_TSMC[:, 0], resampling.ratio))
     return curves
 
 
@@ -139,7 +139,7 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
     )
     caption = (
         f"The loss on {material} in nats, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. The "
-        f"examples and their masks are the same at every step. {_BANDS.format(what='seeds and examples together')} "
+        f"examples and their masks are the same at every step. {_BANDS} "
         f"A run of one seed has the interval of its examples. {ends}."
     )
     name = f"loss-{_slug((material,))}"
@@ -188,7 +188,7 @@ def _figure(
     has_seeds = any(len(values) > 1 for values in members.values())
     caption = (
         f"The numbers of the part {what}, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. "
-        f"{_BANDS.format(what='seeds') + ' ' if has_seeds else ''}Numbers by layer and head are averaged over heads. "
+        f"{_BANDS + ' ' if has_seeds else ''}Numbers by layer and head are averaged over heads. "
         f"{ends}."
     )
     name = f"{part}-{_slug(place)}{number}" if place else f"{part}{number}"
@@ -210,7 +210,7 @@ def _text(groups: Sequence[Seeds], losses, found) -> str:
     text = f"{listed}. Other parts with numbers that change: {parts}."
     if any(len(group.subjects) > 1 for group in groups):
         text += (
-            "\n\nIntervals of the loss cover the choice of seeds and of examples. The other parts report totals over "
-            "all examples, so their intervals cover the choice of seeds only, and are too narrow for a few seeds."
+            "\n\nIntervals cover the choice of seeds, on these examples. They assume that results scatter normally "
+            "over seeds."
         )
     return text

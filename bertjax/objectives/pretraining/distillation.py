@@ -43,6 +43,7 @@ class Distillation(MaskedLM):
     soft_coefficient: float = 5.0
     mlm_coefficient: float = 2.0
     cosine_coefficient: float = 1.0
+    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
 
     def __post_init__(self):
         if self.soft_on not in SOFT_ON:

@@ -47,6 +47,7 @@ class Electra(MaskedLM):
     generator_share: float = 0.25
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced: their accuracy says little
+    baselines = MaskedLM.baselines  # of the generator, which predicts masked tokens
 
     def __post_init__(self):
         if not 0.0 <= self.rtd_coefficient < math.inf:

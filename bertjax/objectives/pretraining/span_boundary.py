@@ -37,6 +37,7 @@ class SpanBoundary(MaskedLM):
 
     masking: Masking = SpanMasking()
     longest: int = LONGEST
+    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
 
     def __post_init__(self):
         if self.longest < 1:

@@ -41,6 +41,7 @@ class StructBERT(MaskedLM):
     shuffle_rate: float = 0.05
     labels: ClassVar[tuple[str, ...]] = SentenceStructurePrediction.labels
     parts = SentenceStructurePrediction.parts
+    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
 
     def __post_init__(self):
         if not 0.0 < self.shuffle_rate <= 1.0:

@@ -65,9 +65,12 @@ def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
     return min(masked, key=len, default="The [MASK] is old.")
 
 
-def summary_of(evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float]) -> dict[str, Any]:
+def summary_of(
+    evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float], parameters: int
+) -> dict[str, Any]:
     """Return the results of a run after an evaluation, as they are in `summary.json`."""
     return {
+        "parameters": parameters,
         "eval": evaluation.all_metrics,
         "baseline": evaluation.all_baselines,
         "tokens": totals.tokens,

@@ -140,6 +140,12 @@ def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
     return True
 
 
+def changes_beside_seed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return where two identities differ, as `a.b: old -> new`, apart from the seed and the plans that depend on it."""
+    halves = ({name: part for name, part in each.items() if name not in ("seed", "plans")} for each in (first, second))
+    return differences(*halves)
+
+
 def _identity(record: RunRecord) -> dict:
     """Return the identity as this version writes it: settings that are newer than the run have their defaults."""
     return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])

@@ -61,7 +61,7 @@ def test_samples_mark_right_guesses():
 
 def summary() -> dict:
     totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
-    return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0))
+    return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0), 1000)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,7 @@ def test_the_step_from_which_the_layers_of_a_student_run_alone(steps, expected):
 
 def test_keys_of_the_summary():
     assert summary() == {
+        "parameters": 1000,
         "eval": EVALUATION.metrics,
         "baseline": EVALUATION.baselines,
         "tokens": 6000.0,

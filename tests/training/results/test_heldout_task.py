@@ -1,0 +1,111 @@
+"""Which settings change what a held-out metric measures: every one unless it is known to change training only."""
+
+import copy
+import dataclasses
+
+import pytest
+
+from bertjax.config import from_dict, to_dict
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.training.results.heldout_task import MASKED_TOKENS, heldout_task
+
+TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_positions": 64}}
+RECORDS = TEXT | {"tasks": {"rte": {"objective": {"kind": "classification"}, "examples": {
+    "kind": "labeled_text", "train": "a/train.tsv", "heldout": "a/dev.tsv"}}}}  # fmt: skip
+
+
+def task(base, metric, changes=(), store="a"):
+    """The held-out task of a run with some settings by dotted name."""
+    config = copy.deepcopy(to_dict(from_dict(base)))
+    for name, value in dict(changes).items():
+        *path, last = name.split(".")
+        part = config
+        for key in path:
+            part = part[int(key)] if isinstance(part, list) else part[key]
+        part[last] = value
+    settings = to_dict(from_dict(config))
+    return heldout_task(settings, from_dict(config).identity(store * 64), metric)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("tasks.bert.objective.masking", {"kind": "words"}),
+        ("tasks.bert.objective.masking.rate", 0.4),
+        ("tasks.bert.objective.masking.random", 0.0),
+        ("tasks.bert.examples", {"kind": "full_sentences"}),
+        ("tasks.bert.examples.trim", "outer_ends"),
+        ("tasks.bert.objective.kind", "structbert"),
+        ("data.tokenizer.kind", "wordpiece"),
+        ("data.tokenizer.vocab_size", 4000),
+        ("data.heldout_share", 0.1),
+        ("data.splitter", "line"),
+        ("data.corpus", "embedded:ko"),
+        ("stages.0.seq_len", 64),
+        ("eval.seed", 1),
+    ],
+)
+def test_another_question(name, value):
+    if name.endswith("structbert") or value == "structbert":
+        changes = {name: value, "tasks.bert.examples": {"kind": "sentence_structure"}}
+    elif value == {"kind": "full_sentences"}:
+        changes = {name: value, "tasks.bert.objective": {"kind": "mlm"}}
+    else:
+        changes = {name: value}
+    last = name.split(".")[-1]
+    assert any(last in line for line in task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store="b")))
+
+
+@pytest.mark.parametrize(
+    "changes, store",
+    [
+        ({"seed": 3, "optimizer.learning_rate": 1e-3, "model.layers": 2, "stages.0.batch": 4}, "a"),
+        ({"stages.0.masking_rate": 0.4, "tasks.bert.plans": 4}, "a"),
+        ({"tasks.bert.objective": {"kind": "mlm"}}, "a"),
+        ({"tasks.bert.objective": {"kind": "distillation", "teacher": "t"}}, "a"),
+        ({"data.share": 0.5}, "b"),
+        ({"data.corpus": "elsewhere/texts"}, "a"),
+    ],
+)
+def test_the_same_question_after_another_training(changes, store):
+    assert task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store)) == []
+
+
+def test_other_texts_of_one_path_are_another_question():
+    (line,) = task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", store="b"))
+    assert line.startswith("data.store_fingerprint: ")
+
+
+def test_scores_of_records_depend_on_the_records_and_a_loss_on_its_settings_too():
+    """Models with different tokenizers and lengths answer the same questions about the same records."""
+    inputs = {"data.tokenizer.vocab_size": 4000, "stages.0.seq_len": 64, "tasks.rte.examples.train": "b/train.tsv"}
+    smoothing = {"tasks.rte.objective.label_smoothing": 0.1}
+    records = {"tasks.rte.examples.heldout": "b/dev.tsv"}
+    accuracy, loss = task(RECORDS, "accuracy"), task(RECORDS, "label_loss")
+    assert accuracy.changes(task(RECORDS, "accuracy", inputs | smoothing, "b")) == []
+    assert loss.changes(task(RECORDS, "label_loss", inputs, "b")) == []
+    assert loss.changes(task(RECORDS, "label_loss", smoothing)) == ["objective.label_smoothing: 0.0 -> 0.1"]
+    assert accuracy.changes(task(RECORDS, "accuracy", records)) == [], "a file that was moved"
+    assert accuracy.changes(task(RECORDS, "accuracy", records, "b")) == ["examples.heldout: 'a/dev.tsv' -> 'b/dev.tsv'"]
+
+
+def test_metrics_of_a_mixture_belong_to_their_task():
+    mixed = TEXT | {"tasks": {"a": {"objective": {"kind": "mlm"}}, "b": {"objective": {"kind": "bert"}}}}
+    changed = {"tasks.b.objective.masking.rate": 0.4}
+    assert task(mixed, "a/mlm_loss").changes(task(mixed, "a/mlm_loss", changed)) == []
+    assert task(mixed, "b/mlm_loss").changes(task(mixed, "b/mlm_loss", changed)) != []
+
+
+def test_objectives_that_share_the_masked_tokens_are_those_that_do_not_change_them():
+    """A new objective must be listed if its `mlm` is that of `MaskedLM`, and must not be if it reads other tokens."""
+    reading = {"features", "masked_features", "terms_of", "terms"}
+    sharing = {
+        kind
+        for kind in OBJECTIVES.kinds
+        if issubclass(cls := OBJECTIVES.class_of(kind), MaskedLM)
+        and cls.term == "mlm"
+        and (kind in ("distillation", "span_boundary") or not reading & vars(cls).keys())
+    }
+    assert sharing == MASKED_TOKENS
+    assert all(dataclasses.is_dataclass(OBJECTIVES.class_of(kind)) for kind in sharing)
