@@ -80,11 +80,12 @@ def test_json_has_all_differences_and_numbers(here, capsys):
 
 
 def test_one_run_is_drawn_and_has_no_differences(here, capsys):
-    assert call("runs/first", "--out=one.svg", "--smooth=3", "--log=xy", "--label=ours & theirs") == 0
+    label = r"cost $\foo$ & theirs"  # not a formula
+    assert call("runs/first", "--out=one.svg", "--smooth=3", "--log=xy", f"--label={label}") == 0
     output = capsys.readouterr().out
     assert "differ" not in output and "held out: mlm_loss" in output
     svg = (here / "one.svg").read_text()
-    assert "<svg" in svg and "ours &amp; theirs" in svg and "training step" in svg
+    assert "<svg" in svg and r"cost $\foo$ &amp; theirs" in svg and "training step" in svg
 
 
 def test_seeds_are_paired_and_tables_have_every_number(here, capsys):

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bertjax.comparison.effects import Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
+from bertjax.training.run.tables import Table
 
 _FINGERPRINT_WIDTH = 8
 _METRIC = "{:.4f}"
@@ -108,7 +107,7 @@ def _table(title: str, entries: Sequence[Entry]) -> Table:
     table = Table(title=title)
     table.add_column("", no_wrap=True)
     for entry in entries:
-        table.add_column(Text(entry.name), justify="right", overflow="fold")
+        table.add_column(entry.name, justify="right", overflow="fold")
     return table
 
 
@@ -116,7 +115,7 @@ def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int
     table = _table(title, entries)
     for name, row in rows.items():
         texts = [text_of(values) for values in row]
-        table.add_row(Text(name), *map(Text, shorten(texts, width) if width else shorten(texts)))
+        table.add_row(name, *(shorten(texts, width) if width else shorten(texts)))
     return table
 
 
@@ -125,7 +124,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Tabl
 
     def add(title: str, pattern: str, find: Callable[[Numbers], Spread | None]) -> None:
         cells = [_cell(find(values), pattern, len(entry.runs)) for values, entry in zip(numbers, entries)]
-        table.add_row(Text(title), *cells)
+        table.add_row(title, *cells)
 
     for prefix, part in (("held out: ", "heldout"), ("probe: ", "probes"), ("baseline: ", "baselines")):
         for name in dict.fromkeys(name for values in numbers for name in getattr(values, part)):
@@ -140,7 +139,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> Tabl
 def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> Table:
     table = _table(f"differences from {entries[0].name} [95% interval] p-value", entries[1:])
     for name in dict.fromkeys(name for of_entry in effects for name in of_entry):
-        table.add_row(Text(name), *(_effect_cell(of_entry.get(name)) for of_entry in effects))
+        table.add_row(name, *(_effect_cell(of_entry.get(name)) for of_entry in effects))
     table.caption = "; ".join(dict.fromkeys(map(_basis, (effect for each in effects for effect in each.values()))))
     return table
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+
+from bertjax.training.run.tables import Table
 
 
 def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
