@@ -104,9 +104,9 @@ def score(saved: SavedModel, config: Config, corpus: str = "", per_class: bool =
         raise UserError(
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
-    for task in config.tasks:
-        lexicon = _objective_of(saved.settings, task).get("masking", {}).get("lexicon", MINE)
-        if saved.is_export and lexicon != MINE:
+    for task_name, task in config.tasks.items():
+        lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
+        if lexicon != MINE and task.objective.masking.lexicon == MINE:  # an export, whose files are not opened
             say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
     for objective in (task.objective for task in config.tasks.values()):
         for setting in objective.tuned_settings:

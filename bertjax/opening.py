@@ -105,8 +105,9 @@ class SavedModel:
         if not self.is_export:
             return from_dict(settings, self._trust_code)
         read = private_paths.read_from_export(settings)
-        tokenizer = {"model": str(self.folder / "tokenizer")}
-        return from_dict(read | {"data": {**read.get("data", {}), "tokenizer": tokenizer}}, self._trust_code)
+        if isinstance(data := read.setdefault("data", {}), dict):  # else `from_dict` reports it
+            data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
+        return from_dict(read, self._trust_code)
 
     def check_data(self, flag: str) -> None:
         """Check that the model can be scored on its own data: that of a run, or a corpus that comes with bertjax.
