@@ -15,8 +15,9 @@ from bertjax.interop import card, huggingface
 from bertjax.opening import SavedModel
 from tests import hub_server
 
-_MISSING = "huggingface_hub is not installed: pip install '.[hub]'"
-huggingface_hub = pytest.importorskip("huggingface_hub", reason=_MISSING)
+constants = pytest.importorskip(
+    "huggingface_hub.constants", reason="huggingface_hub is not installed: pip install '.[hub]'"
+)
 ABOUT = ("--language=ko", "--license=apache-2.0", '--widget=상고를 [MASK]한다: "예"')
 
 
@@ -90,7 +91,7 @@ def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
 def hub(tmp_path, monkeypatch):
     """A Hub that `push.run` of this process uses."""
     with hub_server.serve("right") as hub:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.address)
         monkeypatch.setenv("HF_TOKEN", "right")
         yield hub
 
