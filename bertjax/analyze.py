@@ -14,7 +14,7 @@ from bertjax.analysis.parts import PARTS, parts_of
 from bertjax.analysis.reduce import show
 from bertjax.analysis.running import Outcome
 from bertjax.analysis.subject import open_subjects
-from bertjax.errors import UserError
+from bertjax.errors import UserError, say
 from bertjax.hardware import platform
 from bertjax.inference.records import read_file
 
@@ -62,7 +62,7 @@ def run(
 
     def on_part(part, is_run):
         skipped = "" if is_run else ", left out"
-        print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
+        say(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
 
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
     results.write(out, outcomes, subjects, materials, run_report.sections_before(subjects, trust_code))
@@ -135,11 +135,11 @@ def main(argv: list[str] | None = None) -> int:
         )
     for outcome in outcomes:
         for label, reason in outcome.missing.items():
-            print(f"{outcome.part.name} leaves out {label}, which {reason}")
-    print(f"page:    {out / results.PAGE}")
-    print(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
-    print(f"figures: {out / results.FIGURES}{'/'}")
-    print(f"open it: {_opener()} {out / results.PAGE}")
+            say(f"{outcome.part.name} leaves out {label}, which {reason}")
+    say(f"page:    {out / results.PAGE}")
+    say(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
+    say(f"figures: {out / results.FIGURES}{'/'}")
+    say(f"open it: {_opener()} {out / results.PAGE}")
     return 0
 
 

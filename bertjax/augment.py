@@ -8,7 +8,7 @@ from pathlib import Path
 from bertjax import cli
 from bertjax.cli import command
 from bertjax.data.text.augmentation import MASK, Augmentation
-from bertjax.errors import UserError
+from bertjax.errors import UserError, say
 from bertjax.hardware import platform
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.records import read_file
@@ -111,9 +111,9 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure(args.platform)
     fields = (args.text, args.pair) if args.pair else (args.text,)
     read, written = run(args.file, args.to, fields, augmentation, args.model, args.candidates)
-    print(f"{read:,} records gave {written:,} variants in {args.to}")
+    say(f"{read:,} records gave {written:,} variants in {args.to}")
     flags = ("--config=configs/finetune/distill.py:logits", f"--config.tasks.classify.examples.unlabeled={args.to}")
-    print(f"next  {command('train', *flags, '...')}")
+    say(f"next  {command('train', *flags, '...')}")
     return 0
 
 

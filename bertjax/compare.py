@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ from bertjax.comparison.numbers import Numbers, numbers_of
 from bertjax.comparison.report import as_dict, print_comparison
 from bertjax.comparison.runs import Entry, open_entries
 from bertjax.comparison.settings import Differences, differences_of
-from bertjax.errors import UserError
+from bertjax.errors import UserError, json_text, say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +128,11 @@ def main(argv: list[str] | None = None) -> int:
     comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
     parts = (comparison.entries, comparison.differences, comparison.numbers, comparison.effects)
     if args.json:
-        print(json.dumps(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2, ensure_ascii=False))
+        say(json_text(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2))
         return 0
     print_comparison(*parts)
     flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
-    print(f"curves    {comparison.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
+    say(f"curves    {comparison.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
     return 0
 
 

@@ -3,10 +3,8 @@
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,13 @@ from bertjax import cli, evaluate, export, importance, storage
 from bertjax.cli import command
 from bertjax.data import sources
 from bertjax.data.tokenizer import Tokenizer, trimming
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable, say
 from bertjax.export import Export
 from bertjax.hardware import platform
 from bertjax.interop import huggingface, task_heads
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
-from bertjax.opening import RUN_RECORD, SavedModel, split_name
+from bertjax.opening import SavedModel, split_name
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000
@@ -117,15 +115,12 @@ def run(
         )
     smaller, notes = compressed(model, cuts)
     before = evaluate.run(os.fspath(source), score, trust_code) if score else {}
-    with storage.whole_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder) as around:
-        written = Path(around) / "export"
-        export.write(written, smaller, quantized)
-        if score:  # which needs the paths of this machine: an export lacks them, the record of a run around it does not
-            storage.write_text(Path(around) / RUN_RECORD, json.dumps({"config": saved.local_settings}))
-        after = evaluate.run(os.fspath(written), score, trust_code) if score else {}
-        weights = (written / export.WEIGHTS).stat().st_size
-        for entry in written.iterdir():
-            entry.rename(folder / entry.name)
+    with storage.whole_folder(target) as folder:
+        export.write(folder, smaller, quantized)
+        # Both are scored as `source` is: a run names its training file, whose baselines an export does not have.
+        written, config = SavedModel(folder, trust_code), saved.config_of(smaller.settings) if score else None
+        after = evaluate.score(written, config, score) if config else {}
+        weights = (folder / export.WEIGHTS).stat().st_size
     parameters = [vocabulary.count_parameters(each.params, each.encoder) for each in (model, smaller)]
     return Summary(
         target,
@@ -354,7 +349,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines
         summary = run(args.model, args.target, cuts, bool(args.quantize), args.score, args.trust_code)
-    print(_text(summary))
+    say(_text(summary))
     return 0
 
 
@@ -367,7 +362,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _text(summary: Summary) -> str:
     before, after = summary.encoders
-    lines = list(summary.notes)
+    lines = list(map(printable, summary.notes))
     for name, field in (("layers", "layers"), ("heads", "heads"), ("mlp", "feedforward"), ("ids", "vocab_size")):
         old, new = getattr(before, field), getattr(after, field)
         lines.append(f"{name:<12}  {old:,} -> {new:,}" if new != old else f"{name:<12}  {old:,}, as before")

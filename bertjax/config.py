@@ -199,11 +199,6 @@ class Config:
                     f"tasks.{name}.task_type={task.task_type} applies to pretraining only; fine-tuned models use task "
                     f"embedding 0: set tasks.{name}.task_type=0"
                 )
-        if self.model.task_types and not self.init_from and all(task.task_type for task in self.tasks.values()):
-            raise UserError(
-                f"model.task_types={self.model.task_types} and no task has task_type=0, which fine-tuning and predict "
-                "use; set it for one of the tasks"
-            )
         named = {name for stage in self.stages for name in stage.tasks}
         if unknown := sorted(named - self.tasks.keys()):
             raise UserError(

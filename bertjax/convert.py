@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertjax import cli, export, storage
 from bertjax.cli import command
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable, say
 from bertjax.hardware import platform
 from bertjax.inference.masked import masked_lm
 from bertjax.interop import card, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
-    print(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize))))
+    say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize))))
     return 0
 
 
@@ -143,7 +143,7 @@ def _text(summary: Summary) -> str:
         next_step = command("evaluate", target, "--corpus=embedded:en")
     else:
         next_step = f"module, params, tokenizer = bertjax.load({target!r})"
-    return "\n".join([*summary.notes, f"{summary.kind:<12}  {target}", f"{'next':<12}  {next_step}"])
+    return "\n".join([*map(printable, summary.notes), f"{summary.kind:<12}  {target}", f"{'next':<12}  {next_step}"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,19 @@
-"""Errors that end a command with one line on stderr instead of a traceback; `bertjax.cli` has their exit codes."""
+"""Errors that end a command with one line on stderr instead of a traceback, and text of others that is printed.
 
+`bertjax.cli` has the exit codes. Names of classes, ids, notes and settings come from files that somebody else made, and
+a terminal obeys the control characters in them: they change its title, hide text, or make it answer with a command.
+`printable` escapes them, `say` prints without them, and `json_text` is JSON without them.
+"""
+
+import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 # What a terminal obeys instead of showing it: control characters, and those that turn the direction of text around.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# The same without tabs and line ends.
+_CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 class UserError(Exception):
@@ -60,4 +68,29 @@ def cut_text(text: str, width: int = 300) -> str:
 
 def printable(text: str) -> str:
     """Return a text of somebody else with control characters as escapes, such as `\\x1b`, in one line."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(_escape, text)
+
+
+def say(text: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
+    """Print lines that hold text of somebody else, without its control characters.
+
+    Args:
+      text: one or several lines; what must stay in its line, such as a cell of a table, is `printable` before.
+      file, end, flush: as for `print`.
+    """
+    print(cleaned(text), file=file, end=end, flush=flush)
+
+
+def cleaned(text: str) -> str:
+    """Return text in lines with all other control characters as escapes; `say` prints it."""
+    return _CONTROL_IN_LINES.sub(_escape, text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON in readable letters; what a terminal would obey is escaped, which changes no value."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from typing import Any
 
@@ -13,9 +12,10 @@ from bertjax import cli, storage
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
+from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, json_text, printable, quoted, say
 from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
@@ -29,7 +29,7 @@ from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
-from bertjax.training.run.record import RunRecord, read_record
+from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
 from bertjax.training.teachers import without_teachers
 
@@ -46,7 +46,7 @@ def run(
     Args:
       name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
       corpus: a corpus as in `data.corpus`, by default that of the run; for a fine-tuned model a labeled file, by
-        default its development set.
+        default its development set. An export has no default, unless its corpus comes with bertjax.
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
       task: one of several tasks to score; all of them if empty.
       per_class: whether the scores of each class are also returned.
@@ -58,10 +58,27 @@ def run(
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
     """
     saved = SavedModel(name, trust_code, task)
-    model = saved.export
-    config = _with_tuned(saved.config, model.settings)
+    _ = saved.export  # a damaged model is refused before anything else is printed
     if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
-        print(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
+        say(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
+    if not corpus:
+        saved.check_data("--corpus=CORPUS")
+    return score(saved, saved.config, corpus, per_class)
+
+
+def score(saved: SavedModel, config: Config, corpus: str = "", per_class: bool = False) -> dict[str, Any]:
+    """Score a model with a configuration, such as that of the model from which it was cut.
+
+    Args:
+      saved: the model.
+      config: the configuration; `SavedModel.config` is its own.
+      corpus, per_class: see `run`.
+
+    Returns:
+      See `run`, also for the errors.
+    """
+    model, name = saved.export, saved.name
+    config = _with_tuned(config, model.settings)
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
@@ -79,24 +96,23 @@ def run(
         raise UserError(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
-    try:
-        store = _labeled(config, model.tokenizer, corpus)
-        if store is None:  # a run has recorded which one is its own
-            store = open_store(config.data, None if corpus else _record(saved, trust_code))
-    except UserError as error:
-        if corpus or not saved.is_export or type(error) is not UserError:
-            raise
-        remedy = "add --corpus, or score the run itself"
-        raise UserError(f"{error} (an export holds the names of its data and not their folders; {remedy})") from error
+    store = _labeled(config, model.tokenizer, corpus)
+    if store is None:  # a run has recorded which one is its own
+        has_record = not corpus and not saved.is_export
+        store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
         raise UserError(
             f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
         )
+    for task_name, task in config.tasks.items():
+        lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
+        if lexicon != MINE and task.objective.masking.lexicon == MINE:  # an export, whose files are not opened
+            say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
     for objective in (task.objective for task in config.tasks.values()):
         for setting in objective.tuned_settings:
             value = getattr(objective, setting)
             source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
-            print(f"objective.{setting}: {source}")
+            say(f"objective.{setting}: {source}")
     params = program.put(model.params)
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
     figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
@@ -114,15 +130,15 @@ def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
     """Return the configuration of a run with what its evaluation had tuned for the weights with these settings."""
     tasks = {}
     for name, task in config.tasks.items():
-        of_weights = settings["tasks"][name]["objective"]
+        of_weights = _objective_of(settings, name)
         values = {field: of_weights[field] for field in task.objective.tuned_settings if field in of_weights}
         tasks[name] = dataclasses.replace(task, objective=dataclasses.replace(task.objective, **values))
     return dataclasses.replace(config, tasks=tasks)
 
 
-def _record(saved: SavedModel, trust_code: bool) -> RunRecord | None:
-    """Return the record of a run; None for an export, which does not name its store."""
-    return None if saved.is_export else read_record(Workdir.at(saved.folder), trust_code)
+def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the settings of a task's objective, which may all have their defaults."""
+    return settings.get("tasks", {}).get(task, {}).get("objective", {})
 
 
 def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | LabeledSources | None:
@@ -140,8 +156,10 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
     source = labeled_files(config, tokenizer)
-    if path and not storage.exists(config.task.examples.train):
-        print(f"{config.task.examples.train} is not there: the baselines are those of {path}", file=sys.stderr)
+    train = config.task.examples.train
+    if path and not (train and storage.exists(train)):
+        missing = printable(train) or "the training file of an export"
+        say(f"{missing} is not there: the baselines are those of {path}", file=sys.stderr)
         source.train = source.heldout
     files = Feeds(config, source)
     try:
@@ -176,7 +194,7 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
     with bar(request.tokens) as progress:
         judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
     for note, count in request.notes.items():
-        print(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+        say(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
     if scores:
         lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
         write_jsonl(target, lines)
@@ -190,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
         description="Score a model: a pretrained one on the held-out documents of a corpus, a fine-tuned one on its\n"
         "development set, either on minimal pairs. Baselines that need no model are printed beside the metrics.",
         epilog="examples:\n"
-        "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny/export\n"
+        "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny\n"
         "  those of other texts, as JSON:     python -m bertjax.evaluate runs/tiny@3500 --corpus=my/texts --json\n"
         "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
         "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
@@ -208,7 +226,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--corpus",
         default="",
-        help="corpus to score on (default: that of the run); for a fine-tuned model, a labeled file",
+        help="corpus to score on (default: that of the run; an export has one only if it is embedded:...); for a "
+        "fine-tuned model, a labeled file",
     )
     parser.add_argument(
         "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
@@ -238,7 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.suite:
         suite = SUITES[args.suite]
         scores = scores_of(suite, args.model)
-        print(json.dumps(as_dict(suite, scores), indent=2)) if args.json else print_suite(suite, scores)
+        say(json_text(as_dict(suite, scores), indent=2)) if args.json else print_suite(suite, scores)
         return 0
     platform.configure_logging()
     platform.configure(args.platform)
@@ -248,13 +267,13 @@ def main(argv: list[str] | None = None) -> int:
         else:
             figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class)
     if args.json:
-        print(json.dumps(figures, indent=2, ensure_ascii=False))
+        say(json_text(figures, indent=2))
     elif args.minimal_pairs:
-        print(minimal_pairs.table(figures["minimal_pairs"]))
+        say(minimal_pairs.table(figures["minimal_pairs"]))
     else:
         report.print_summary(figures)
         for name, scores in figures.get("classes", {}).items():
-            print(f"\n{name}: {classes.table_of(scores)}", end="")
+            say(f"\n{name}: {classes.table_of(scores)}", end="")
     return 0
 
 

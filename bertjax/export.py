@@ -44,7 +44,8 @@ class Export(NamedTuple):
     """A trained model, as an export folder or a checkpoint holds it.
 
     Attributes:
-      settings: the configuration of the run that made it, as `bertjax.config.to_dict` gives it.
+      settings: the configuration of the run that made it, as `bertjax.config.to_dict` gives it. They describe the
+        model, and nothing obeys them (`read_settings`).
       encoder: the encoder's architecture, with the size of the vocabulary.
       params: parameters of the encoder and the heads; the vocabulary is padded as in training.
       tokenizer: the tokenizer of its corpus.
@@ -56,6 +57,11 @@ class Export(NamedTuple):
     params: dict
     tokenizer: Tokenizer
     numbers: dict[str, Any]
+
+    @property
+    def read_settings(self) -> dict[str, Any]:
+        """The settings that a configuration may be built from (`private_paths.read_from_export`)."""
+        return private_paths.read_from_export(self.settings)
 
 
 def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
@@ -223,8 +229,8 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
 
 
 def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
-    try:
-        return encoder_of(manifest["config"], manifest["vocab_size"])
+    try:  # without `runtime`, which is this machine's
+        return encoder_of(private_paths.read_from_export(manifest["config"]), manifest["vocab_size"])
     except ValueError as error:
         raise _damaged(folder, error) from error
 

@@ -13,7 +13,7 @@ from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import digest
 from bertjax.data.tokenizer import new_pieces
 from bertjax.data.tokenizer.new_pieces import Extension
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable, say
 from bertjax.hardware import platform
 from bertjax.interop import huggingface
 from bertjax.models import resize, vocabulary
@@ -224,12 +224,12 @@ def main(argv: list[str] | None = None) -> int:
         share=SHARE if args.share is None else args.share,
         max_positions=args.max_positions,
     )
-    print(_text(summary))
+    say(_text(summary))
     return 0
 
 
 def _text(summary: Summary) -> str:
-    lines = list(summary.notes)
+    lines = list(map(printable, summary.notes))
     for name, (before, now) in (("ids", summary.vocab_size), ("positions", summary.max_positions)):
         lines.append(f"{name:<12}  {before:,} -> {now:,}" if now != before else f"{name:<12}  {before:,}, as before")
     flags = (f"--config=configs/adapt.py:{summary.target}", "--config.data.corpus=CORPUS")

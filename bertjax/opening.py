@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertjax import export, private_paths, renames, untrusted
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, quoted, reason, shorten
 from bertjax.export import Export
 from bertjax.models.encoder import Encoder
 
@@ -40,6 +40,9 @@ class SavedModel:
 
     Only a checkpoint needs Orbax and a backend.
 
+    Whoever made an export does not decide what this machine reads or writes: `config` has only what
+    `private_paths.read_from_export` reads. A workdir is the user's own, and all of its settings are obeyed.
+
     Args:
       name: path of the folder, with `@STEP` for a certain checkpoint.
       trust_code: whether `config` and `export` import the modules that the model names as `module:Class`.
@@ -50,6 +53,7 @@ class SavedModel:
     """
 
     def __init__(self, name: str | os.PathLike, trust_code: bool = False, task: str = ""):
+        self.name = os.fspath(name)
         path, self.step = split_name(name)
         self.folder = Path(path)
         self._trust_code, self._task = trust_code, task
@@ -76,7 +80,7 @@ class SavedModel:
 
     @functools.cached_property
     def _recorded(self) -> dict[str, Any]:
-        if (self.folder / export.MANIFEST).exists():
+        if self.is_export:
             return export.read_manifest(self.folder)["config"]
         self._check_is_run()
         path = self.folder / RUN_RECORD
@@ -86,23 +90,44 @@ class SavedModel:
             raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
 
     @functools.cached_property
-    def local_settings(self) -> dict[str, Any]:
-        """The same with the paths of this machine, which an export does not hold but the run around it does."""
-        record = self.folder.parent / RUN_RECORD
-        if not self.is_export or not record.exists():
-            return self.settings
-        return private_paths.restored(self.settings, SavedModel(self.folder.parent, task=self._task).settings)
-
-    @functools.cached_property
     def config(self) -> "Config":
-        """The configuration of that run, with the paths of `local_settings`.
+        """The configuration of that run; of an export only what `private_paths.read_from_export` reads.
 
         Raises:
           Untrusted: it names a module that is not imported, and `trust_code` is False.
         """
+        return self.config_of(self.settings)
+
+    def config_of(self, settings: dict[str, Any]) -> "Config":
+        """Return the configuration of this model with other settings, which are read as its own are."""
         from bertjax.config import from_dict
 
-        return from_dict(self.local_settings, self._trust_code)
+        if not self.is_export:
+            return from_dict(settings, self._trust_code)
+        read = private_paths.read_from_export(settings)
+        if isinstance(data := read.setdefault("data", {}), dict):  # else `from_dict` reports it
+            data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
+        return from_dict(read, self._trust_code)
+
+    def check_data(self, flag: str) -> None:
+        """Check that the model can be scored on its own data: that of a run, or a corpus that comes with bertjax.
+
+        Args:
+          flag: how the user can name other data, for the message.
+
+        Raises:
+          UserError: it is an export of a run with other data.
+        """
+        from bertjax.data.labeled.base import LabeledFormat
+
+        is_labeled = isinstance(self.config.task.examples, LabeledFormat)
+        if not self.is_export or not (is_labeled or self.config.data.corpus == private_paths.EMBEDDED):
+            return
+        names = shorten([quoted(name) for name in private_paths.data_of(self.settings)]) or "data without a name"
+        raise UserError(
+            f"{self.folder} is an export, and data that it names is not opened ({names}); add {flag}, or name the run "
+            "itself"
+        )
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -167,9 +192,10 @@ def _is_labeled(task: dict[str, Any]) -> bool:
 
 def split_name(name: str | os.PathLike) -> tuple[str, str]:
     """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
-    path, at, step = os.fspath(name).rpartition("@")
-    path, step = (path, step) if at and "/" not in step else (os.fspath(name), "")
-    return os.path.expanduser(path), step
+    name = os.path.expanduser(os.fspath(name))
+    path, at, step = name.rpartition("@")
+    is_step = at and "/" not in step and not os.path.isdir(name)  # the name of a folder may hold an @
+    return (path, step) if is_step else (name, "")
 
 
 def load(name: str | os.PathLike) -> Model:

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from bertjax import cli, storage
 from bertjax.data.labeled.base import Record
-from bertjax.errors import UserError
+from bertjax.errors import UserError, json_text, say
 from bertjax.hardware import platform
 from bertjax.inference.base import Pipeline
 from bertjax.inference.embed import Embed
@@ -80,13 +79,13 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
             for prediction in predictor.predictions(request, progress.update):
                 file.write(_line(prediction, request.pipeline.fields, readable).encode() + b"\n")
     if out:
-        print(f"{request.records:,} predictions in {out}", file=sys.stderr)
+        say(f"{request.records:,} predictions in {out}", file=sys.stderr)
     for note, count in request.notes.items():
-        print(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
+        say(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
 
 
 def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
-    return text_of(prediction, fields, readable) if readable else json.dumps(prediction, ensure_ascii=False)
+    return text_of(prediction, fields, readable) if readable else json_text(prediction)
 
 
 @contextlib.contextmanager
@@ -114,7 +113,7 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
             raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
         return records
     if sys.stdin.isatty():
-        print("type one sentence per line, then Ctrl-D:", file=sys.stderr)
+        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
     return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
 
 
@@ -218,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
         options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
     pipeline = predictor.pipeline(kind, **options)
     if isinstance(pipeline, FineTuned):
-        print("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
+        say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
     run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0)

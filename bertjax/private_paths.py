@@ -1,6 +1,10 @@
-"""Paths in the settings of a run, which an export leaves out: they name users, machines and buckets."""
+"""What an export holds of the settings of its run, and what is read of the settings of an export.
 
-from collections.abc import Callable, Mapping
+Paths name users, machines and buckets, so an export is written with base names (`without`). Whoever made an export does
+not decide what another machine opens, writes, matches or runs, so few of its settings are read (`read_from_export`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bertjax.data import places
@@ -23,8 +27,35 @@ _PATHS = (
 )
 # Where a machine keeps data; an export has the defaults.
 _PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
+# The corpora that come with bertjax, and so are on every machine.
+EMBEDDED = "embedded:"
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).
-_PUBLIC = ("embedded:", "tfds:", "hf:")
+_PUBLIC = (EMBEDDED, "tfds:", "hf:")
+
+# What is read of an export, with everything below it. Corpora and filters have rules of their own.
+_READ = (
+    "model",
+    "tasks",
+    "stages.*.seq_len",
+    "stages.*.masking_rate",
+    "stages.*.tasks",
+    "data.splitter",
+    "data.filters",
+    "data.heldout_share",
+)
+# What is not, although it is below: files, and the teacher of a student that has finished.
+_OF_THE_MACHINE = (
+    "tasks.*.objective.teacher",
+    "tasks.*.objective.teacher_losses",
+    "tasks.*.objective.own_factor",
+    "tasks.*.objective.replacing",
+    "tasks.*.objective.masking.lexicon",
+    "tasks.*.examples.train",
+    "tasks.*.examples.heldout",
+    "tasks.*.examples.further_heldout",
+    "tasks.*.examples.unlabeled",
+    "data.filters.*.against",
+)
 
 
 def base_name(name: str) -> str:
@@ -38,20 +69,88 @@ def without(settings: Mapping[str, Any]) -> dict[str, Any]:
     return _mapped(settings, _shortened)
 
 
-def restored(settings: Mapping[str, Any], of_run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an export with the paths of the run that it is from.
+def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an export that a configuration may be built from; all others take their defaults.
+
+    What is left out is not even checked: a pattern that takes hours to match, or a place in a bucket, stays text.
 
     Args:
-      settings: the settings of the export.
-      of_run: those of the run. A path of it is taken if the export has what `without` leaves of it.
+      settings: the configuration of the run that made the export, as its manifest holds it.
     """
-    paths: dict[tuple[str, ...], str] = {}
-    _mapped(of_run, lambda path, value: paths.setdefault(path, value))
+    read = _kept(settings, ())
+    data = read.get("data")
+    if isinstance(data, Mapping):
+        read["data"] = {**data, **_built_in_filters(settings["data"]), **_embedded(settings["data"])}
+    return read
 
-    def restore(path: tuple[str, ...], value: str) -> str:
-        return paths[path] if path in paths and _shortened(path, paths[path]) == value else value
 
-    return _mapped(settings, restore)
+def is_read_from_export(path: str) -> bool:
+    """Return whether `read_from_export` keeps a setting.
+
+    Args:
+      path: its name, such as `stages.0.seq_len`.
+    """
+    parts = tuple(path.split("."))
+    return _is_below(_READ, parts) and not _is_below(_OF_THE_MACHINE, parts)
+
+
+def data_of(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the data that a run was scored on, as its settings have them: for a person to read."""
+    data, tasks = settings.get("data"), settings.get("tasks")
+    examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
+    files = [name for each in examples if isinstance(each, Mapping) and (name := each.get("heldout"))]
+    if files or not isinstance(data, Mapping):
+        return list(map(str, files))
+    return [str(data["heldout"])] if data.get("heldout") else list(map(str, _corpora(data)))
+
+
+def _kept(value: Any, path: tuple[str, ...]) -> Any:
+    """Return the part of nested settings that is read; a value of a wrong type stays, for a message about it."""
+    if isinstance(value, Mapping):
+        return {key: _kept(entry, (*path, str(key))) for key, entry in value.items() if _may_hold((*path, str(key)))}
+    if isinstance(value, (list, tuple)):
+        return [_kept(entry, (*path, str(index))) for index, entry in enumerate(value)]
+    return value
+
+
+def _may_hold(path: tuple[str, ...]) -> bool:
+    """Return whether a setting is read, or has settings below it that are."""
+    leads = any(_matches(".".join(pattern.split(".")[: len(path)]), path) for pattern in _READ)
+    return (leads or _is_below(_READ, path)) and not _is_below(_OF_THE_MACHINE, path)
+
+
+def _is_below(patterns: Iterable[str], path: tuple[str, ...]) -> bool:
+    """Return whether a pattern names a setting or one that holds it."""
+    return any(_matches(pattern, path[: pattern.count(".") + 1]) for pattern in patterns)
+
+
+def _built_in_filters(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters that are neither classes from elsewhere nor read files, which are dropped whole."""
+    filters = data.get("filters")
+    if not isinstance(filters, Mapping):
+        return {}
+
+    def is_built_in(rule: Any) -> bool:
+        return not isinstance(rule, Mapping) or (":" not in str(rule.get("kind", "")) and "against" not in rule)
+
+    return {"filters": {name: rule for name, rule in filters.items() if is_built_in(rule)}}
+
+
+def _embedded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the corpora of a run if all of them come with bertjax; else one that cannot be opened."""
+    corpora = _corpora(data)
+    if data.get("heldout") or not all(isinstance(name, str) and name.startswith(EMBEDDED) for name in corpora):
+        return {"corpus": EMBEDDED}
+    if isinstance(sources := data.get("sources"), Mapping) and sources:
+        return {"sources": {name: {"corpus": corpus} for name, corpus in zip(sources, corpora, strict=True)}}
+    return {"corpus": corpora[0]} if "corpus" in data else {}
+
+
+def _corpora(data: Mapping[str, Any]) -> list[Any]:
+    sources = data.get("sources")
+    if isinstance(sources, Mapping) and sources:
+        return [source.get("corpus") if isinstance(source, Mapping) else source for source in sources.values()]
+    return [data["corpus"]] if "corpus" in data else []
 
 
 def _shortened(path: tuple[str, ...], value: str) -> str:

@@ -26,7 +26,7 @@ from bertjax.analysis.probing.tasks import is_conllu
 from bertjax.analysis.reduce import show
 from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.errors import UserError
+from bertjax.errors import UserError, say
 from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.training.results.scores import scores_of, write_probe
@@ -184,9 +184,9 @@ def main(argv: list[str] | None = None) -> int:
         heldout = [Path(args.heldout).expanduser()] if args.heldout else []
         names = {each.name: _kept_name(each.name, [Path(each.path), *heldout], *choices) for each in materials}
         _keep(subjects, result.numbers, names)
-    print(table(result.numbers))
+    say(table(result.numbers))
     if args.out:
-        print(f"\npage: {out / results.PAGE}")
+        say(f"\npage: {out / results.PAGE}")
     return 0
 
 
@@ -202,8 +202,8 @@ def _on_pairs(args: argparse.Namespace) -> int:
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):
                 kept = write_probe(workdir, name, pairs.scores_of(found, judged))
-                print(f"kept in {kept}")
-    print("\n\n".join(tables))
+                say(f"kept in {kept}")
+    say("\n\n".join(tables))
     return 0
 
 
@@ -226,7 +226,7 @@ def _keep(
                     for layer, accuracy in enumerate(found["probe"]["accuracy"])
                 }
                 majority = {"majority": scores_of([0], [(found["probe"]["majority"], 1.0)])}
-                print(f"kept in {write_probe(workdir, name_of[material], by_layer | majority)}")
+                say(f"kept in {write_probe(workdir, name_of[material], by_layer | majority)}")
 
 
 def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:

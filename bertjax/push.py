@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from bertjax import cli, storage
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable, say
 from bertjax.hardware import platform
 from bertjax.interop import card, huggingface
 from bertjax.opening import SavedModel, split_name
@@ -41,21 +41,21 @@ class Target:
         return cls(match[1], match[2] or _MAIN)
 
 
-def run(source: str, target: Target, about: card.About, every_kept: bool = False, private: bool = False) -> list[str]:
+def run(source: str, target: Target, about: card.About, every_kept: bool = False, public: bool = False) -> list[str]:
     """Publish a model; the repository and its branches are made if they do not exist.
 
     Args:
       source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
       about: what the author knows about the model.
       every_kept: whether each checkpoint of a workdir is also published, on a branch `step-N`.
-      private: whether the repository must be private; a new one is made so.
+      public: whether the repository may be public; a new one is then made so.
 
     Returns:
       The addresses of the commits.
 
     Raises:
       UserError: the source is no model or transformers has no class for it, `huggingface_hub` is not installed, or the
-        Hub refuses the upload; or the repository is public, and `private` is set.
+        Hub refuses the upload; or the repository is public, and `public` is not set.
       Unavailable: the Hub cannot be reached.
     """
     try:
@@ -75,24 +75,29 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     for name, to in pushed:
         with tempfile.TemporaryDirectory() as folder:
             huggingface.write(folder, SavedModel(name).export, about)
-            addresses.append(_upload(hub, Path(folder), to, private))
+            addresses.append(_upload(hub, Path(folder), to, public))
     return addresses
 
 
-def _upload(hub, folder: Path, target: Target, private: bool) -> str:
+def _upload(hub, folder: Path, target: Target, public: bool) -> str:
+    """Replace the model in a branch; other files of the repository stay."""
     where = f"hub:{target.repository}@{target.revision}"
     try:
-        hub.create_repo(target.repository, private=private, exist_ok=True)
-        if private and not hub.repo_info(target.repository).private:
+        hub.create_repo(target.repository, private=not public, exist_ok=True)
+        if not public and not hub.repo_info(target.repository).private:
             raise UserError(
-                f"--private: hub:{target.repository} exists and is public; make it private in its settings on the Hub, "
-                "or leave --private out"
+                f"hub:{target.repository} is public; add --public to publish there, or make it private in its settings "
+                "on the Hub"
             )
         if target.revision != _MAIN:
             hub.create_branch(target.repository, branch=target.revision, exist_ok=True)
         message = "Model trained with bertjax"
         done = hub.upload_folder(
-            repo_id=target.repository, folder_path=folder, revision=target.revision, commit_message=message
+            repo_id=target.repository,
+            folder_path=folder,
+            revision=target.revision,
+            commit_message=message,
+            delete_patterns=list(huggingface.MODEL_FILES),  # in the same commit; what is uploaded again is not deleted
         )
     except UserError:
         raise
@@ -106,7 +111,7 @@ def _commit(path: Path) -> str:
     """Return the commit of bertjax at the last start of the run around a model; empty if it is not known."""
     folder = next((folder for folder in (path, path.parent) if (folder / "starts.jsonl").exists()), None)
     starts = read_jsonl(Workdir.at(folder).starts) if folder else []
-    return starts[-1].get("versions", {}).get("bertjax", "") if starts else ""
+    return printable(str(starts[-1].get("versions", {}).get("bertjax", ""))) if starts else ""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -114,11 +119,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = cli.ArgumentParser(
         prog="python -m bertjax.push",
         description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"
-        "The files contain no path of this machine. Set HF_TOKEN, or log in with `hf auth login`.",
+        "The files contain no path of this machine. A new repository is private. The files of a model that is there\n"
+        "are replaced, and others stay. Set HF_TOKEN, or log in with `hf auth login`.",
         epilog="examples:\n"
         "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0\n"
         "  python -m bertjax.push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000\n"
-        "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --every-kept --private",
+        "  python -m bertjax.push runs/tiny --to=hub:me/tiny-bert --every-kept --public",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -127,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
         "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch if it is not main"
     )
     parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
-    parser.add_argument("--private", action="store_true", help="make a new repository private, and refuse a public one")
+    parser.add_argument("--public", action="store_true", help="make a new repository public, and accept a public one")
     parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
     parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
     parser.add_argument(
@@ -137,8 +143,8 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     about = card.About(language=args.language, license=args.license, widget=args.widget)
-    for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.private):
-        print(f"published {address}")
+    for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.public):
+        say(f"published {address}")
     return 0
 
 

@@ -10,7 +10,7 @@ from bertjax.analysis import run_report, store_report
 from bertjax.analysis.page.page import page
 from bertjax.cli import command
 from bertjax.data.store import TokenStore, is_token_store
-from bertjax.errors import UserError
+from bertjax.errors import UserError, say
 from bertjax.hardware import platform
 
 NAME = "report.html"
@@ -70,9 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     platform.configure("cpu")  # an accelerator belongs to the run, which may be going on
     target = run(args.run, args.out, args.trust_code)
-    print(f"page      {target}")
+    say(f"page      {target}")
     if not is_token_store(epath.Path(args.run).expanduser()):
-        print(f"next      {command('analyze', args.run)}")
+        say(f"next      {command('analyze', args.run)}")
     return 0
 
 

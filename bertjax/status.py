@@ -2,19 +2,18 @@
 
 import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Sequence
 
 from etils import epath
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bertjax import cli, storage
 from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
-from bertjax.errors import UserError
+from bertjax.errors import UserError, json_text, printable, say
 from bertjax.training.run.run_status import RunStatus, read_status
+from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -60,7 +59,7 @@ def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None
     rows = [_cells(status) for status in statuses]
     table = Table(*(rows[0] if rows else ()))
     for row in rows:
-        table.add_row(*map(Text, row.values()))
+        table.add_row(*row.values())
     unlimited = console.options.update(max_width=10_000)
     # The smallest width at which every word, such as a path, stays whole.
     needed = console.measure(table, options=unlimited).minimum
@@ -74,7 +73,7 @@ def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None
             lines = [*row.items(), *_remarks(status)]
             console.print("\n" * (index > 0), end="")
         for name, text in lines:
-            console.print(Text(f"{name:<12}{text}"), soft_wrap=True)
+            console.print(Text(printable(f"{name:<12}{text}")), soft_wrap=True)
 
 
 def _remarks(status: RunStatus) -> list[tuple[str, str]]:
@@ -136,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     statuses, errors = run(args.workdirs)
     if args.json:
-        print(json.dumps([dataclasses.asdict(status) for status in statuses], indent=2, ensure_ascii=False))
+        say(json_text([dataclasses.asdict(status) for status in statuses], indent=2))
     else:
         print_statuses(statuses)
     codes = {exit_code(statuses), *map(cli.report, errors)}

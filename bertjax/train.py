@@ -18,7 +18,7 @@ from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, reason, say
 from bertjax.hardware import platform
 from bertjax.interop import families, huggingface, sentence_transformers
 from bertjax.training import init_from, start, sweep
@@ -107,7 +107,7 @@ def run(
         if before is None:
             writer.add(elapsed, watchdog.heartbeat)
         locks.push(lambda kind, error, _: watchdog.end("failed", reason(error)) if kind else None)
-        processes.together(lambda: init_from.check(files, config.init_from))
+        processes.together(lambda: init_from.check(files, config))
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
@@ -222,7 +222,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
-    print("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
+    say("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")
     curves.draw(files.metrics, files.curves, name)
@@ -230,8 +230,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
 
 def _next(config: Config, files: Workdir) -> list[str]:
     """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
-    root = str(files.path)
-    export_folder, ship = f"{root}/export", []
+    root, ship = str(files.path), []
     if isinstance(config.task.examples, LabeledFormat):
         is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
@@ -245,8 +244,8 @@ def _next(config: Config, files: Workdir) -> list[str]:
         masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
         use, score = [masked] if is_masked else ["--do=embed", "The king is old."], []
     return [
-        command("evaluate", export_folder, *score),
-        command("predict", export_folder, *use),
+        command("evaluate", root, *score),
+        command("predict", f"{root}/export", *use),
         command("report", root),
         *ship,
     ]
@@ -380,7 +379,7 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
     trust = ["--trust-code"] if config.foreign_kinds else []
     for index, line in enumerate(_next(config, Workdir.at(root))):
-        print(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
+        say(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
     return 0
 
 

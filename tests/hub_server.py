@@ -46,6 +46,8 @@ class Hub:
                 assert line["value"]["encoding"] == "base64"
                 content = base64.b64decode(line["value"]["content"])
                 self.files[name, revision][line["value"]["path"]] = content
+            elif line["key"] == "deletedFile":
+                del self.files[name, revision][line["value"]["path"]]
         commit = f"{self.address}/{name}/commit/0123"
         return 200, {"commitUrl": commit, "commitOid": "0123", "success": True}
 
@@ -57,8 +59,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", self.path.partition("?")[0])
-        if match and match[1] in self.hub.private:
+        path = self.path.partition("?")[0]
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", path)
+        tree = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path)
+        if tree and (held := self.hub.files.get((tree[1], tree[2]))) is not None:
+            files = [{"type": "file", "path": name, "oid": "0", "size": len(data)} for name, data in held.items()]
+            self._answer(200, files)
+        elif match and match[1] in self.hub.private:
             self._answer(200, {"id": match[1], "private": self.hub.private[match[1]], "siblings": []})
         else:
             self._answer(404, {"error": f"not served: {self.path}"})

@@ -99,6 +99,14 @@ def on_devices(count: int, module: str) -> dict:
     return json.loads(done.stdout)
 
 
+def score_export(workdir: Path) -> dict:
+    """Score the export of a run as the run itself was scored; an export has no data and settings of evaluation."""
+    from bertjax import evaluate
+    from bertjax.opening import SavedModel
+
+    return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
+
+
 def records(path: Path) -> list[dict]:
     """Return the records of a file of JSON lines, without a line that is still being written."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []

@@ -186,6 +186,11 @@ def test_a_bad_setting(refused, setting, complaint):
     assert complaint in refused(f"--config.{setting}")
 
 
+def test_no_task_trains_the_embedding_that_finished_models_use(refused):
+    line = refused("--config.model.task_types=2", "--config.tasks.bert.task_type=1")
+    assert "model.task_types=2 and no task has task_type=0, which fine-tuning and predict use" in line
+
+
 @pytest.mark.parametrize("flag, complaint", FLAGS)
 def test_a_bad_flag(refused, flag, complaint):
     assert complaint in refused(flag)

@@ -83,11 +83,12 @@ def test_json_has_all_differences_and_numbers(here, capsys):
 
 
 def test_one_run_is_drawn_and_has_no_differences(here, capsys):
-    assert call("ours & theirs=runs/first", "--out=one.svg", "--smooth=3", "--log=xy") == 0
+    label = r"cost $\foo$ & theirs"  # not a formula
+    assert call(f"{label}=runs/first", "--out=one.svg", "--smooth=3", "--log=xy") == 0
     output = capsys.readouterr().out
-    assert "differ" not in output and "held out: mlm_loss" in output and "ours & theirs" in output
+    assert "differ" not in output and "held out: mlm_loss" in output and r"cost $\foo$ & theirs" in output
     svg = (here / "one.svg").read_text()
-    assert "<svg" in svg and "ours &amp; theirs" in svg and "training step" in svg
+    assert "<svg" in svg and r"cost $\foo$ &amp; theirs" in svg and "training step" in svg
 
 
 def test_seeds_are_paired_and_tables_have_every_number(here, capsys):

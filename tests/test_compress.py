@@ -109,12 +109,14 @@ def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_
     summary = compress.run(undisturbed, tmp_path / "small", Cuts(layers=tuple(range(layers - 1))), score=corpus)
     before, after = summary.scores["mlm_loss"]
     assert before == evaluate.run(str(undisturbed), corpus)["eval"]["mlm_loss"]
-    assert after == evaluate.run(str(tmp_path / "small"), corpus)["eval"]["mlm_loss"] != before
+    small = SavedModel(tmp_path / "small")
+    config = SavedModel(undisturbed).config_of(small.settings)
+    assert after == evaluate.score(small, config, corpus)["eval"]["mlm_loss"] != before
     assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
 
 
-def test_the_score_finds_the_files_of_the_run_around_an_export(tmp_path):
-    """The baselines are those of the training file, whose folder an export does not hold."""
+def test_an_export_is_scored_on_the_named_file_alone(tmp_path):
+    """Its baselines are those of this file: the training file that it names is not opened."""
     rows = [json.dumps({"sentence": text, "label": label}) for text in TEXTS for label in ("bad", "good", "ü, so-so")]
     for name in ("train", "dev"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
@@ -122,7 +124,6 @@ def test_the_score_finds_the_files_of_the_run_around_an_export(tmp_path):
     [task] = model.settings["tasks"].values()
     task["examples"] |= {"train": str(tmp_path / "train.jsonl"), "heldout": str(tmp_path / "dev.jsonl")}
     export.write(tmp_path / "run" / "export", model)
-    (tmp_path / "run" / "config.json").write_text(json.dumps({"config": model.settings}))
     summary = compress.run(
         tmp_path / "run" / "export", tmp_path / "small", quantized=True, score=str(tmp_path / "dev.jsonl")
     )

@@ -57,11 +57,6 @@ def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
             {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
             "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
         ),
-        (
-            {"task_types": 2},
-            {"task_type": 1},
-            "^model.task_types=2 and no task has task_type=0, which fine-tuning and predict use",
-        ),
         ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
         ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
     ],

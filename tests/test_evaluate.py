@@ -1,5 +1,6 @@
 """Scoring: a run, its checkpoint and its export give the figures of the run."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,12 +8,14 @@ import pytest
 
 from bertjax import cli, evaluate
 from bertjax.errors import UserError
+from bertjax.opening import SavedModel
 from tests import runs
 
 
-@pytest.mark.parametrize("name", ["{run}", "{run}@100", "{run}/export"])
+@pytest.mark.parametrize("name", ["run", "run@100", "run/export"])
 def test_the_figures_are_those_of_the_run(undisturbed, name):
-    figures = evaluate.run(name.format(run=undisturbed))
+    is_export = name.endswith("export")
+    figures = runs.score_export(undisturbed) if is_export else evaluate.run(f"{undisturbed.parent}/{name}")
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
     assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
@@ -34,18 +37,17 @@ def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp
     assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_named
 
 
-def test_where_a_run_was_trained_does_not_matter(undisturbed, tmp_path):
-    elsewhere = tmp_path / "export"
-    shutil.copytree(undisturbed / "export", elsewhere)
-    shutil.copy(undisturbed / "config.json", tmp_path)  # the run's, with the path of its corpus
-    record = json.loads((elsewhere / "bertjax.json").read_text())
-    record["config"]["model"]["attention_dropout"] = 0.0
-    record["config"]["runtime"] |= {"attention": "splash", "strategy": "fsdp", "mesh": {"fsdp": 16}}
-    (elsewhere / "bertjax.json").write_text(json.dumps(record))
-    assert evaluate.run(str(elsewhere)) == evaluate.run(str(undisturbed / "export"))
+def test_where_a_run_was_trained_does_not_matter(undisturbed):
+    config = SavedModel(undisturbed).config
+    elsewhere = dataclasses.replace(
+        config.runtime, attention="splash", strategy="fsdp", mesh=dataclasses.replace(config.runtime.mesh, fsdp=16)
+    )
+    elsewhere = dataclasses.replace(config, runtime=elsewhere)
+    assert evaluate.score(SavedModel(undisturbed), elsewhere) == evaluate.run(str(undisturbed))
 
 
-def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path):
+def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     corpus = tmp_path / "other.txt"
     corpus.write_text("\n\n".join(f"Jed gaf {i} had. Bed cab {i} fed. Ice age {i} did." for i in range(80)))
     figures = evaluate.run(str(undisturbed / "export"), corpus=str(corpus))
@@ -53,7 +55,7 @@ def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_
 
 
 def test_the_command_prints_json(undisturbed):
-    done = runs.finish(runs.start(str(undisturbed / "export"), "--json", module="evaluate"))
+    done = runs.finish(runs.start(str(undisturbed), "--json", module="evaluate"))
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)) == {"eval", "baseline"}
 

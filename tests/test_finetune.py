@@ -84,9 +84,9 @@ def test_a_checkpoint_opens_without_the_metrics_of_its_run(finished, tmp_path):
 
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
     summary = json.loads((finished / "summary.json").read_text())
-    assert cli.exit_code_of(lambda: evaluate.main([str(finished / "export"), "--per-class", "--platform=cpu"])) == 0
+    assert cli.exit_code_of(lambda: evaluate.main([str(finished), "--per-class", "--platform=cpu"])) == 0
     assert "heldout: " in (table := capsys.readouterr().out) and "macro avg" in table
-    scores = evaluate.run(str(finished / "export"), per_class=True)["classes"]["heldout"]
+    scores = evaluate.run(str(finished), per_class=True)["classes"]["heldout"]
     assert scores.keys() == {"no", "yes", "macro avg", "weighted avg"}
     assert scores["yes"]["f1"] == pytest.approx(summary["eval"]["f1"])
 
@@ -192,7 +192,7 @@ def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, 
     metrics = runs.records(tmp_path / "metrics.jsonl")
     assert summary["eval"]["seen/accuracy"] == pytest.approx(right) == metrics[-1]["eval/seen/accuracy"]
     assert metrics[-1]["eval/heldout/accuracy"] == summary["eval"]["accuracy"]
-    assert evaluate.run(str(tmp_path / "export"))["eval"] == pytest.approx(summary["eval"], rel=1e-5)
+    assert runs.score_export(tmp_path)["eval"] == pytest.approx(summary["eval"], rel=1e-5)
 
 
 @pytest.mark.slow
@@ -209,15 +209,19 @@ def test_seeds(finetune, finished, tmp_path, capsys):
 
 def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, monkeypatch):
     figures = json.loads((finished / "summary.json").read_text())
-    scores = evaluate.run(str(finished / "export"))
+    scores = runs.score_export(finished)
     assert scores["eval"] == pytest.approx(figures["eval"], rel=1e-5) and scores["baseline"] == figures["baseline"]
+    with pytest.raises(
+        UserError, match=r"that it names is not opened \('dev.jsonl'\); add --corpus=CORPUS, or name the run"
+    ):
+        evaluate.run(str(finished / "export"))
     other = labeled_files.write(tmp_path, heldout=10)[1]
     assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
     shutil.copytree(finished / "export", tmp_path / "machine" / "shipped")
     monkeypatch.chdir(tmp_path / "machine")  # where the training file is not
     capsys.readouterr()
     shipped = evaluate.run("shipped", str(other))
-    assert "train.jsonl is not there: the baselines are those of" in capsys.readouterr().err
+    assert "the training file of an export is not there: the baselines are those of" in capsys.readouterr().err
     assert shipped["eval"] == evaluate.run(str(finished / "export"), str(other))["eval"]
     labels = [json.loads(line)["label"] for line in other.read_text().splitlines()]
     majority = max(map(labels.count, labels)) / len(labels)

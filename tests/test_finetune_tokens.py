@@ -112,7 +112,7 @@ def _check_threshold(folder, figures, capsys):
     """The export keeps the threshold that was tuned on the held-out file, and uses it on other files."""
     saved = SavedModel(folder / "run" / "export")
     assert saved.config.task.objective.threshold == figures["threshold"]
-    assert evaluate.run(str(saved.folder))["eval"] == pytest.approx(figures, rel=1e-5)
+    assert runs.score_export(folder / "run")["eval"] == pytest.approx(figures, rel=1e-5)
     other_threshold = figures["threshold"] + 2.0
     others = [_with_threshold(saved.export, threshold) for threshold in (figures["threshold"], other_threshold)]
     together = Ensemble(dict(zip(("first", "second"), others))).model.settings["tasks"]["qa"]["objective"]["threshold"]

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,10 @@ def test_a_missing_model_is_reported(undisturbed, suffix, complaint):
 )
 def test_a_step_follows_the_last_at_sign(name, path, step):
     assert split_name(name) == (path, step)
+
+
+def test_the_name_of_a_folder_may_have_an_at_sign(undisturbed, tmp_path):
+    folder = tmp_path / "bert@v2"
+    shutil.copytree(undisturbed / "export", folder)
+    assert bertjax.load(folder).tokenizer == bertjax.load(undisturbed).tokenizer
+    assert split_name(f"{folder}@100") == (str(folder), "100")

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from bertjax import convert, evaluate, export, private_paths
+from bertjax import convert, export, private_paths
 from bertjax.config import from_dict, to_dict
 from bertjax.data.config import DataConfig
 from bertjax.opening import SavedModel
@@ -63,7 +62,6 @@ def test_settings_keep_base_names_only(settings):
     assert to_dict(from_dict(public)) == public  # it is still a configuration
     # Patterns of parameters are not paths of files.
     assert public["optimizer"] == full["optimizer"] and public["model"] == full["model"]
-    assert private_paths.restored(public, full) == full
     assert private_paths.without(public) == public
 
 
@@ -83,12 +81,6 @@ def test_names_of_data_sets_and_files_are_kept():
     assert private_paths.base_name("s3://bucket/a b/c.txt") == "c.txt"
 
 
-def test_a_path_of_another_run_is_not_taken():
-    full = to_dict(from_dict(_SETTINGS))
-    other = to_dict(from_dict(_SETTINGS | {"init_from": "/home/eve/runs/base"}))
-    assert private_paths.restored(private_paths.without(full), other)["init_from"] == "tiny@3500"
-
-
 def test_an_export_and_its_card_hold_no_path(undisturbed, tmp_path):
     secret = Path(SavedModel(undisturbed).settings["data"]["corpus"])
     files = [path for path in (undisturbed / "export").rglob("*") if path.is_file()]
@@ -102,19 +94,6 @@ def test_an_export_and_its_card_hold_no_path(undisturbed, tmp_path):
     convert.run(tmp_path / "export", tmp_path / "hf")
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "`mails.txt`" in card and "acme" not in card
-
-
-def test_the_export_of_a_run_finds_the_corpus_of_the_run(undisturbed, tmp_path, monkeypatch):
-    saved = SavedModel(undisturbed / "export")
-    assert saved.settings["data"]["corpus"] == "corpus.txt"
-    assert saved.local_settings["data"] == SavedModel(undisturbed).settings["data"]
-    assert saved.config.data == SavedModel(undisturbed).config.data
-    # Elsewhere it does not, and says so.
-    shutil.copytree(undisturbed / "export", tmp_path / "export")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Exception, match="'corpus.txt' does not exist") as caught:
-        evaluate.run("export")
-    assert "--corpus" in str(caught.value)
 
 
 @pytest.mark.parametrize("umask, expected", [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])

@@ -15,7 +15,9 @@ from bertjax.interop import card, huggingface
 from bertjax.opening import SavedModel
 from tests import hub_server
 
-pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed: pip install '.[hub]'")
+constants = pytest.importorskip(
+    "huggingface_hub.constants", reason="huggingface_hub is not installed: pip install '.[hub]'"
+)
 ABOUT = ("--language=ko", "--license=apache-2.0", '--widget=상고를 [MASK]한다: "예"')
 
 
@@ -28,7 +30,7 @@ def publish(hub: hub_server.Hub, tmp_path, *arguments: str, token: str = "right"
 @pytest.mark.slow
 def test_a_run_and_its_checkpoints_are_published(undisturbed, tmp_path):
     with hub_server.serve("right") as hub:
-        done = publish(hub, tmp_path, str(undisturbed), "--to=hub:me/bert", "--every-kept", "--private", *ABOUT)
+        done = publish(hub, tmp_path, str(undisturbed), "--to=hub:me/bert", "--every-kept", *ABOUT)
     assert done.returncode == 0, done.stderr
     steps = sorted(int(folder.name) for folder in (undisturbed / "checkpoints").iterdir() if folder.name.isdecimal())
     assert set(hub.files) == {("me/bert", "main"), *(("me/bert", f"step-{step}") for step in steps)}
@@ -85,13 +87,43 @@ def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
     assert "401" in done.stderr and "hf auth login" in done.stderr
 
 
-def test_a_public_repository_receives_nothing_private(undisturbed, tmp_path):
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A Hub that `push.run` of this process uses."""
     with hub_server.serve("right") as hub:
-        hub.private["me/bert"], hub.files["me/bert", "main"] = False, {}
-        done = publish(hub, tmp_path, str(undisturbed / "export"), "--to=hub:me/bert", "--private")
-    assert done.returncode == 2 and hub.files == {("me/bert", "main"): {}}
-    assert done.stderr.startswith("error: --private: hub:me/bert exists and is public; make it private in its settings")
-    assert done.stderr.count("\n") == 1
+        monkeypatch.setattr(constants, "ENDPOINT", hub.address)
+        monkeypatch.setenv("HF_TOKEN", "right")
+        yield hub
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_only_public_publishes_to_everybody(undisturbed, hub, public):
+    push.run(str(undisturbed / "export"), push.Target("me/new"), card.About(), public=public)
+    assert hub.private == {"me/new": not public}
+    hub.private["me/open"], hub.files["me/open", "main"] = False, {}
+    if public:
+        push.run(str(undisturbed / "export"), push.Target("me/open"), card.About(), public=True)
+        assert hub.files["me/open", "main"]
+        return
+    with pytest.raises(UserError, match="^hub:me/open is public; add --public to publish there, or make it private in"):
+        push.run(str(undisturbed / "export"), push.Target("me/open"), card.About())
+    assert hub.files["me/open", "main"] == {}
+
+
+def test_a_new_model_replaces_all_files_of_the_old_one(undisturbed, hub):
+    """What people wrote stays."""
+    own = dict.fromkeys(("LICENSE", ".gitattributes", "notes/onnx/a.txt", "images/model.png", "eval.json"), b"by hand")
+    stale = "tokenizer.model vocab.txt merges.txt onnx/model.onnx 1_Pooling/config.json 2_Dense/model.safetensors"
+    stale += " modules.json pytorch_model.bin model-00001-of-00002.safetensors model.safetensors.index.json"
+    for revision in ("main", "step-100"):
+        hub.files["me/bert", revision] = own | dict.fromkeys((*stale.split(), "README.md", "tokenizer.json"), b"old")
+    hub.private["me/bert"] = True
+    push.run(f"{undisturbed}@100", push.Target("me/bert", "step-100"), card.About())
+    push.run(str(undisturbed / "export"), push.Target("me/bert"), card.About())
+    for files in (hub.files["me/bert", "main"], hub.files["me/bert", "step-100"]):
+        assert own.items() <= files.items() and b"old" not in files.values()
+        written = {"README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json"}
+        assert files.keys() - own.keys() == written | {"tokenizer.model", "tokenizer_config.json"}
 
 
 @pytest.mark.parametrize("text", ["me/bert", "hub:bert", "hub:me/bert@", "hub:me/bert/more"])

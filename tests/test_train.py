@@ -43,7 +43,7 @@ def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed
     shutil.copytree(undisturbed, tmp_path / "run")
     assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
     output = capsys.readouterr().out
-    assert "mlm_accuracy" in output and f"next      {command('evaluate', str(tmp_path / 'run' / 'export'))}" in output
+    assert "mlm_accuracy" in output and f"next      {command('evaluate', str(tmp_path / 'run'))}" in output
     for name in ("metrics.jsonl", "samples.jsonl", "export/model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (undisturbed / name).read_bytes(), name
     figures = [json.loads((root / "summary.json").read_text()) for root in (undisturbed, tmp_path / "run")]
@@ -157,8 +157,8 @@ def test_an_objective_from_elsewhere_trains_and_exports(flags, tmp_path):
     assert set(summary["eval"]) == {"teacher_loss", "second_loss", "mean_norm", "scored"}
     assert summary["eval"]["scored"] == 16
     assert not (whole / "export" / "hf").exists()  # transformers has no class with these heads
-    for name in (whole, f"{parted}@20", whole / "export"):
-        assert evaluate.run(str(name))["eval"] == pytest.approx(summary["eval"], rel=1e-6)
+    for scores in (evaluate.run(str(whole)), evaluate.run(f"{parted}@20"), runs.score_export(whole)):
+        assert scores["eval"] == pytest.approx(summary["eval"], rel=1e-6)
 
 
 def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):

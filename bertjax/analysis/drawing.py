@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertjax.training.results.curves import take_literally
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -197,6 +199,7 @@ def svg_of(figure: "Figure") -> str:
     """Return a figure as SVG without an XML header, its ink `currentColor`; the same figure gives the same text."""
     import matplotlib
 
+    take_literally(figure)
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "bertjax"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -206,6 +209,7 @@ def svg_of(figure: "Figure") -> str:
 
 def pdf_of(figure: "Figure") -> bytes:
     """Return a figure as PDF, black on white."""
+    take_literally(figure)
     with style():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="pdf", facecolor="white", metadata={"CreationDate": None, "Creator": None})

@@ -108,6 +108,8 @@ class Corpus(Material):
         saved = subject.saved
         if saved is None:
             raise UserError(f"{subject.label} is in memory, and a corpus needs a model in a folder; give texts instead")
+        if not self.corpus:
+            saved.check_data("--corpus=CORPUS")
         data = saved.config.data
         if not self.corpus and not saved.is_export and not subject.finetuned:
             return open_store(data, read_record(Workdir.at(saved.folder)))
@@ -145,7 +147,9 @@ class Labeled(Material):
             return self.format
         if subject.finetuned:
             own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
-            return dataclasses.replace(own, heldout=self.path or own.heldout)
+            if not (path := self.path or own.heldout):  # an export names no file that is opened
+                raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
+            return dataclasses.replace(own, heldout=path)
         return labeled_files.format_of(self.path)
 
     def records(self, subject: Subject) -> list[Record]:

@@ -88,7 +88,8 @@ def materials_of(
     """Return the materials that a user names; by default the corpus of the first model, or its development set.
 
     Raises:
-      UserError: a labeled file does not exist, or a text is blank.
+      UserError: a labeled file does not exist, a text is blank, or nothing is named and a model is an export whose
+        data did not come with bertjax.
     """
     examples = examples or EXAMPLES
     materials: list[Material] = (
@@ -98,6 +99,9 @@ def materials_of(
     if len(texts):
         materials.append(texts_material(texts))
     if not materials:
+        for subject in subjects:
+            if subject.saved:
+                subject.saved.check_data("--corpus=CORPUS, --labeled=FILE or --texts=TEXT")
         first = subjects[0]
         own = Labeled(f"{next(iter(first.export.settings['tasks']))} dev", examples) if first.finetuned else None
         materials.append(own or Corpus("corpus", examples))

@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import Task, from_dict
+from bertjax.config import Task
 from bertjax.data.examples import Vocabulary
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.export import Export
+from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import has_predictions
 from bertjax.inference.likelihood import is_causal
 from bertjax.inference.masked import masked_lm
@@ -68,7 +69,7 @@ class Subject:
         """The task that the model was fine-tuned on, with its labeled format; None for a pretrained model."""
         if not has_predictions(self.export):
             return None
-        return from_dict(self.export.settings).task
+        return config_of(self.export).task
 
     @functools.cached_property
     def pretraining(self) -> Objective | None:

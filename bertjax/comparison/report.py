@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
+from bertjax.errors import printable
+from bertjax.training.run.tables import Table
 
 _FINGERPRINT_WIDTH = 8
 _METRIC = "{:.4f}"
@@ -95,7 +96,7 @@ def print_comparison(
     if any(effects):
         console.print(_effects_table(entries, effects))
     for line in other_tasks(entries, effects):
-        console.print(Text(line))
+        console.print(Text(printable(line)))
 
 
 def mark_of(effects: dict[str, Effect], metric: str) -> str:
@@ -129,10 +130,10 @@ def _spread_dict(spread: Spread) -> dict[str, Any]:
 
 
 def _table(title: str, entries: Sequence[Entry]) -> Table:
-    table = Table(title=Text(title))
+    table = Table(title=title)
     table.add_column("", no_wrap=True)
     for entry in entries:
-        table.add_column(Text(entry.name), justify="right", overflow="fold")
+        table.add_column(entry.name, justify="right", overflow="fold")
     return table
 
 
@@ -140,7 +141,7 @@ def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int
     table = _table(title, entries)
     for name, row in rows.items():
         texts = [text_of(values) for values in row]
-        table.add_row(Text(name), *map(Text, shorten(texts, width) if width else shorten(texts)))
+        table.add_row(name, *(shorten(texts, width) if width else shorten(texts)))
     return table
 
 
@@ -151,7 +152,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
         spreads = [getattr(values, part).get(name) for values in numbers]
         marks = [""] + [mark_of(of_entry, name) for of_entry in effects]
         cells = (_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks))
-        table.add_row(Text(title), *map(Text, cells))
+        table.add_row(title, *cells)
 
     for prefix, part in (("held out: ", "heldout"), ("probe: ", "probes"), ("baseline: ", "baselines")):
         for name in dict.fromkeys(name for values in numbers for name in getattr(values, part)):
@@ -171,9 +172,8 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
 def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> Table:
     table = _table(f"differences from {entries[0].name} [95% interval]", entries[1:])
     for name in dict.fromkeys(name for of_entry in effects for name in of_entry):
-        table.add_row(Text(name), *(Text(_effect_cell(of_entry.get(name))) for of_entry in effects))
-    bases = dict.fromkeys(_basis(effect) for each in effects for effect in each.values())
-    table.caption = Text("; ".join(bases))
+        table.add_row(name, *(_effect_cell(of_entry.get(name)) for of_entry in effects))
+    table.caption = Text("; ".join(dict.fromkeys(_basis(effect) for each in effects for effect in each.values())))
     return table
 
 

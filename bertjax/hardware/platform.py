@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jaxlib.version
 
-from bertjax.errors import Unavailable, UserError
+from bertjax.errors import Unavailable, UserError, cleaned
 
 # Device file of an accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
 _ACCELERATORS = {
@@ -63,7 +63,7 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        return level + super().format(record)
+        return cleaned(level + super().format(record))
 
 
 def configure_logging(is_writer: bool = True) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from bertjax.config import Config, from_dict
 from bertjax.data.batch import PlacedExamples
 from bertjax.data.examples import Examples, Vocabulary, add_special_tokens
 from bertjax.data.framing import Ids, truncate
@@ -16,6 +17,16 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.outputs import Output
 
 Arrays = dict[str, jax.Array]
+
+
+def config_of(model: Export) -> Config:
+    """Return the configuration that a model is used with: what is read of the settings of an export.
+
+    Raises:
+      UserError: the settings are damaged.
+      Untrusted: they name a module that is not imported.
+    """
+    return from_dict(model.read_settings)
 
 
 class EncodedExamples(Examples, Protocol):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.export import Export
+from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor, Request
 
@@ -72,7 +72,7 @@ def _task(model: Export) -> dict[str, Any]:
 
 
 def _tuned_settings(model: Export) -> tuple[str, ...]:
-    return from_dict(model.settings).task.objective.tuned_settings
+    return config_of(model).task.objective.tuned_settings
 
 
 def _with_means(models: Collection[Export]) -> Export:

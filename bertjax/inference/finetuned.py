@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 
-from bertjax.config import Task, from_dict
+from bertjax.config import Task
 from bertjax.data.formats import FORMATS
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.errors import UserError
 from bertjax.export import Export
-from bertjax.inference.base import Pipeline
+from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
 from bertjax.objectives.base import Objective
 
@@ -21,7 +21,7 @@ def has_predictions(model: Export) -> bool:
             return False  # pretrained: the objective is not imported
     except (KeyError, ValueError, TypeError, AttributeError):
         pass  # the settings have no such entry: the defaults apply, or building the configuration refuses them
-    task = from_dict(model.settings).task
+    task = config_of(model).task
     if not isinstance(task.examples, LabeledFormat):
         return False
     return type(task.objective).predictions is not Objective.predictions and bool(task.examples.inputs)
@@ -54,7 +54,7 @@ class FineTuned(Pipeline):
 
     @functools.cached_property
     def _task(self) -> Task:
-        return from_dict(self.model.settings).task
+        return config_of(self.model).task
 
     @property
     def objective(self) -> Objective:

@@ -6,11 +6,10 @@ import functools
 import jax
 import numpy as np
 
-from bertjax.config import from_dict
 from bertjax.data.batch import PlacedExamples
 from bertjax.errors import UserError
 from bertjax.export import Export
-from bertjax.inference.base import Arrays, Pipeline
+from bertjax.inference.base import Arrays, Pipeline, config_of
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 
@@ -23,7 +22,7 @@ def masked_lm(model: Export) -> MaskedLM | None:
     is_masked_lm_head = {"transform", "norm", "word_bias"} <= heads.get(MaskedLM.term, {}).keys()
     if is_masked_lm_head and "generator" not in model.params:
         return MaskedLM()
-    objectives = (task.objective for task in from_dict(model.settings).tasks.values()) if heads else ()
+    objectives = (task.objective for task in config_of(model).tasks.values()) if heads else ()
     return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.term in heads), None)
 
 

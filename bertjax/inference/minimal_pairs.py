@@ -19,7 +19,7 @@ from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor, Request
 from bertjax.inference.records import read_objects
@@ -132,7 +132,7 @@ def shares(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Any]:
 def table(figures: dict[str, Any]) -> str:
     """Return the result of `score` as lines for a terminal."""
     groups = [group for name in GROUPINGS for group in figures.get(name, {}).items()]
-    rows = [*groups, ("all", figures)]
+    rows = [*((printable(name), group) for name, group in groups), ("all", figures)]
     width = max(len(name) for name, _ in rows)
     lines = [f"{'':<{width}}  accuracy     95% interval     ties    pairs"]
     for name, row in rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, printable, reason
 from bertjax.export import Export
 from bertjax.interop.family import Family
 from bertjax.interop.task_heads import PIPELINES
@@ -126,7 +126,7 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         license=f"License: {about.license}." if about.license else "No license is given.",
         pipeline=_PIPELINE.format(task=task, folder=folder) if task else "",
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
-        notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in notes),
+        notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),
         data=_data(export) + (f"\n| commit of bertjax | `{about.commit}` |" if about.commit and export.numbers else ""),
         numbers=_numbers(export.numbers),
@@ -201,4 +201,6 @@ def _number(value: float) -> str:
 
 
 def _rows(values: dict[str, Any]) -> str:
-    return _HEAD + "\n".join(f"| {name} | {value} |" for name, value in values.items())
+    """Return a table of Markdown; names from files of others stay in their cells."""
+    rows = ([printable(str(cell)).replace("|", "\\|") for cell in row] for row in values.items())
+    return _HEAD + "\n".join(f"| {name} | {value} |" for name, value in rows)

@@ -19,6 +19,16 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"
+# Every file from which transformers, sentence-transformers or bertjax would load a model or a tokenizer, as patterns. A
+# new model replaces all of them: a tokenizer.model that is left beside it would be read first.
+MODEL_FILES = (
+    *(CONFIG, "generation_config.json"),
+    *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "tf_model.h5"),
+    *("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "flax_model.msgpack"),
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "onnx/*"),
+)
 # The objective that trains a head, and its examples if they are not the default.
 _TASKS = {
     NSP: ("bert", {}),

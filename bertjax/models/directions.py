@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
+from bertjax.errors import Untrusted, UserError
 
 DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_right", "prefix")
 
@@ -28,6 +28,9 @@ def _prefix(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
 
 
 _RANKS: dict[str, Ranks] = {LEFT_TO_RIGHT: _left_to_right, PREFIX: _prefix}
+# The functions from elsewhere that this process may call. That a module is imported is not enough: a class is at least
+# derived from one of bertjax, but any function of any library could be named.
+_trusted: set[str] = set()
 
 
 def ranks_of(direction: str) -> Ranks | None:
@@ -46,11 +49,11 @@ def check(direction: str, trust_code: bool = False) -> None:
 
     Args:
       direction: one of `DIRECTIONS`, or `module:function`.
-      trust_code: whether the module may be imported, if it is not imported yet.
+      trust_code: whether the function may be called, by everything in this process from now on.
 
     Raises:
       UserError: the direction is unknown, its module cannot be imported, or has no such function.
-      Untrusted: its module is not imported, and `trust_code` is False.
+      Untrusted: `trust_code` is False, and was False for this direction so far.
     """
     if direction in DIRECTIONS:
         return
@@ -69,7 +72,13 @@ def _function(direction: str, trust_code: bool) -> Ranks:
     # These are imported, but not because somebody trusts an export.
     if module_name.partition(".")[0] in sys.stdlib_module_names | {"bertjax"}:
         raise UserError(f"{choice} names a module of Python or of bertjax; name a function of your own")
-    function = vars(registry.module_of(choice, module_name, trust_code)).get(name)
+    if not trust_code and direction not in _trusted:
+        raise Untrusted(
+            f"{choice} names a function, which runs the code of its author; if you trust them, add --trust-code (in "
+            f"Python call bertjax.models.directions.check({direction!r}, trust_code=True) first)"
+        )
+    function = vars(registry.module_of(choice, module_name, trust_code=True)).get(name)
     if not isinstance(function, types.FunctionType) or function.__module__ != module_name:
         raise UserError(f"{choice} cannot be used: {module_name} has no function {name!r}; correct the name")
+    _trusted.add(direction)
     return function

@@ -47,10 +47,19 @@ class Source:
     fingerprint: str
 
 
-def check(workdir: Workdir, name: str) -> None:
-    """Raise UserError unless `init_from` names a model, as far as that shows before the data is prepared."""
-    if name and not _is_resumed(workdir):
-        _ = SavedModel(name).settings
+def check(workdir: Workdir, config: Config) -> None:
+    """Check `init_from` as far as that is possible before the data is prepared.
+
+    Raises:
+      UserError: it does not name a model, or nothing would train the task embedding that finished models use.
+    """
+    if config.init_from and not _is_resumed(workdir):
+        _ = SavedModel(config.init_from).settings
+    if config.model.task_types and not config.init_from and all(task.task_type for task in config.tasks.values()):
+        raise UserError(
+            f"model.task_types={config.model.task_types} and no task has task_type=0, which fine-tuning and predict "
+            "use; set it for one of the tasks"
+        )
 
 
 def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Source | None:

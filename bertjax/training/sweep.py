@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from etils import epath
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bertjax import storage
 from bertjax.config import Config, to_dict
@@ -27,6 +25,7 @@ from bertjax.training.evaluation import best_metric
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.record import read_settings
+from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
 from bertjax.typed import differences
 
@@ -271,8 +270,8 @@ def print_results(results: Sequence[Result], console: Console | None = None) -> 
         mean, spread = ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{deviation(result.values):.4f}")
         baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
-        task = [Text("; ".join(result.held_out_task))] * (len(tasks) > 1)
-        table.add_row(Text(result.folder), mean, spread, baseline, runs, *task)
+        task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)
+        table.add_row(result.folder, mean, spread, baseline, runs, *task)
     (console or Console()).print(table)
 
 

@@ -52,7 +52,7 @@ def losses_in_pytorch(folder, batch, pad_id: int) -> dict[str, float]:
 
 def test_from_text_to_prediction(flags, undisturbed, tmp_path):
     saved = SavedModel(undisturbed / "export")
-    export, settings = saved.export, copy.deepcopy(saved.local_settings)
+    export, settings = saved.export, copy.deepcopy(SavedModel(undisturbed).settings)
     settings["tasks"]["bert"]["row_examples"] = 1
     config = from_dict(settings)
     export = export._replace(settings=settings)

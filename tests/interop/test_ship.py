@@ -59,7 +59,10 @@ def test_the_code_of_the_page_answers_as_bertjax_does(tmp_path, monkeypatch):
         for answer, probabilities in zip(answers, expected, strict=True):
             assert answer == pytest.approx(probabilities, abs=1e-5)
         assert len(ask(port, json.dumps({"texts": ["abd " * 100]}).encode())) == 1  # cut, not refused
-        for bad in (b"{", b"[]", b'{"text": "a"}', b'{"texts": [1]}'):
+        work = json.dumps({"texts": ["abd " * 100, *["a"] * 4000]}).encode()  # few bytes, and many rows of many tokens
+        deep = b"[" * 100_000
+        many = json.dumps({"texts": ["a"] * 100_000}).encode()
+        for bad in (b"{", b"[]", b'{"text": "a"}', b'{"texts": [1]}', b'{"texts": "abc"}', work, deep, many):
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 ask(port, bad)
     finally:

@@ -32,10 +32,11 @@ def test_it_learns_which_tokens_were_replaced(flags, tmp_path):
     assert set(evaluated) == {"replaced_loss", "replaced_accuracy", "replaced_precision", "replaced_recall"}
 
     export = str(tmp_path / "run" / "export")
-    assert f"evaluate {export} --trust-code" in done.stdout
+    assert f"evaluate {tmp_path / 'run'} --trust-code" in done.stdout
     with pytest.raises(Untrusted, match="'mylab.replaced', which runs its code"):
         evaluate.run(export)
-    trusted = runs.finish(runs.start(export, "--trust-code", "--json", module="evaluate", PYTHONPATH=f"{tmp_path}:."))
+    own = str(tmp_path / "run")
+    trusted = runs.finish(runs.start(own, "--trust-code", "--json", module="evaluate", PYTHONPATH=f"{tmp_path}:."))
     assert json.loads(trusted.stdout)["eval"] == pytest.approx(evaluated, rel=1e-6), trusted.stderr
     resumed = runs.finish(runs.start(*flags, *FLAGS, workdir, PYTHONPATH=f"{tmp_path}:."))
     assert resumed.returncode == 0, resumed.stderr

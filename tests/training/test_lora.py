@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import config_file, evaluate, train
+from bertjax import config_file, train
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
 from bertjax.training.lora import LoraConfig, add_factors, merge
@@ -169,7 +169,7 @@ def test_an_export_is_an_ordinary_model(undisturbed, finished):
 
 def test_an_export_scores_and_predicts_as_the_trained_model(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    assert evaluate.run(str(finished / "export"))["eval"] == pytest.approx(summary["eval"], rel=1e-5)
+    assert runs.score_export(finished)["eval"] == pytest.approx(summary["eval"], rel=1e-5)
     records = runs.records(finished / "predictions" / "heldout.jsonl")
     answers = bertjax.predictor(finished / "export").predict([record["sentence"] for record in records])
     probabilities = [[entry["probabilities"]["yes"] for entry in entries] for entries in (answers, records)]

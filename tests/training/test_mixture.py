@@ -97,7 +97,5 @@ def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, ca
     assert turns == ["nsp"] * 4 + ["order", "nsp", "order", "order", "nsp", "order", "order", "nsp"]
     assert {"eval/heldout/nsp/nsp_accuracy", "eval/heldout/order/sop_accuracy"} <= records[-1].keys()
 
-    from bertjax import evaluate
-
-    scored = evaluate.run(tmp_path / "whole" / "export")["eval"]
+    scored = runs.score_export(tmp_path / "whole")["eval"]
     assert scored["order/sop_loss"] == pytest.approx(records[-1]["eval/heldout/order/sop_loss"], rel=1e-6)

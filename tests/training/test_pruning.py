@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax import config_file, evaluate, train
+from bertjax import config_file, train
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
 from bertjax.training.lora import LoraConfig
@@ -194,6 +194,5 @@ def test_a_pruned_run_resumes_and_is_exported_with_zeros(kind, flags, tmp_path, 
     for path in filter(is_pruned, exported):
         np.testing.assert_array_equal(checkpoint[path], exported[path], err_msg=path)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]
-    scores = evaluate.run(str(tmp_path / "run" / "export"), corpus)["eval"]
+    scores = runs.score_export(tmp_path / "run")["eval"]
     assert scores["mlm_loss"] == pytest.approx(summary["eval"]["mlm_loss"], rel=1e-5)

@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax import compress, evaluate, export, int8
 from bertjax.models import rounding
+from bertjax.opening import SavedModel
 from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients
@@ -119,7 +120,7 @@ def test_a_run_of_few_bits_is_exported_as_it_was_evaluated(tmp_path, flags):
     compress.run(tmp_path / "run" / "export", tmp_path / "int8", quantized=True)
     [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]
     for name in (tmp_path / "run" / "export", tmp_path / "int8", tmp_path / "run"):
-        scores = evaluate.run(str(name), corpus)["eval"]
+        scores = evaluate.score(SavedModel(name), SavedModel(tmp_path / "run").config, corpus)["eval"]
         assert scores["mlm_loss"] == pytest.approx(summary["eval"]["mlm_loss"], rel=1e-5), name
     words = export.read(tmp_path / "run" / "export").params["encoder"]["embeddings"]["word"]
     assert max(len(np.unique(np.round(row / np.abs(row).max() * 127, 3))) for row in words if row.any()) <= 255

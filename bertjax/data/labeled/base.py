@@ -17,7 +17,7 @@ from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 
 # Plain JSON: one input of a task (a sentence, a pair, a question), with its label if that is known.
 Record = dict[str, Any]
@@ -114,7 +114,7 @@ class LabeledFormat(ExampleFormat):
         records = self.parse(path, functools.partial(bad.add, path))
         if skipped := bad.skipped.get(path):
             counted = f"{skipped:,} of {skipped + len(records):,} records skipped"
-            tqdm.write(f"{path}: {counted} (examples.on_bad_record=skip)", file=sys.stderr)
+            tqdm.write(f"{printable(path)}: {counted} (examples.on_bad_record=skip)", file=sys.stderr)
         return records
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:

@@ -108,8 +108,11 @@ class HuggingFaceTokenizer(Tokenizer):
             raise ValueError(f"its kind is {quoted(model['type'])}, and bertjax reads WordPiece and byte-level BPE")
         if model["type"] == "WordPiece" and not isinstance(model["continuing_subword_prefix"], str):
             raise ValueError("its continuing_subword_prefix is not text")
-        if model["type"] == "WordPiece" and model["unk_token"] not in model["vocab"]:
-            raise ValueError(f"its unk_token={quoted(model['unk_token'])} is not a piece")
+        unknown = model.get("unk_token")
+        # Without one, byte-level BPE drops bytes that are no pieces; the library fails on them if it is not a piece.
+        has_unknown = model["type"] == "WordPiece" or (unknown and len(self.byte_ids) < 256)
+        if has_unknown and unknown not in model["vocab"]:
+            raise ValueError(f"its unk_token={quoted(unknown)} is not a piece of its vocabulary")
 
     @property
     def _is_byte_level(self) -> bool:
@@ -274,7 +277,8 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
     """
     try:
         ids = tokenizer._ids
-    except ValueError as error:
+        tokenizer._check_model(tokenizer.description["model"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
         ) from None

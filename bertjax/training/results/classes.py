@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bertjax import storage
 from bertjax.config import Config, Task
@@ -21,6 +19,7 @@ from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves
+from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -131,8 +130,8 @@ class ClassReport:
         axes = figure.subplots()
         shares_CC = _ratio(self.confusion_CC, self.confusion_CC.sum(axis=1, keepdims=True))
         axes.imshow(shares_CC, vmin=0.0, vmax=1.0, cmap="Blues")
-        axes.set_xticks(range(count), self.classes, rotation=90, parse_math=False)  # a name may have dollar signs
-        axes.set_yticks(range(count), self.classes, parse_math=False)
+        axes.set_xticks(range(count), self.classes, rotation=90)
+        axes.set_yticks(range(count), self.classes)
         axes.set(xlabel="prediction", ylabel="true class")
         if count <= _MOST_NUMBERS:
             for (row, column), number in np.ndenumerate(self.confusion_CC):
@@ -154,7 +153,7 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
     for row in [*rows[:_SHOWN], *means]:
         numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
         taken_for = "".join(f"{other} ({count:,})" for other, count in row.get("taken_for", {}).items())
-        table.add_row(Text(row["name"]), *numbers, f"{row['support']:,}", Text(taken_for))
+        table.add_row(row["name"], *numbers, f"{row['support']:,}", taken_for)
     if len(rows) > _SHOWN:
         table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
     console = Console(file=io.StringIO(), width=100)

@@ -97,8 +97,22 @@ def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
     return [values for values in points if None not in values]
 
 
+def take_literally(figure: "Figure") -> None:
+    """Show dollar signs as they are, except in the numbers of logarithmic axes, which are formulas of matplotlib.
+
+    Names of runs and classes, and pieces of a vocabulary, are no formulas, and drawing a wrong formula is an error.
+    """
+    from matplotlib.text import Text
+
+    axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis) if axis.get_scale() == "log"]
+    formulas = {text for axis in axes for text in axis.findobj(Text) if text is not axis.label}
+    for text in figure.findobj(Text):
+        text.set_parse_math(text in formulas)
+
+
 def save(figure: "Figure", target: epath.Path, dpi: int = 120) -> None:
     """Write a figure in the format of its suffix, PNG, SVG or PDF, also on an object store."""
     picture = io.BytesIO()
+    take_literally(figure)
     figure.savefig(picture, dpi=dpi, format=target.suffix[1:])
     storage.retry(lambda: storage.write_bytes(target, picture.getvalue()), target)

@@ -6,10 +6,10 @@ import statistics
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.training.results.seeds import deviation
+from bertjax.training.run.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 from rich.console import Console
-from rich.table import Table
 
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledExamples
@@ -20,6 +19,7 @@ from bertjax.training.evaluation import Evaluation
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.param_paths import path_of
 from bertjax.training.program import Program
+from bertjax.training.run.tables import Table
 
 _FOLDED_DEPTH = 3
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+
+from bertjax.training.run.tables import Table
 
 # Differences between seeds that are smaller than this share of the values are rounding.
 _ROUNDING = 1e-9

@@ -99,6 +99,17 @@ def test_files_that_are_not_tokenizers_are_refused(tmp_path, content, refused):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+def test_a_symbol_for_unknown_text_that_is_no_piece_is_refused(tmp_path, trained, kind):
+    """The library reads such a file and fails at the first unknown word or byte."""
+    description = json.loads(trained[kind].model)
+    description["model"]["unk_token"] = "<none>"
+    if kind == "byte_bpe":
+        del description["model"]["vocab"]["ÿ"]
+    with pytest.raises(UserError, match="is not readable .*its unk_token='<none>' is not a piece of its vocabulary"):
+        tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
+
+
 def test_missing_symbols_are_named(tmp_path, roberta):
     description = json.loads(roberta.to_str())
     description["added_tokens"].pop()
