@@ -266,7 +266,7 @@ class Loop:
             global_batches = put_batches(local, self._program.mesh)
             spec = self._timetable.at(step)
             task = self._program.at(spec.stage).tasks[spec.task]
-            self._log.dispatched(task.flops.executed(global_batches))
+            self._log.dispatched(task.flops_at(spec.stage).executed(global_batches))
             chunk, arguments = task.chunk_at(spec.stage), (self._state, task.frozen, global_batches)
             shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
@@ -299,7 +299,7 @@ class Loop:
             self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
             task = self._program.at(spec.stage).tasks[spec.task]
             counts = Counts(**{name: metrics[name] for name in Counts._fields})
-            self._log.count(metrics, task.flops.useful(counts))
+            self._log.count(metrics, task.flops_at(spec.stage).useful(counts))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
             bar.update(step - bar.n)

@@ -79,7 +79,7 @@ def test_the_forecast_of_flops_is_what_the_run_counts(row):
     program, counted = Program(config, config.expected_vocab_size), 0.0
     for index, stage in enumerate(config.stages):
         task = program.at(index).tasks[config.task_name]
-        counted += task.flops.executed(task.abstract_batches(stage, stage.steps))
+        counted += task.flops_at(index).executed(task.abstract_batches(stage, stage.steps))
     assert flops_of(row, 100) == pytest.approx(counted, rel=1e-12)
 
 

@@ -165,7 +165,7 @@ def stage_line(index: int, program: Program) -> str:
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
-    operations = f", {flops.per_step(program.config, index, program.encoder):.3g} FLOPs a step"
+    operations = f", {flops.per_step(program, index):.3g} FLOPs a step"
     return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
 
 

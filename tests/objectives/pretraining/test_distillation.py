@@ -255,7 +255,7 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     again = Program(program.config, store.tokenizer.vocab_size)
     again.check()
     task = again.task
-    assert task.flops.parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
+    assert task.flops_at(0).parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
     task.chunk.lower(again.abstract_state, task.abstract_frozen, task.abstract_batches(config.stages[0], 2))
     assert opened == [gone]
 
