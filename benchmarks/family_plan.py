@@ -15,7 +15,7 @@ from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
 
@@ -87,7 +87,7 @@ def steps_of(row: str, share: float = 1.0) -> int:
 def _step_flops(row: str) -> tuple[float, ...]:
     config = _config(row, 100)
     program = Program(config, config.expected_vocab_size)
-    return tuple(flops.per_step(program, stage) for stage in range(len(config.stages)))
+    return tuple(stage_flops.per_step(program, stage) for stage in range(len(config.stages)))
 
 
 @functools.lru_cache(maxsize=256)

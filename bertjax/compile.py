@@ -15,7 +15,6 @@ from bertjax.forecast.forecast import Forecast, forecast_step
 from bertjax.forecast.projection import project, shape_of
 from bertjax.forecast.search import best, search
 from bertjax.hardware import platform
-from bertjax.training.config import Stage
 from bertjax.training.program import Program
 
 _ASSUMED_MFU = 0.4
@@ -71,7 +70,7 @@ def _check_resolved(config: Config) -> None:
 
 def _distinct(config: Config) -> list[int]:
     """Return the first of the stages whose steps are the same program."""
-    first: dict[Stage, int] = {}
+    first = {}
     for index in range(len(config.stages)):
         first.setdefault(shape_of(config, index), index)
     return list(first.values())

@@ -19,6 +19,7 @@ from bertjax.training.config import NO_EFFECT_ON_COST, Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.parallel.sharding import put_batches
 from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -60,7 +61,7 @@ def test_figures(forecast):
     program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
     assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
     batches = program.task.abstract_batches(program.config.stages[0], 1)
-    assert forecast.model_flops == program.task.flops_at(0).executed(batches)
+    assert forecast.model_flops == of_stage(program.task, 0).executed(batches)
     padded = dataclasses.replace(program.encoder, vocab_size=program.encoder.padded_vocab_size)
     products = StepFlops(program.task.objective.flops_parts(padded)).executed(batches)
     assert forecast.executed_flops == pytest.approx(products, rel=0.05)

@@ -20,6 +20,7 @@ from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 # The formula leaves out what the compiler may remove from small models, such as the gradient of an unused state.
@@ -195,7 +196,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         micro_batches=count_micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
-        model_flops=of_task.flops_at(stage).executed(arguments[-1]) / steps,
+        model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
         memory=memory,
         compile_seconds=time.monotonic() - started,
         steps_per_call=steps,

@@ -1,13 +1,12 @@
 """How long a run takes on absent chips, what that costs in chip-hours, and how often it reads its corpus."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from bertjax.config import Config
 from bertjax.forecast import calibration
 from bertjax.forecast.forecast import Forecast
-from bertjax.training.config import Stage
 from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS
 
 _HOUR, _DAY = 3600, 86_400
@@ -93,7 +92,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / unit:.3g} {name}"
 
 
-def shape_of(config: Config, stage: int) -> Stage:
+def shape_of(config: Config, stage: int) -> Hashable:
     """Return what the cost of a step depends on in a stage; equal for stages whose steps are the same program."""
     at = config.stages[stage]
     return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=config.layers_at(stage))
@@ -117,7 +116,7 @@ def project(
       stages: indices of the stages to count; by default all.
     """
     indices = tuple(range(len(config.stages)) if stages is None else stages)
-    by_shape: dict[Stage, dict[str, Forecast]] = {}
+    by_shape: dict[Hashable, dict[str, Forecast]] = {}
     for one in forecasts:
         by_shape.setdefault(shape_of(config, one.stage), {})[one.task or config.task_name] = one
 

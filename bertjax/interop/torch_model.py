@@ -73,8 +73,8 @@ class TorchModel(torch.nn.Module):
         """
         if not self.is_cls_last:
             return hidden_BTD[:, 0]
-        last_B = (mask_BT * torch.arange(mask_BT.shape[1])).argmax(dim=1)
-        return torch.take_along_dim(hidden_BTD, last_B[:, None, None], dim=1)[:, 0]
+        is_last_BT = (mask_BT > 0) & (mask_BT.cumsum(1) == mask_BT.sum(1, keepdim=True))
+        return torch.where(is_last_BT[..., None], hidden_BTD, 0.0).sum(1)
 
 
 class _MaskedLM(torch.nn.Module):

@@ -1,15 +1,11 @@
 """Floating-point operations of the training steps of a task, by formula, and the counts that they follow from."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
-
-if TYPE_CHECKING:
-    from bertjax.training.program import Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +17,8 @@ class StepFlops:
 
     Attributes:
       parts: the encoders that a step runs, as the objective lists them.
-      share: share of their operations that is left with frozen parameters (`training.traced_products`), taken to be the
-        same for real tokens and for padding.
+      share: share of their operations that is left with frozen parameters (`bertjax.training.stage_flops`). It is that
+        of whole batches, and taken to be the same for their real tokens.
     """
 
     parts: tuple[FlopsPart, ...]
@@ -42,23 +38,6 @@ class StepFlops:
         examples = batches["example_ids_BN"].shape[2]
         tokens = float(steps * rows * seq_len)
         return self.useful(Counts(tokens, tokens * seq_len, steps * rows * positions, steps * rows * examples))
-
-
-def per_step(program: "Program", stage: int) -> float:
-    """Return the operations that a step of a stage executes, the mean over the tasks that take turns.
-
-    Args:
-      program: the run; rows of a batch and weights of tasks are resolved.
-      stage: index of the stage.
-    """
-    at, tasks = program.config.stages[stage], program.at(stage).tasks
-    weights = {name: program.config.tasks[name].weight for name in at.among(tasks)}
-    total = 0.0
-    for name, weight in weights.items():
-        shapes = tasks[name].batch_shapes(at)
-        batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
-        total += weight * tasks[name].flops_at(stage).executed(batches)
-    return total / sum(weights.values())
 
 
 def _operations(part: FlopsPart, counts: Counts) -> float:

@@ -24,7 +24,6 @@ from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import SlotValues, slots_of
 from bertjax.training.config import Stage, matches_any
-from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors
 from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
@@ -49,7 +48,6 @@ from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import StepContext, train_chunk
 from bertjax.training.teachers import open_teachers
-from bertjax.training.traced_products import share_left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,18 +345,6 @@ class TaskProgram:
         """Return the shapes and dtypes of a batch [B, ...]."""
         task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
         return batch_shapes(task, self.program.vocab_size, stage.seq_len, stage.batch)
-
-    def flops_at(self, stage: int) -> StepFlops:
-        """Return what counts the operations of the task's steps in a stage, without what frozen parameters save."""
-        if stage not in self._flops:
-            self._flops[stage] = StepFlops(
-                self.objective.all_flops_parts(self.program.encoder), share_left(self, stage)
-            )
-        return self._flops[stage]
-
-    @functools.cached_property
-    def _flops(self) -> dict[int, StepFlops]:
-        return {}
 
     def freezing_at(self, stage: int) -> Freezing:
         """Return what the run and a stage freeze."""

@@ -18,6 +18,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
+from bertjax.training import stage_flops
 from bertjax.training.program import Program
 
 CONFIG = Path(__file__).parents[2] / "benchmarks" / "family_config.py"
@@ -79,7 +80,7 @@ def test_the_forecast_of_flops_is_what_the_run_counts(row):
     program, counted = Program(config, config.expected_vocab_size), 0.0
     for index, stage in enumerate(config.stages):
         task = program.at(index).tasks[config.task_name]
-        counted += task.flops_at(index).executed(task.abstract_batches(stage, stage.steps))
+        counted += stage_flops.of_stage(task, index).executed(task.abstract_batches(stage, stage.steps))
     assert flops_of(row, 100) == pytest.approx(counted, rel=1e-12)
 
 

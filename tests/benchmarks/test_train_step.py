@@ -13,7 +13,7 @@ from bertjax import config_file
 from bertjax.errors import RunFailed, UserError
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
 
@@ -35,7 +35,7 @@ def test_the_share_is_that_of_the_step_of_the_front_door():
     }
     encoder = config.encoder(setting.vocab_size, "cpu")
     assert ours.encoder(setting, encoder.execution.unroll) == dataclasses.replace(encoder, init_stddev=0.02)
-    assert products.flops_of(setting) == flops.per_step(Program(config, setting.vocab_size), 0)
+    assert products.flops_of(setting) == stage_flops.per_step(Program(config, setting.vocab_size), 0)
 
 
 def test_labels_are_at_the_predicted_positions_only():

@@ -7,7 +7,7 @@ import pytest
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import load
 from bertjax.errors import UserError
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
@@ -51,9 +51,9 @@ def test_a_budget_of_operations_becomes_steps(store):
     with pytest.raises(UserError, match="stages.0.flops=1 is less than two steps of [0-9.e+]+ FLOPs; allow more, or"):
         resolve(Feeds(dataclasses.replace(config, stages=(Stage(flops=1.0, seq_len=32, batch=8),)), store))
     vocab_size = store.tokenizer.vocab_size
-    cost = flops.per_step(Program(resolved, vocab_size), 0)
+    cost = stage_flops.per_step(Program(resolved, vocab_size), 0)
     assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2
     stages = tuple(Stage(10, 32, 8, tasks=(name,)) for name in tasks)
     one_task = Program(dataclasses.replace(resolved, stages=stages), vocab_size)
-    mlm, rtd = (flops.per_step(one_task, stage) for stage in range(2))
+    mlm, rtd = (stage_flops.per_step(one_task, stage) for stage in range(2))
     assert mlm < rtd and cost == pytest.approx((mlm + 2 * rtd) / 3)
