@@ -15,7 +15,8 @@ from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config import Config, Task, from_dict
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
-from bertjax.training import flops
+from bertjax.training import stage_flops
+from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
 
 SEEDS = (0, 1, 2)
@@ -85,8 +86,8 @@ def steps_of(row: str, share: float = 1.0) -> int:
 @functools.cache
 def _step_flops(row: str) -> tuple[float, ...]:
     config = _config(row, 100)
-    encoder = config.encoder(config.expected_vocab_size, "cpu")
-    return tuple(flops.per_step(config, stage, encoder) for stage in range(len(config.stages)))
+    program = Program(config, config.expected_vocab_size)
+    return tuple(stage_flops.per_step(program, stage) for stage in range(len(config.stages)))
 
 
 @functools.lru_cache(maxsize=256)

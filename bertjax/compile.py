@@ -12,7 +12,7 @@ from bertjax.config import Config
 from bertjax.errors import UserError
 from bertjax.forecast import report, topologies
 from bertjax.forecast.forecast import Forecast, forecast_step
-from bertjax.forecast.projection import project
+from bertjax.forecast.projection import project, shape_of
 from bertjax.forecast.search import best, search
 from bertjax.hardware import platform
 from bertjax.training.program import Program
@@ -28,7 +28,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Forecas
     Args:
       config: the configuration of the run. No corpus is read; the size of the vocabulary is the configured one.
       topology: name of the chips, such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
-      stage: index of the only stage to compile; by default one of each distinct shape.
+      stage: index of the only stage to compile; by default one of each distinct shape (`projection.shape_of`).
 
     Returns:
       A forecast for each task of each compiled stage, in order.
@@ -69,10 +69,10 @@ def _check_resolved(config: Config) -> None:
 
 
 def _distinct(config: Config) -> list[int]:
-    """Return the first stage of each shape, choice of tasks and depth."""
+    """Return the first of the stages whose steps are the same program."""
     first = {}
-    for index, stage in enumerate(config.stages):
-        first.setdefault((stage.seq_len, stage.batch, stage.tasks, stage.layers), index)
+    for index in range(len(config.stages)):
+        first.setdefault(shape_of(config, index), index)
     return list(first.values())
 
 

@@ -6,6 +6,7 @@ old one and a draft. An object store needs no draft: a file appears there when a
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import shutil
@@ -340,9 +341,9 @@ def flush_folder(folder: Path) -> None:
         _flush(path)
 
 
-def remove_drafts(folder: Path, name: str = "*") -> None:
+def remove_drafts(folder: Path, name: str = "") -> None:
     """Remove the drafts of killed processes in a folder, or those of one name in it; the caller holds a lock."""
-    for draft in folder.glob(f".{name}.*.draft"):
+    for draft in folder.glob(f".{glob.escape(name) or '*'}.*.draft"):
         if draft.is_dir():
             shutil.rmtree(draft, ignore_errors=True)
         else:

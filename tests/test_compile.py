@@ -2,21 +2,24 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from benchmarks import compile_calibration
 from bertjax import cli, compile, config, config_file
 from bertjax.config import Config
-from bertjax.forecast import report, search, topologies
+from bertjax.forecast import calibration, report, search, topologies
 from bertjax.forecast.forecast import Memory
 from bertjax.forecast.projection import duration, project
 from bertjax.models.vocabulary import count_parameters
-from bertjax.training.config import Stage
+from bertjax.training.config import NO_EFFECT_ON_COST, Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.parallel.sharding import put_batches
 from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -58,7 +61,7 @@ def test_figures(forecast):
     program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
     assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
     batches = program.task.abstract_batches(program.config.stages[0], 1)
-    assert forecast.model_flops == program.task.flops.executed(batches)
+    assert forecast.model_flops == of_stage(program.task, 0).executed(batches)
     padded = dataclasses.replace(program.encoder, vocab_size=program.encoder.padded_vocab_size)
     products = StepFlops(program.task.objective.flops_parts(padded)).executed(batches)
     assert forecast.executed_flops == pytest.approx(products, rel=0.05)
@@ -116,6 +119,61 @@ def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
     below, above = (project([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
     assert "is above it" not in below and "is above it" in above
     assert f"at the floor, an MFU of {most:.0%}" in above
+
+
+def test_the_published_step_scales_the_floor(forecast):
+    """Its factors are those of the lines that `benchmarks.compile_calibration` wrote, rounded."""
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "compile_calibration.jsonl"
+    lines = {line["cell"]: line for line in map(json.loads, path.read_text().splitlines())}
+    for attention, cell in (("plain", "dense"), ("fused", "kernel")):
+        assert compile_calibration.cell_config(cell).runtime.attention == attention
+        assert lines[cell]["factor"] == lines[cell]["published_seconds"] / lines[cell]["floor"]["seconds"]
+        assert calibration.factor(attention) == pytest.approx(lines[cell]["factor"], abs=5e-4)
+    seconds = forecast.floor.seconds * calibration.factor(forecast.attention)
+    assert f"if as efficient as GPT-speedrun-TPU's published v4-8 step: {seconds * 1e3:.3g} ms (forecast: " in (
+        report.as_text(forecast)
+    )
+    assert json.loads(json.dumps(report.as_dict(forecast)))["floor"]["calibrated_seconds"] == seconds
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
+    projected = project([forecast], config, mfu=0.4)
+    assert projected.calibrated_seconds == pytest.approx(11_000 * seconds)
+    assert "published v4-8 step (forecast): " in projected.as_text(True)
+
+
+def test_a_utilization_above_one_is_an_internal_error(forecast):
+    """It is neither clamped nor printed; a program with parts that were not counted has none."""
+    wrong = dataclasses.replace(forecast, model_flops=1.1 * forecast.model_flops / forecast.most_mfu)
+    with pytest.raises(AssertionError, match=r"the floor of stage 0 allows an MFU of 1\.1.*, above 1"):
+        report.as_text(wrong)
+    with pytest.raises(AssertionError, match="above 1"):
+        project([wrong], Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),)), mfu=0.4)
+    partly = dataclasses.replace(wrong, unknown_kernels=1)
+    assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
+
+
+# field of a stage -> a value that changes the program of a step or its cost. A new field is put here or into
+# NO_EFFECT_ON_COST.
+CHANGES = {
+    "seq_len": 16,
+    "batch": 16,
+    "tasks": ("mlm",),
+    "layers": 1,
+    "frozen": ("^encoder/pooler/",),
+    "frozen_layers": 1,
+    "masking_rate": 0.3,
+}
+
+
+def test_stages_that_differ_in_cost_are_compiled_each():
+    fields = {field.name for field in dataclasses.fields(Stage)}
+    assert fields == CHANGES.keys() | set(NO_EFFECT_ON_COST) and not CHANGES.keys() & set(NO_EFFECT_ON_COST)
+    first = Stage(steps=10, seq_len=32, batch=8)
+    config = dataclasses.replace(load(), stages=(first, dataclasses.replace(first, steps=9, learning_rate=1e-3)))
+    assert compile._distinct(config) == [0]
+    tasks = {name: config.task for name in ("bert", "mlm")}
+    for name, value in CHANGES.items():
+        stages = (dataclasses.replace(first, **{name: value}), first, first)
+        assert compile._distinct(dataclasses.replace(config, stages=stages, tasks=tasks)) == [0, 1], name
 
 
 @pytest.fixture

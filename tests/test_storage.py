@@ -46,7 +46,7 @@ def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
 
 
 def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
-    path = tmp_path / "folder"
+    path = tmp_path / "folder[v2]"  # no pattern
     killed("with storage.whole_folder(Path(sys.argv[1])) as draft: (draft / 'file').touch()", path)
     assert not path.exists()
     with storage.whole_folder(path) as draft:

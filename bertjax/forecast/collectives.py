@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from bertjax.forecast.groups import first_group, share_of_links
+from bertjax.forecast.groups import chip_of, devices_per_chip, first_group, share_of_links
 from bertjax.forecast.hlo import Array, Computation, Instruction, Module
 
 _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -26,6 +26,8 @@ class Collective:
       dtype: for example "bf16"; that of the largest array if there are several.
       bytes: bytes of the full arrays: the result of a gather, the operands of a reduction or exchange.
       group: number of devices that take part.
+      chips: number of chips that they are on.
+      devices: number of devices of a chip; all of them run the collective, if not in one group.
       runs: how often it runs.
       asynchronous: whether the device computes at the same time.
       between_slices: whether it uses the network of the data center.
@@ -40,14 +42,28 @@ class Collective:
     asynchronous: bool
     between_slices: bool = False
     links: float = 1.0
+    chips: int = 1
+    devices: int = 1
 
     @property
     def sent(self) -> float:
-        """Least number of bytes that each device sends per run."""
-        if self.between_slices:  # a device exchanges its own shard with those of the other slices
-            return self.bytes
-        share = (self.group - 1) / self.group
-        return self.bytes * {"all-reduce": 2 * share, "collective-permute": 1}.get(self.kind, share)
+        """Least number of bytes that each chip sends per run.
+
+        Two devices of a chip share its links. What both need is sent to the chip once, and what both reduce is reduced
+        in the chip first; how fast they exchange it is not published and does not count.
+        """
+        if self.between_slices:  # each device exchanges its own shard with those of the other slices
+            return self.bytes * self.devices
+        if self.chips == 1:
+            return 0.0
+        share = (self.chips - 1) / self.chips
+        groups = self.devices * self.chips / self.group  # that share the links of a chip
+        per_chip = {
+            "all-reduce": 2 * share * groups,
+            "all-to-all": share * self.devices,  # no two devices send the same
+            "collective-permute": self.devices,
+        }
+        return self.bytes * per_chip.get(self.kind, share * groups)
 
 
 def collectives(module: Module, devices: Sequence[jax.Device]) -> list[Collective]:
@@ -66,20 +82,21 @@ def collectives(module: Module, devices: Sequence[jax.Device]) -> list[Collectiv
 
 def table(collectives: list[Collective]) -> list[Collective]:
     """Return the sums of collectives that differ in bytes, groups and runs only, the largest first."""
-    rows: dict[tuple, list[Collective]] = {}
+    summed = {"bytes": 0, "group": 0, "chips": 0, "runs": 0}
+    rows: dict[Collective, list[Collective]] = {}
     for collective in collectives:
-        key = (collective.kind, collective.dtype, collective.between_slices, collective.asynchronous, collective.links)
-        rows.setdefault(key, []).append(collective)
-    summed = [
+        rows.setdefault(dataclasses.replace(collective, **summed), []).append(collective)
+    sums = [
         dataclasses.replace(
-            group[0],
+            row,
             bytes=sum(one.bytes * one.runs for one in group),
             group=max(one.group for one in group),
+            chips=max(one.chips for one in group),
             runs=sum(one.runs for one in group),
         )
-        for group in rows.values()
+        for row, group in rows.items()
     ]
-    return sorted(summed, key=lambda row: -row.bytes)
+    return sorted(sums, key=lambda row: -row.bytes)
 
 
 def _instances(module: Module, devices: Sequence[jax.Device]) -> Iterator[tuple[object, Collective]]:
@@ -93,7 +110,8 @@ def _instances(module: Module, devices: Sequence[jax.Device]) -> Iterator[tuple[
             array = instruction.arrays[0]
             kind = between[1].lower().replace("_", "-")
             key = (computation.name, instruction.name)
-            yield key, Collective(kind, array.dtype, array.bytes, 0, runs, True, between_slices=True)
+            per_chip = devices_per_chip(devices)
+            yield key, Collective(kind, array.dtype, array.bytes, 0, runs, True, between_slices=True, devices=per_chip)
 
 
 def _within_slice(
@@ -117,6 +135,8 @@ def _within_slice(
         group=len(group),
         runs=runs,
         links=share_of_links(group, devices),
+        chips=len({chip_of(devices[number]) for number in group}),
+        devices=devices_per_chip(devices),
         asynchronous=instruction.opcode.endswith("-start") or "chain_id" in instruction.attributes,
     )
 

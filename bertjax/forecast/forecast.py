@@ -11,16 +11,20 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.errors import RunFailed
-from bertjax.forecast import hlo, pallas, roofline, traffic, vector, work
+from bertjax.forecast import calibration, hlo, pallas, roofline, traffic, vector, work
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.forecast.traffic import Traffic
+from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+# The formula leaves out what the compiler may remove from small models, such as the gradient of an unused state.
+_ROUNDING = 0.02
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -71,6 +75,7 @@ class Forecast:
       strategy: how weights are sharded, see `bertjax.training.parallel.strategy`.
       remat: what the backward pass recomputes.
       unroll: whether the layers are unrolled.
+      attention: the implementation of attention, see `bertjax.training.parallel.attention`.
       micro_batches: number of micro-batches of a device.
       micro_tokens: largest number of tokens of a micro-batch, as configured; 0 for no limit.
       parameters: number of parameters of the model, without the padding of the vocabulary.
@@ -99,6 +104,7 @@ class Forecast:
     strategy: str
     remat: str
     unroll: bool
+    attention: str
     micro_batches: int
     micro_tokens: int
     parameters: int
@@ -120,6 +126,28 @@ class Forecast:
     def ideal_seconds(self) -> float:
         """Time of a step that only computes `model_flops`, at the chips' peak."""
         return self.model_flops / (self.topology.chips * self.topology.chip.flops)
+
+    @property
+    def most_mfu(self) -> float | None:
+        """Largest MFU that the floor allows; None if a part of the program was not counted, or the step does not fit.
+
+        Raises:
+          AssertionError: it is above 1, so the formula counts operations that the program does not execute.
+        """
+        if not self.floor or self.unknown_kernels or self.unknown_loops:
+            return None
+        most = self.ideal_seconds / self.floor.seconds
+        if most > 1.0 + _ROUNDING:
+            raise AssertionError(
+                f"the floor of stage {self.stage} allows an MFU of {most:.3f}, above 1: the model's FLOPs "
+                f"({self.model_flops:.4g}) or the executed ones ({self.executed_flops:.4g}) are wrong; please report it"
+            )
+        return most
+
+    @property
+    def calibrated_seconds(self) -> float:
+        """Time of a step that is as efficient as a published one (`calibration`); a forecast too."""
+        return self.floor.seconds * calibration.factor(self.attention)
 
 
 def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
@@ -164,10 +192,11 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         strategy=program.layout.strategy,
         remat=program.encoder.execution.remat,
         unroll=program.encoder.execution.unroll,
+        attention=implementation_at(program.encoder.execution, at.seq_len),
         micro_batches=count_micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
-        model_flops=of_task.flops.executed(arguments[-1]) / steps,
+        model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
         memory=memory,
         compile_seconds=time.monotonic() - started,
         steps_per_call=steps,

@@ -44,6 +44,16 @@ def share_of_links(group: Sequence[int], devices: Sequence[jax.Device]) -> float
     return axes / of_slice if axes else 1.0
 
 
+def chip_of(device: jax.Device) -> tuple[int, ...]:
+    """Return the place of a device's chip: its slice, and its coordinates there."""
+    return (_slice(device), *device.coords)
+
+
+def devices_per_chip(devices: Sequence[jax.Device]) -> int:
+    """Return how many of the devices are on one chip."""
+    return len(devices) // len(set(map(chip_of, devices)))
+
+
 def _axes(devices: Sequence[jax.Device]) -> int:
     """Return the number of axes along which devices differ."""
     return sum(len(set(places)) > 1 for places in zip(*(device.coords for device in devices)))

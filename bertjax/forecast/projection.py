@@ -1,10 +1,11 @@
 """How long a run takes on absent chips, what that costs in chip-hours, and how often it reads its corpus."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from bertjax.config import Config
+from bertjax.forecast import calibration
 from bertjax.forecast.forecast import Forecast
 from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS
 
@@ -22,7 +23,9 @@ class Projection:
       assumed_mfu: the model FLOPs utilization that is assumed, the share of the chips' peak.
       seconds: time of the steps at the assumed MFU.
       floor_seconds: time of the steps at the floor; None if a step does not fit.
-      most_mfu: largest MFU that the floor allows; None if a step does not fit.
+      calibrated_seconds: time of the steps if they are as efficient as a published one (`calibration`); None if a
+        step does not fit.
+      most_mfu: largest MFU that the floor allows; None if a step does not fit or was not counted completely.
       corpus_tokens: assumed size of the corpus; None if it was not given.
     """
 
@@ -32,6 +35,7 @@ class Projection:
     assumed_mfu: float
     seconds: float
     floor_seconds: float | None
+    calibrated_seconds: float | None
     most_mfu: float | None
     corpus_tokens: float | None
 
@@ -63,10 +67,12 @@ class Projection:
             f"{self._cost(self.seconds)}",
         ]
         if self.floor_seconds is not None:
-            line = f"             at the floor, an MFU of {self.most_mfu:.0%}: {self._cost(self.floor_seconds)}"
+            mfu = f", an MFU of {self.most_mfu:.0%}" if self.most_mfu else ""
+            line = f"             at the floor{mfu}: {self._cost(self.floor_seconds)}"
             if self.floor_seconds > self.seconds:
                 line += "; the assumed MFU is above it"
-            lines.append(line)
+            calibrated = self._cost(self.calibrated_seconds)
+            lines += [line, f"             if as efficient as {calibration.SOURCE} (forecast): {calibrated}"]
         lines.append("             compilation, evaluation, checkpoints and preemptions are not included")
         if self.epochs and self.epochs > MOST_EPOCHS_OF_CORPUS:
             lines.append(
@@ -84,6 +90,12 @@ def duration(seconds: float) -> str:
     units = (("seconds", 1, 120), ("minutes", 60, 2 * _HOUR), ("hours", _HOUR, 2 * _DAY), ("days", _DAY, float("inf")))
     name, unit = next((name, unit) for name, unit, most in units if seconds < most)
     return f"{seconds / unit:.3g} {name}"
+
+
+def shape_of(config: Config, stage: int) -> Hashable:
+    """Return what the cost of a step depends on in a stage; equal for stages whose steps are the same program."""
+    at = config.stages[stage]
+    return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=config.layers_at(stage))
 
 
 def project(
@@ -104,17 +116,16 @@ def project(
       stages: indices of the stages to count; by default all.
     """
     indices = tuple(range(len(config.stages)) if stages is None else stages)
-    by_shape: dict[tuple, dict[str, Forecast]] = {}
+    by_shape: dict[Hashable, dict[str, Forecast]] = {}
     for one in forecasts:
-        shape = (one.seq_len, one.batch, config.layers_at(one.stage))
-        by_shape.setdefault(shape, {})[one.task or config.task_name] = one
+        by_shape.setdefault(shape_of(config, one.stage), {})[one.task or config.task_name] = one
 
     def seconds_of(step_seconds: Callable[[Forecast], float]) -> float:
         """Return the time of all steps; each task has its share of them."""
         total = 0.0
         for index in indices:
             stage = config.stages[index]
-            of_task = by_shape[stage.seq_len, stage.batch, config.layers_at(index)]
+            of_task = by_shape[shape_of(config, index)]
             weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
             for task, weight in weights.items():
                 one = of_task.get(task) or next(iter(of_task.values()))
@@ -122,7 +133,9 @@ def project(
         return total
 
     ideal = seconds_of(lambda one: one.ideal_seconds)
-    floor = seconds_of(lambda one: one.floor.seconds) if all(one.floor for one in forecasts) else None
+    fits = all(one.floor for one in forecasts)
+    floor = seconds_of(lambda one: one.floor.seconds) if fits else None
+    is_counted = all(one.most_mfu is not None for one in forecasts)
     return Projection(
         stages=indices,
         chips=forecasts[0].topology.chips,
@@ -130,6 +143,7 @@ def project(
         assumed_mfu=mfu,
         seconds=ideal / mfu,
         floor_seconds=floor,
-        most_mfu=None if floor is None else min(1.0, ideal / floor),
+        calibrated_seconds=seconds_of(lambda one: one.calibrated_seconds) if fits else None,
+        most_mfu=ideal / floor if is_counted else None,
         corpus_tokens=corpus_tokens,
     )

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from bertjax.forecast import calibration
 from bertjax.forecast.collectives import Collective, table
 from bertjax.forecast.forecast import Forecast
 from bertjax.forecast.traffic import Traffic
@@ -37,15 +38,17 @@ def as_text(forecast: Forecast) -> str:
         lines.append(f"             {at.unknown_loops} loops of unknown length were counted once")
     if at.unknown_kernels:
         lines.append(f"             {at.unknown_kernels} calls of kernels were not counted")
-    floor = at.floor
+    floor, most_mfu = at.floor, at.most_mfu
     known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
     busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
     lines += [
         f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.description}",
         f"             ({', '.join(busy)})",
         f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
-        f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}: "
-        f"an MFU of at most {min(1.0, at.ideal_seconds / floor.seconds):.0%}",
+        f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}"
+        + (f": an MFU of at most {most_mfu:.0%}" if most_mfu else ""),
+        f"             if as efficient as {calibration.SOURCE}: {_milliseconds(at.calibrated_seconds)} (forecast: "
+        f"{calibration.factor(at.attention):.3g} times the floor)",
         "collectives  of one device, a step" + ("" if at.collectives else ": none"),
         *_collective_lines(at.collectives, at.steps_per_call),
     ]
@@ -88,7 +91,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
     ]
     if floor := forecast.floor:
         plain["floor"] |= {"seconds": floor.seconds, "seconds_without_overlap": floor.seconds_without_overlap}
-        plain["floor"] |= {"binds": floor.binds}
+        plain["floor"] |= {"binds": floor.binds, "calibrated_seconds": forecast.calibrated_seconds}
     return {"predicted": True} | plain
 
 

@@ -69,7 +69,7 @@ def floor(
       flops: FLOPs of the matrix products of one device.
       operations: operations of its vector unit.
       hbm_bytes: bytes that one device reads and writes.
-      collectives: collectives of one device.
+      collectives: collectives of one device, which know how many share its chip.
       steps: number of steps that these counts are for.
     """
     busy = steps * (1 / chip.devices)
@@ -77,7 +77,7 @@ def floor(
     def seconds(some: list[Collective], between_slices: bool) -> float:
         speed = chip.network if between_slices else chip.interconnect
         sent = sum(one.sent * one.runs / one.links for one in some if one.between_slices is between_slices)
-        return sent / (speed * busy) if speed else 0.0
+        return sent / (speed * steps) if speed else 0.0
 
     synchronous = [one for one in collectives if not one.asynchronous]
     return Floor(

@@ -72,9 +72,8 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
             "transformers nor to ONNX; open it with bertjax.load"
         )
     export, left_out_notes = _with_whole_attention(export)
-    if bits := export.encoder.activation_bits:
-        export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
-        left_out_notes.append(f"activations are not rounded to {bits} bits there, so answers differ a little")
+    left_out_notes += activation_notes(export.encoder)
+    export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
     is_embedder = sentence_transformers.is_embedder(export.settings)
     if is_embedder:
         left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")
@@ -104,6 +103,12 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
+
+
+def activation_notes(encoder: EncoderConfig) -> list[str]:
+    """Return a note if the activations of a model are rounded, which no other library does."""
+    bits = encoder.activation_bits
+    return [f"activations are not rounded to {bits} bits there, so answers differ a little"] if bits else []
 
 
 def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:

@@ -134,13 +134,17 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
     """Return the tensors by their names in transformers: the inverse of `to_params`.
 
     Raises:
-      UserError: a param is missing or unknown.
+      UserError: a param is missing or unknown, or has values that are not finite.
     """
     ours = {name.ours for name in names}
     if missing := ours - params.keys():
         raise UserError(_leftover("lacks", missing))
     if unknown := params.keys() - ours:
         raise UserError(unnamed(unknown))
+    if diverged := sorted(path for path, param in params.items() if not np.isfinite(param).all()):
+        raise UserError(
+            f"the model has values that are not finite in {shorten(diverged)}; take an earlier checkpoint, RUN@STEP"
+        )
     tensors = {}
     for name in names:
         param = np.asarray(params[name.ours])

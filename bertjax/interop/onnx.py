@@ -1,6 +1,7 @@
 """A model as ONNX: the encoder of transformers with our heads, by PyTorch's exporter, checked with onnxruntime.
 
-The check compares onnxruntime with bertjax's own encoder and heads, so it covers every step in between.
+The check compares onnxruntime with what `bertjax.predict` computes for texts and pairs of texts, so it covers every
+step in between, the place of [CLS] included.
 """
 
 import importlib.util
@@ -8,7 +9,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +17,16 @@ import numpy as np
 from bertjax.errors import RunFailed, UserError
 from bertjax.export import Export
 from bertjax.interop import huggingface
+from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.models.directions import BIDIRECTIONAL
 
 SUFFIX = ".onnx"
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4
 # Larger weights are in a separate file, MODEL.onnx.data, because protocol buffers end at 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
 _WITH_POOLER = ("bert", "albert", "roberta", "mobilebert")
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-_CHECKED_SHAPES = ((3, 24), (1, 7))  # B, T
-
-
-def inputs_of(export: Export) -> tuple[str, ...]:
-    """Return the names of the inputs: an encoder without segments has no `token_type_ids`."""
-    return INPUTS if export.encoder.segments else INPUTS[:-1]
 
 
 def write(path: Path, export: Export) -> list[str]:
@@ -49,10 +44,12 @@ def write(path: Path, export: Export) -> list[str]:
       Notes about the file, one line each.
 
     Raises:
-      UserError: a package is missing, the model has another head, or see `huggingface.write`.
+      UserError: a package is missing, the model has another head, there is a file MODEL.onnx.data, or see
+        `huggingface.write`.
       RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
+    check_place(path)
     if export.encoder.direction != BIDIRECTIONAL:
         raise UserError(
             f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
@@ -67,13 +64,29 @@ def write(path: Path, export: Export) -> list[str]:
         if not difference <= TOLERANCE:
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
         publish(draft, path)
-    return [f"outputs: {', '.join(reading.outputs)}", f"checked: onnxruntime and bertjax differ by {difference:.1e}"]
+    checked = f"checked: onnxruntime and bertjax differ by {difference:.1e}"
+    return [f"outputs: {', '.join(reading.outputs)}", checked, *huggingface.activation_notes(export.encoder)]
+
+
+def check_place(path: Path) -> None:
+    """Raise UserError if the weights of another model are where a file may have its own."""
+    if weights_of(path).exists():
+        raise UserError(
+            f"{weights_of(path)} exists, and {path.name} would read its weights from it; remove it, or choose another "
+            "name"
+        )
+
+
+def weights_of(path: Path) -> Path:
+    """Return the file beside an ONNX file that has weights too large for it."""
+    return path.with_name(f"{path.name}.data")
 
 
 def publish(draft: Path, path: Path) -> None:
     """Move a file, and the weights beside it, to a path of the same name."""
-    for file in sorted(draft.parent.glob(f"{path.name}*"), reverse=True):  # weights before the graph that names them
-        os.replace(file, path.parent / file.name)
+    if weights_of(draft).exists():  # before the graph that names them
+        os.replace(weights_of(draft), weights_of(path))
+    os.replace(draft, path)
 
 
 def check_installed() -> None:
@@ -117,31 +130,24 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
 
 def _difference(path: Path, export: Export, reading: Reading) -> float:
-    """Return the largest absolute difference of any output at any position that is not padding."""
-    return max(np.abs(output - ours).max().item() for output, ours in outputs_and_ours(path, export, reading))
+    """Return the largest absolute difference of any output that is not padding."""
+    return largest(np.abs(output - ours).max() for output, ours in outputs_and_ours(path, export, reading))
+
+
+def largest(errors: Iterable[float]) -> float:
+    """Return the largest error, NaN if one is: Python's max() drops a NaN that does not come first."""
+    return float(np.max(list(errors)))
 
 
 def outputs_and_ours(path: Path, export: Export, reading: Reading) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield each output of a file on random rows, without padding, and the same of bertjax."""
+    """Yield each output of a file on the rows of `onnx_rows`, without padding, and the same of bertjax."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    for rows, seq_len in _CHECKED_SHAPES:
-        inputs = _rows(rows, min(seq_len, export.encoder.max_positions), export)
-        expected = values(export, reading, inputs)
+    for inputs, batch in rows(export):
+        expected = values(export, reading, batch)
         for name, output in zip(reading.outputs, session.run(reading.outputs, inputs), strict=True):
-            is_read = inputs["attention_mask"] > 0 if reading.is_per_token(name) else ...
-            yield output[is_read], expected[name][is_read]
-
-
-def _rows(rows: int, seq_len: int, export: Export) -> dict[str, np.ndarray]:
-    """Return rows of random tokens of different lengths, with two segments if the encoder has several."""
-    draw, columns, pad_id = np.random.default_rng(0), np.arange(seq_len), export.tokenizer.pad_id
-    lengths_B1 = draw.integers(max(seq_len // 3, 1), seq_len + 1, (rows, 1))
-    mask_BT = (columns < lengths_B1).astype(np.int64)
-    segments_BT = ((columns >= lengths_B1 // 2) & (export.encoder.segments > 1)) * mask_BT
-    # Without the padding symbol in texts: RoBERTa counts positions over the other tokens.
-    text = np.setdiff1d(np.arange(export.encoder.vocab_size), [pad_id])
-    tokens_BT = np.where(mask_BT > 0, draw.choice(text, (rows, seq_len)), pad_id)
-    every = {"input_ids": tokens_BT, "attention_mask": mask_BT, "token_type_ids": segments_BT}
-    return {name: every[name] for name in inputs_of(export)}
+            if reading.is_per_token(name):
+                yield output[inputs["attention_mask"] > 0], expected[name][batch["examples_BT"] > 0]
+            else:
+                yield output, expected[name]

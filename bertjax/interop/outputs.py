@@ -1,20 +1,21 @@
 """Which outputs a model has outside of bertjax, and what its heads read."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.interop import names, sentence_transformers, task_heads
 from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
-from bertjax.models.config import Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
-from bertjax.models.layers import Dense
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 
 HIDDEN, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
@@ -34,6 +35,8 @@ _PRETRAINED = {
     SOP: _Pretrained(POOLED, PairHead),
 }
 _READS_VOCABULARY = (MLM, PLM)
+# The arrays of a core batch, in the order of the arguments of `Encoder`.
+_ENCODED = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
 class Head(NamedTuple):
@@ -107,34 +110,46 @@ def reading_of(export: Export) -> Reading:
     return Reading((HIDDEN, *pooled, *computed), computed)
 
 
-def values(export: Export, reading: Reading, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return bertjax's own outputs by name, computed in float32.
+def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return bertjax's own outputs by name, computed in float32 as `bertjax.predict` does.
+
+    The logits of a fine-tuned model are those of its objective. Poolers read [CLS] where the batch has it.
 
     Args:
       export: the model.
       reading: its outputs.
-      inputs: `input_ids`, `attention_mask` and, if the encoder has segments, `token_type_ids`; int [B, T].
+      batch: a core batch with one example in each row.
     """
-    config = dataclasses.replace(export.encoder, execution=Execution())
+    config = dataclasses.replace(export.encoder, execution=Execution(), activation_bits=0)  # as it is exported
+    if reading.outputs in ((LOGITS,), (START, END)):
+        return _logits(export, config, reading, batch)
     encoder, heads = export.params["encoder"], export.params.get("heads", {})
-    tokens_BT, mask_BT = (inputs[name].astype(np.int32) for name in ("input_ids", "attention_mask"))
-    segments_BT = inputs["token_type_ids"].astype(np.int32) if "token_type_ids" in inputs else None
-    encoded = jax.jit(Encoder(config).apply)({"params": encoder}, tokens_BT, segments_BT, examples_BT=mask_BT)
+    arrays = (batch[name] for name in _ENCODED)
+    encoded = jax.jit(Encoder(config).apply)({"params": encoder}, *arrays)
     outputs = {HIDDEN: encoded.hidden}
     if reading.has_pooler:
         outputs[POOLED] = encoded.pooled_BND[:, 0]
     if reading.has_mean:
-        mean_BD = mean_of_examples(encoded.hidden, mask_BT, slots=1)[:, 0]
+        mean_BD = mean_of_examples(encoded.hidden, batch["examples_BT"], slots=1)[:, 0]
         outputs[SENTENCE] = l2_normalize(mean_BD) if reading.is_normalized else mean_BD
-    for name, (head, source, column) in reading.heads.items():
-        if head in _PRETRAINED:
-            word = (encoder["embeddings"]["word"],) if head in _READS_VOCABULARY else ()
-            outputs[name] = _PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
-            outputs[name] = outputs[name][..., : config.vocab_size] if word else outputs[name]
-        else:
-            logits = Dense(config, heads[head]["bias"].shape[0]).apply({"params": heads[head]}, outputs[source])
-            outputs[name] = logits if column is None else logits[..., column]
+    for name, (head, source, _) in reading.heads.items():
+        word = (encoder["embeddings"]["word"],) if head in _READS_VOCABULARY else ()
+        logits = _PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
+        outputs[name] = logits[..., : config.vocab_size] if word else logits
     return {name: np.asarray(outputs[name]) for name in reading.outputs}
+
+
+def _logits(
+    export: Export, config: EncoderConfig, reading: Reading, batch: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the logits of a fine-tuned model by its own objective."""
+    objective = from_dict(export.settings).task.objective
+    if objective.group > 1:  # its choices share a row in training, and are rows here
+        objective = dataclasses.replace(objective, classes=objective.classes[:1])
+    logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))
+    if not reading.is_per_token(reading.outputs[0]):
+        return {LOGITS: logits.reshape(len(logits), -1)}
+    return {name: logits if head.column is None else logits[..., head.column] for name, head in reading.heads.items()}
 
 
 def _fine_tuned(export: Export, term: str) -> Reading:

@@ -37,6 +37,7 @@ class TorchModel(torch.nn.Module):
     def __init__(self, encoder: torch.nn.Module, export: Export, reading: Reading, inputs: tuple[str, ...]):
         super().__init__()
         self.encoder, self.reading, self.inputs = encoder, reading, inputs
+        self.is_cls_last = export.tokenizer.cls_last
         params = vocabulary.cut(export.params, export.encoder)
         self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
@@ -55,7 +56,7 @@ class TorchModel(torch.nn.Module):
         hidden_BTD = self.encoder(**named | {"attention_mask": mask_BT}, return_dict=True).last_hidden_state
         outputs = {HIDDEN: hidden_BTD}
         if self.pooler is not None:
-            outputs[POOLED] = self.pooler_activation(self.pooler(hidden_BTD[:, 0]))
+            outputs[POOLED] = self.pooler_activation(self.pooler(self._cls(hidden_BTD, named["attention_mask"])))
         if self.reading.has_mean:
             mask_BT1 = mask_BT[..., None].to(hidden_BTD.dtype)
             mean_BD = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
@@ -64,6 +65,16 @@ class TorchModel(torch.nn.Module):
             logits = self.heads[head](outputs[source])
             outputs[name] = logits if column is None else logits[..., column]
         return tuple(outputs[name] for name in self.reading.outputs)
+
+    def _cls(self, hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        """Return the state of [CLS], [B, D]: of the first column, or of the last one that is not padding.
+
+        XLNet's tokenizer puts it last and pads at the left; rows that are padded at the right are also right.
+        """
+        if not self.is_cls_last:
+            return hidden_BTD[:, 0]
+        is_last_BT = (mask_BT > 0) & (mask_BT.cumsum(1) == mask_BT.sum(1, keepdim=True))
+        return torch.where(is_last_BT[..., None], hidden_BTD, 0.0).sum(1)
 
 
 class _MaskedLM(torch.nn.Module):

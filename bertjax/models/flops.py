@@ -35,14 +35,14 @@ class FlopsPart(NamedTuple):
       heads: {unit: multiply-adds of all heads for each of them}; a unit is `tokens`, `predictions` or `examples`.
       read: number of positions for each prediction that its last layer computes; None if it computes all tokens.
       queries: whether every layer computes a second state for each prediction, as XLNet's do.
-      backward: what has a backward pass: `all`, only the `heads`, or `none` (a teacher).
+      has_backward: whether gradients are computed; a teacher has none.
     """
 
     encoder: EncoderConfig
     heads: Mapping[str, float] = FrozenDict()
     read: float | None = None
     queries: bool = False
-    backward: str = "all"
+    has_backward: bool = True
 
 
 def head_products(config: EncoderConfig, head: HeadSpec) -> int:

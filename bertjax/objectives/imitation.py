@@ -102,7 +102,7 @@ def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]
         others = objective.as_its_teacher().flops_parts(config)
     if captures_of(objective.teacher_losses):
         parts, others = (tuple(part._replace(read=None) for part in both) for both in (parts, others))
-    return *parts, *(part._replace(backward="none") for part in others)
+    return *parts, *(part._replace(has_backward=False) for part in others)
 
 
 def terms(

@@ -10,6 +10,8 @@ from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "lamb")
 GROW_MOMENTS = ("copy", "reset")
+# Fields of a stage that change neither the program of a step nor what it costs. All others do: `Stage.shape`.
+NO_EFFECT_ON_COST = ("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,12 @@ class Stage:
             object.__setattr__(self, "steps", 1_000_000)
         if self.batch is None and not self.examples:
             object.__setattr__(self, "batch", 32)
+
+    @property
+    def shape(self) -> "Stage":
+        """The stage with only what changes the program of a step or its cost; stages of one shape cost the same."""
+        without = {field.name: field.default for field in dataclasses.fields(self) if field.name in NO_EFFECT_ON_COST}
+        return dataclasses.replace(self, **without)
 
     @property
     def open_settings(self) -> tuple[str, ...]:

@@ -5,12 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bertjax.config import Config
-from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
-from bertjax.models.parameters import encoder_shapes
-from bertjax.training.config import matches_any
-from bertjax.training.shapes import batch_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +17,16 @@ class StepFlops:
 
     Attributes:
       parts: the encoders that a step runs, as the objective lists them.
+      share: share of their operations that is left with frozen parameters (`bertjax.training.stage_flops`). It is that
+        of whole batches, and taken to be the same for their real tokens.
     """
 
     parts: tuple[FlopsPart, ...]
+    share: float = 1.0
 
     def useful(self, counts: Counts) -> float:
         """Return the operations on real tokens, for the counts of `consumption`."""
-        return sum(_operations(part, counts) for part in self.parts)
+        return self.share * sum(_operations(part, counts) for part in self.parts)
 
     def executed(self, batches: dict[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
         """Return the operations on batches [steps, B, ...] as if nothing were padding and no rows were packed.
@@ -42,37 +40,10 @@ class StepFlops:
         return self.useful(Counts(tokens, tokens * seq_len, steps * rows * positions, steps * rows * examples))
 
 
-def of_task(config: Config, task: str, encoder: EncoderConfig) -> StepFlops:
-    """Return what counts the operations of a task's steps. A frozen encoder has no backward pass."""
-    parts = config.tasks[task].objective.all_flops_parts(encoder)
-    is_frozen = all(matches_any(config.frozen, f"encoder/{path}") for path in encoder_shapes(encoder))
-    if is_frozen and not config.lora.rank:
-        parts = (parts[0]._replace(backward="heads"), *parts[1:])
-    return StepFlops(parts)
-
-
-def per_step(config: Config, stage: int, encoder: EncoderConfig) -> float:
-    """Return the operations that a step of a stage executes, the mean over the tasks that take turns.
-
-    Args:
-      config: the configuration; rows of a batch and weights of tasks are resolved.
-      stage: index of the stage.
-      encoder: the encoder with its vocabulary and all layers.
-    """
-    at = config.stages[stage]
-    encoder = dataclasses.replace(encoder, layers=config.layers_at(stage))
-    total = 0.0
-    for name in (names := at.among(config.tasks)):
-        shapes = batch_shapes(config.task_at(stage, name), encoder.vocab_size, at.seq_len, at.batch)
-        batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
-        total += config.tasks[name].weight * of_task(config, name, encoder).executed(batches)
-    return total / sum(config.tasks[name].weight for name in names)
-
-
 def _operations(part: FlopsPart, counts: Counts) -> float:
-    encoder = encoder_products(part.encoder, counts, part.read, part.queries)
-    heads = sum(products * getattr(counts, unit) for unit, products in part.heads.items())
-    return 2.0 * (encoder * (3 if part.backward == "all" else 1) + heads * (1 if part.backward == "none" else 3))
+    products = encoder_products(part.encoder, counts, part.read, part.queries)
+    products += sum(each * getattr(counts, unit) for unit, each in part.heads.items())
+    return 2.0 * products * (3 if part.has_backward else 1)
 
 
 def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:

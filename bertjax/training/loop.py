@@ -17,6 +17,7 @@ from bertjax.models.flops import Counts
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
+from bertjax.training.flops import StepFlops
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
@@ -36,6 +37,7 @@ from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.watchdog import TRAINING, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
+from bertjax.training.stage_flops import of_stage
 from bertjax.training.state import State, grow
 
 # Batches that are made in advance.
@@ -128,6 +130,7 @@ class Loop:
             lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed)
         )
         self._queue = MetricsQueue()
+        self._flops: dict[tuple[int, str], StepFlops] = {}  # of a stage and a task
         self._evaluators: dict[int, Evaluator] = {}
         self._newest = NewestResults(workdir)
         writer.add(self._newest)
@@ -268,7 +271,7 @@ class Loop:
             global_batches = put_batches(local, self._program.mesh)
             spec = self._timetable.at(step)
             task = self._program.at(spec.stage).tasks[spec.task]
-            self._log.dispatched(task.flops.executed(global_batches))
+            self._log.dispatched(self._flops_at(spec.stage, spec.task).executed(global_batches))
             chunk, arguments = task.chunk_at(spec.stage), (self._state, task.frozen, global_batches)
             shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
@@ -299,9 +302,8 @@ class Loop:
             self._watchdog.beat(step)
             spec = self._timetable.at(step - 1)
             self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
-            task = self._program.at(spec.stage).tasks[spec.task]
             counts = Counts(**{name: metrics[name] for name in Counts._fields})
-            self._log.count(metrics, task.flops.useful(counts))
+            self._log.count(metrics, self._flops_at(spec.stage, spec.task).useful(counts))
             self._recent |= metrics
             self._last = (step, dict(self._recent))
             bar.update(step - bar.n)
@@ -351,6 +353,11 @@ class Loop:
     def _program_at(self, step: int) -> Program:
         """Return the program of the step that follows `step` steps."""
         return self._program.at(self._timetable.at(min(step, self._timetable.steps - 1)).stage)
+
+    def _flops_at(self, stage: int, task: str) -> StepFlops:
+        if (stage, task) not in self._flops:
+            self._flops[stage, task] = of_stage(self._program.at(stage).tasks[task], stage)
+        return self._flops[stage, task]
 
     def _save(
         self, step: int, evaluation: Evaluation | None, is_last: bool, owes_evaluation: bool = False

@@ -23,9 +23,7 @@ from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import SlotValues, slots_of
-from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
-from bertjax.training.flops import StepFlops
 from bertjax.training.lora import add_factors
 from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
@@ -114,9 +112,8 @@ class Program:
         """The mesh, and how params are sharded on it."""
         runtime, dtype = self.config.runtime, self.encoder.execution.dtype
         objectives = [task.objective for task in self.config.tasks.values()]
-        models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
-        params = jax.eval_shape(self._init_params(models), jax.random.key(0))
-        strategy = choose_strategy(runtime.strategy, count_parameters(params, self.encoder), self.encoder.sharing)
+        parameters = count_parameters(self.param_shapes, self.encoder)
+        strategy = choose_strategy(runtime.strategy, parameters, self.encoder.sharing)
         encoders = [part.encoder for objective in objectives for part in objective.all_flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
@@ -156,6 +153,12 @@ class Program:
         return make_optimizer(
             dataclasses.replace(self.config.optimizer, frozen=self.config.frozen), counts_by_leaf=has_frozen_stages
         )
+
+    @functools.cached_property
+    def param_shapes(self) -> dict:
+        """Shapes and dtypes of the params of all tasks, which need no mesh."""
+        models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
+        return jax.eval_shape(self._init_params(models), jax.random.key(0))
 
     @functools.cached_property
     def abstract_state(self) -> State:
@@ -237,7 +240,7 @@ class Program:
         Raises:
           UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
         """
-        settings, params = self.config.stages[stage], self.at(stage).abstract_state["params"]
+        settings, params = self.config.stages[stage], self.at(stage).param_shapes
         patterns = {f"stages.{stage}.frozen.{index}": pattern for index, pattern in enumerate(settings.frozen)}
         frozen = {path for name, pattern in patterns.items() for path in find_paths(name, pattern, params)}
         if settings.frozen_layers:
@@ -328,19 +331,23 @@ class TaskProgram:
 
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
-        program = self.program
-        task = program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
-        batch = batch_shapes(task, program.vocab_size, stage.seq_len, stage.batch)
-        sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
+        sharding = NamedSharding(self.program.mesh, P(None, BATCH_AXES))
         return {
             name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
-            for name, leaf in batch.items()
+            for name, leaf in self.batch_shapes(stage).items()
         }
 
-    @functools.cached_property
-    def flops(self) -> StepFlops:
-        """Counts the operations of the task's steps."""
-        return flops.of_task(self.program.config, self.name, self.program.encoder)
+    def batch_shapes(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes and dtypes of a batch [B, ...]."""
+        task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
+        return batch_shapes(task, self.program.vocab_size, stage.seq_len, stage.batch)
+
+    def freezing_at(self, stage: int) -> Freezing:
+        """Return what the run and a stage freeze."""
+        config, settings = self.program.config, self.program.config.stages[stage]
+        own = settings.frozen or settings.frozen_layers
+        paths = self.program.frozen_paths_at(stage) if own else frozenset()
+        return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
@@ -353,9 +360,7 @@ class TaskProgram:
         if not settings.frozen and not settings.frozen_layers:
             return self.chunk
         if stage not in self._chunks:
-            paths = self.program.frozen_paths_at(stage)
-            freezing = dataclasses.replace(self.context.freezing, paths=paths, layers=settings.frozen_layers)
-            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=freezing))
+            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=self.freezing_at(stage)))
         return self._chunks[stage]
 
     @functools.cached_property

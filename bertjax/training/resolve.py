@@ -20,10 +20,11 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.opening import SavedModel
 from bertjax.storage import is_remote
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
+from bertjax.training.program import Program
 from bertjax.training.run.record import RunRecord
 
 
@@ -208,7 +209,7 @@ def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
     stage = config.stages[index]
     if not stage.flops:
         return stage
-    cost = flops.per_step(config, index, config.encoder(vocab_size, backend="cpu"))
+    cost = stage_flops.per_step(Program(config, vocab_size), index)
     if (steps := round(stage.flops / cost)) < 2:
         raise UserError(
             f"stages.{index}.flops={stage.flops:.3g} is less than two steps of {cost:.3g} FLOPs; allow more, or lower "

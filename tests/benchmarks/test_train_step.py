@@ -9,7 +9,8 @@ from benchmarks import train_step
 from benchmarks.arms import ours, products
 from benchmarks.arms.setting import Setting
 from bertjax import config_file
-from bertjax.training import flops
+from bertjax.training import stage_flops
+from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
 
 SMALL = Setting(
@@ -25,7 +26,7 @@ def test_the_share_is_that_of_the_step_of_the_front_door():
     }
     encoder = config.encoder(setting.vocab_size, "cpu")
     assert ours.encoder(setting, encoder.execution.unroll) == dataclasses.replace(encoder, init_stddev=0.02)
-    assert products.flops_of(setting) == flops.per_step(config, 0, encoder)
+    assert products.flops_of(setting) == stage_flops.per_step(Program(config, setting.vocab_size), 0)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Collectives: programs whose collectives are known, compiled for chips that are not there."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,6 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bertjax.forecast.collectives import Collective, collectives, table
+from bertjax.forecast.roofline import floor
+from bertjax.hardware.chips import CHIPS
 from tests.forecast.programs import mesh, module
 
 ROWS, WIDTH = 2048, 1024
@@ -60,6 +63,21 @@ def test_a_group_is_an_axis_of_the_mesh():
     assert collective.links == 1 / 2  # a line of the two axes of a slice
 
 
+@pytest.mark.parametrize(
+    "axes, chips, copies",
+    [(("chip", "core"), 4, 1), ("chip", 4, 2), ("core", 1, 0)],
+    ids=["all devices", "one core of each chip", "both cores of a chip"],
+)
+def test_cores_share_the_links_of_their_chip(axes, chips, copies):
+    """A chip sends the sum of its cores once; the two sums of single cores one after the other; its own sum never."""
+    on = mesh("v3:2x2", ("chip", "core"), (4, 2))
+    collective = only_collective(lambda x: jax.lax.psum(x, axes), on, P(("chip", "core")), P())
+    assert (collective.kind, collective.chips, collective.devices) == ("all-reduce", chips, 2)
+    assert collective.sent == copies * collective.bytes * 2 * 3 / 4
+    at_floor = floor(CHIPS["v3"], 0.0, 0.0, 0.0, [collective], steps=1).interconnect
+    assert at_floor == pytest.approx(copies * ROWS // 8 * WIDTH * 4 * 1.5 / (340e12 / 1024))
+
+
 @pytest.mark.parametrize("length", [3, 40])
 def test_a_loop_counts_as_often_as_it_runs(length):
     def function(x, w):
@@ -110,3 +128,5 @@ def test_the_table_sums_collectives_of_one_kind():
     other = Collective("all-gather", "bf16", 10, 8, 1, True)
     synchronous = Collective("all-gather", "bf16", 1000, 4, 1, False)
     assert table([one, synchronous, other]) == [synchronous, Collective("all-gather", "bf16", 310, 8, 4, True)]
+    apart = dataclasses.replace(one, devices=2)
+    assert len(table([one, apart])) == 2

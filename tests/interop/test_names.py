@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax.errors import UserError
 from bertjax.interop import huggingface, weights
 from tests.interop import models
 
@@ -71,3 +72,16 @@ def test_each_kernel_has_its_name(kind, tmp_path):
             flat = kernel.T if role == "output" else kernel
             actual = theirs[f"{prefix}.rel_attn.{name}"]
             np.testing.assert_array_equal(actual.reshape(flat.shape), flat, err_msg=name)
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    model = models.make(frozenset({"mlm"}), models.trained())
+    model.params["heads"]["mlm"]["transform"]["bias"][3] = np.nan
+    model.params["encoder"]["layers"]["output"]["kernel"][1, 2, 3] = np.inf
+    with pytest.raises(UserError) as error:
+        huggingface.write(tmp_path / "hf", model)
+    paths = "encoder/layers/output/kernel, heads/mlm/transform/bias"
+    assert (
+        str(error.value) == f"the model has values that are not finite in {paths}; take an earlier checkpoint, RUN@STEP"
+    )
+    assert not (tmp_path / "hf").exists()

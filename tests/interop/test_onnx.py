@@ -13,7 +13,8 @@ import bertjax
 from bertjax import cli, convert, export
 from bertjax.errors import RunFailed, UserError
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import onnx
+from bertjax.interop import onnx, onnx_int8
+from bertjax.interop.onnx_rows import INPUTS
 from tests.interop import models
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "huggingface.md"
@@ -53,7 +54,7 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
     assert summary.kind == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
     session = session_of(tmp_path / "new" / "model.onnx")
-    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
+    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in INPUTS]
     assert [node.name for node in session.get_outputs()] == HEADS[kind]
     module, params, tokenizer = bertjax.load(tmp_path / "ours")
     for rows, seq_len in ((1, 1), (1, 20), (5, 3), (7, 20)):
@@ -61,7 +62,7 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
         tokens_BT = draw.integers(0, tokenizer.vocab_size, (rows, seq_len))
         segments_BT = draw.integers(0, 3, (rows, seq_len))
         mask_BT = (np.arange(seq_len) < draw.integers(1, seq_len + 1, (rows, 1))).astype(np.int64)
-        outputs = session.run(None, dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True)))
+        outputs = session.run(None, dict(zip(INPUTS, (tokens_BT, mask_BT, segments_BT), strict=True)))
         expected = jax.jit(module.apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
         assert outputs[0].shape == (rows, seq_len, 16)
         np.testing.assert_allclose(outputs[0][mask_BT > 0], expected.hidden[mask_BT > 0], atol=1e-5)
@@ -80,6 +81,12 @@ def test_the_check_sees_every_output(tmp_path, monkeypatch):
         wrong = lambda *args, name=name: (computed := real(*args)) | {name: computed[name] + 1}  # noqa: E731
         monkeypatch.setattr(onnx, "values", wrong)
         assert onnx._difference(path, model, reading) == pytest.approx(1, abs=1e-4), name
+    last = outputs[-1]
+    monkeypatch.setattr(onnx, "values", lambda *args: (computed := real(*args)) | {last: computed[last] * np.nan})
+    assert np.isnan(onnx._difference(path, model, reading))
+    monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(path.read_bytes()))
+    with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by nan in .*; it was not written"):
+        onnx.write(tmp_path / "other.onnx", model)
 
 
 @slow
@@ -93,10 +100,20 @@ def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
 @slow
 def test_weights_too_large_for_one_file_are_written_beside_it(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "LARGEST_FILE", 0)
-    onnx.write(tmp_path / "model.onnx", made("BertModel"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
-    inputs = dict.fromkeys(onnx.INPUTS, np.ones((2, 5), np.int64))
-    assert np.isfinite(session_of(tmp_path / "model.onnx").run(None, inputs)[0]).all()
+    path = tmp_path / "model[v2]*.onnx"  # no pattern
+    onnx.write(path, made("BertModel"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model[v2]*.onnx", "model[v2]*.onnx.data"]
+    inputs = dict.fromkeys(INPUTS, np.ones((2, 5), np.int64))
+    assert np.isfinite(session_of(path).run(None, inputs)[0]).all()
+
+
+@installed
+@pytest.mark.parametrize("write", [onnx.write, onnx_int8.write], ids=["float", "int8"])
+def test_weights_of_another_model_are_not_overwritten(tmp_path, write):
+    (tmp_path / "model.onnx.data").write_text("somebody's")
+    with pytest.raises(UserError, match="model.onnx.data exists, and model.onnx would read its weights from it; remo"):
+        write(tmp_path / "model.onnx", made("BertModel"))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["somebody's"]
 
 
 @slow
@@ -117,23 +134,25 @@ def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_
 
 
 @slow
-def test_a_run_in_bfloat16_is_checked_in_float32(tmp_path):
+def test_a_run_in_bfloat16_with_rounded_activations_is_checked_in_float32(tmp_path):
     model = made("BertForMaskedLM")
     execution = dataclasses.replace(model.encoder.execution, dtype="bfloat16")
-    model = model._replace(encoder=dataclasses.replace(model.encoder, execution=execution))
-    assert onnx.write(tmp_path / "model.onnx", model)
+    model = model._replace(encoder=dataclasses.replace(model.encoder, execution=execution, activation_bits=4))
+    *_, note = onnx.write(tmp_path / "model.onnx", model)
+    assert note.startswith("activations are not rounded to 4 bits there")
 
 
 @slow
 def test_a_folder_of_transformers_is_converted_directly(tmp_path, capsys):
     export.write(tmp_path / "ours", made("BertModel"))
     convert.run(tmp_path / "ours", tmp_path / "theirs")
-    target = tmp_path / "model.onnx"
+    target = tmp_path / "tiny[v2].onnx"
     flags = [f"--from={tmp_path / 'theirs'}", f"--to={target}"]
     capsys.readouterr()
     assert cli.exit_code_of(lambda: convert.main(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
+    assert target.exists()
     assert cli.exit_code_of(lambda: convert.main(flags)) == 2
     assert f"--to={target} exists and is not empty" in capsys.readouterr().err
 
@@ -158,7 +177,7 @@ def test_every_family_and_every_head(tmp_path, kind, parts, outputs):
     notes = onnx.write(tmp_path / "model.onnx", model)  # compares each output
     assert notes[0] == f"outputs: {', '.join(outputs)}"
     inputs = [node.name for node in session_of(tmp_path / "model.onnx").get_inputs()]
-    assert inputs == [name for name in onnx.INPUTS if model.encoder.segments or name != "token_type_ids"]
+    assert inputs == [name for name in INPUTS if model.encoder.segments or name != "token_type_ids"]
 
 
 @slow
@@ -169,7 +188,7 @@ def test_the_logits_of_a_classifier_are_those_of_its_predictions(tmp_path, pooli
     onnx.write(tmp_path / "model.onnx", model)
     tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
     mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
-    inputs = dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
+    inputs = dict(zip(INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
     [logits] = session_of(tmp_path / "model.onnx").run(None, inputs)
     expected = [list(p["probabilities"].values()) for p in Predictor(model).predict(["abd ace", "bbe"])]
     np.testing.assert_allclose(jax.nn.softmax(logits), expected, atol=1e-5)
@@ -182,7 +201,7 @@ def test_sentence_embeddings_are_those_of_predict(tmp_path):
     onnx.write(tmp_path / "model.onnx", model)
     tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
     mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
-    inputs = dict(zip(onnx.INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
+    inputs = dict(zip(INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
     [embeddings] = session_of(tmp_path / "model.onnx").run(["sentence_embedding"], inputs)
     expected = Predictor(model).embed(["abd ace", "bbe"], normalize=True)
     np.testing.assert_allclose(embeddings, expected, atol=1e-5)

@@ -5,6 +5,7 @@ import pytest
 from bertjax import cli, convert, export
 from bertjax.errors import RunFailed, UserError
 from bertjax.interop import onnx, onnx_int8
+from bertjax.interop.onnx_rows import INPUTS
 from bertjax.interop.outputs import reading_of
 from tests.interop.test_onnx import made, session_of, slow
 
@@ -29,7 +30,7 @@ def test_a_folder_of_transformers_with_the_file_that_browsers_look_for(tmp_path,
     model = export.read(tmp_path / "ours")
     reading = reading_of(model)
     assert [node.name for node in session.get_outputs()] == list(reading.outputs)
-    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in onnx.INPUTS]
+    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in INPUTS]
     for output, ours in onnx.outputs_and_ours(folder / onnx_int8.PLACE, model, reading):
         assert 0 < np.linalg.norm(output - ours) < 0.2 * np.linalg.norm(ours)
 

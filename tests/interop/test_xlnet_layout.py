@@ -7,7 +7,7 @@ import pytest
 
 from bertjax import export
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import huggingface, tokenizers
+from bertjax.interop import huggingface, onnx, tokenizers
 from bertjax.opening import SavedModel
 from tests.interop import published
 
@@ -62,6 +62,34 @@ def test_a_classifier_answers_as_there_and_back_again(checkpoint, tmp_path, pair
     back = transformers.AutoTokenizer.from_pretrained(tmp_path)
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     np.testing.assert_allclose(expected(back, again, SENTENCES, second), reference, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def onnx_session(checkpoint, tmp_path_factory):
+    """The same classifier as an ONNX file; `onnx.write` has compared it with bertjax."""
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason="ONNX needs the extra [onnx]")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX needs the extra [onnx]")
+    path = tmp_path_factory.mktemp("onnx") / "xlnet.onnx"
+    onnx.write(path, huggingface.read(checkpoint[0])[0])
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_an_onnx_file_answers_as_predict_and_as_transformers(checkpoint, onnx_session, pairs, side):
+    folder, theirs, model = checkpoint
+    ours, _ = huggingface.read(folder)
+    ours.settings["tasks"]["classification"]["examples"].update({"text": "a"} | ({"pair": "b"} if pairs else {}))
+    second = SENTENCES[::-1] if pairs else None
+    rows = theirs(SENTENCES, second, padding=True, padding_side=side, return_tensors="np")
+    [logits] = onnx_session.run(None, {node.name: rows[node.name] for node in onnx_session.get_inputs()})
+    probabilities = torch.softmax(torch.from_numpy(logits), dim=-1).numpy()
+    records = [{"a": a, "b": b} for a, b in zip(SENTENCES, SENTENCES[::-1], strict=True)]
+    answers = Predictor(ours).predict(records)
+    np.testing.assert_allclose([list(a["probabilities"].values()) for a in answers], probabilities, atol=1e-5)
+    np.testing.assert_allclose(expected(theirs, model, SENTENCES, second), probabilities, atol=1e-5)
 
 
 def test_rows_segments_and_padding_of_the_written_tokenizer(checkpoint, tmp_path):

@@ -7,9 +7,10 @@ import pytest
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import load
 from bertjax.errors import UserError
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.program import Program
 from bertjax.training.resolve import fine_tuning_rate, open_feeds, resolve
 from tests import labeled_files, runs
 
@@ -49,9 +50,10 @@ def test_a_budget_of_operations_becomes_steps(store):
     assert resolved.stages[1] == config.stages[1] and resolved.stages[0].flops == 3e10
     with pytest.raises(UserError, match="stages.0.flops=1 is less than two steps of [0-9.e+]+ FLOPs; allow more, or"):
         resolve(Feeds(dataclasses.replace(config, stages=(Stage(flops=1.0, seq_len=32, batch=8),)), store))
-    encoder = resolved.encoder(store.tokenizer.vocab_size, "cpu")
-    cost = flops.per_step(resolved, 0, encoder)
+    vocab_size = store.tokenizer.vocab_size
+    cost = stage_flops.per_step(Program(resolved, vocab_size), 0)
     assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2
     stages = tuple(Stage(10, 32, 8, tasks=(name,)) for name in tasks)
-    mlm, rtd = (flops.per_step(dataclasses.replace(resolved, stages=stages), stage, encoder) for stage in range(2))
+    one_task = Program(dataclasses.replace(resolved, stages=stages), vocab_size)
+    mlm, rtd = (stage_flops.per_step(one_task, stage) for stage in range(2))
     assert mlm < rtd and cost == pytest.approx((mlm + 2 * rtd) / 3)

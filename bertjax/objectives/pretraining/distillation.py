@@ -95,7 +95,7 @@ class Distillation(MaskedLM):
         own = {"predictions": head_products(config, head)}
         return (
             FlopsPart(config, own | {unit: head_products(config, head)}),
-            FlopsPart(teacher, {unit: head_products(teacher, head)}, backward="none"),
+            FlopsPart(teacher, {unit: head_products(teacher, head)}, has_backward=False),
         )
 
     def weights(self, batch):

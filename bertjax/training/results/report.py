@@ -14,7 +14,7 @@ from bertjax.errors import printable
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
-from bertjax.training import flops
+from bertjax.training import stage_flops
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.param_paths import path_of
@@ -168,7 +168,7 @@ def stage_line(index: int, program: Program) -> str:
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
-    operations = f", {flops.per_step(program.config, index, program.encoder):.3g} FLOPs a step"
+    operations = f", {stage_flops.per_step(program, index):.3g} FLOPs a step"
     return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
 
 

@@ -1,7 +1,9 @@
 """What the wall time of a run was spent on, over all its starts."""
 
 import contextlib
+import functools
 import json
+import logging
 import time
 
 from etils import epath
@@ -12,6 +14,8 @@ from bertjax.hardware.chips import peak_flops
 from bertjax.training.run.metrics import Totals
 
 _SECONDS_BETWEEN_WRITES = 10.0
+
+log = logging.getLogger(__name__)
 
 
 class Elapsed:
@@ -90,9 +94,18 @@ def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) 
 
     Returns:
       {`mfu`: for useful operations, `executed_mfu`: including those on padding}; empty if the device's peak is unknown.
+      A share above 1 is an error of the counts: it is logged, and returned as it is.
     """
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     if peak is None or not seconds:
         return {}
     available = peak * mesh.size * seconds
-    return {"mfu": useful_flops / available, "executed_mfu": executed_flops / available}
+    shares = {"mfu": useful_flops / available, "executed_mfu": executed_flops / available}
+    if max(shares.values()) > 1.0:
+        _report_impossible(mesh.devices.flat[0].device_kind)
+    return shares
+
+
+@functools.cache  # once in a process, not at every line of metrics
+def _report_impossible(device_kind: str) -> None:
+    log.error("mfu is above 1: the FLOPs of this run or the peak of %s are wrong; please report it", device_kind)

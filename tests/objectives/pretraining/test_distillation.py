@@ -23,6 +23,7 @@ from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.teacher import CosineLoss, Teacher
 from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
 from tests import batches
 from tests.models import reference
 
@@ -255,7 +256,7 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     again = Program(program.config, store.tokenizer.vocab_size)
     again.check()
     task = again.task
-    assert task.flops.parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
+    assert of_stage(task, 0).parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
     task.chunk.lower(again.abstract_state, task.abstract_frozen, task.abstract_batches(config.stages[0], 2))
     assert opened == [gone]
 

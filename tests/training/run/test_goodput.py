@@ -55,13 +55,17 @@ def test_goodput_is_the_share_of_steps_that_were_kept():
     assert dataclasses.asdict(totals)["seconds"] == 100.0
 
 
-def test_mfu_where_the_peak_is_known(monkeypatch):
+def test_mfu_where_the_peak_is_known(monkeypatch, caplog):
     assert peak_flops("TPU v5 lite") == 197e12 and peak_flops("TPU v3") == 61.5e12  # two devices a chip
     assert peak_flops("NVIDIA H200") == 989e12 and peak_flops("cpu") is None
     mesh = make_mesh(MeshConfig(data=1, fsdp=1), jax.devices()[:1])
     assert mfu(1e12, 2e12, 10.0, mesh) == {}
     monkeypatch.setattr("bertjax.training.run.goodput.peak_flops", lambda kind: 1e12)
     assert mfu(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
+    assert not caplog.records
+    for _ in range(2):  # an impossible share is neither hidden nor reported at every line
+        assert mfu(1e12, 2e13, 10.0, mesh)["executed_mfu"] == 2.0
+    assert [record.levelname for record in caplog.records] == ["ERROR"] and "mfu is above 1" in caplog.text
 
 
 def test_steps_to_trace():

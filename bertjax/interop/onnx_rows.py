@@ -1,0 +1,78 @@
+"""The rows on which ONNX files are checked: texts and pairs, tokenized and laid out as `bertjax.predict` does."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.data.batch import core, place
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.framing import truncate
+from bertjax.export import Export
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# (tokens of each text, B; longest row, T). The first batch has padding, and texts that are cut.
+_SHAPES = (((3, 30, 9), 24), ((5,), 7))
+
+
+class Rows(NamedTuple):
+    """Rows of texts, as a file and as bertjax read them.
+
+    Attributes:
+      inputs: {input of the file: int64 [B, T]}.
+      batch: the core batch of the same rows, one example in each, padded at the right.
+    """
+
+    inputs: dict[str, np.ndarray]
+    batch: dict[str, np.ndarray]
+
+
+def inputs_of(export: Export) -> tuple[str, ...]:
+    """Return the names of the inputs: an encoder without segments has no `token_type_ids`."""
+    return INPUTS if export.encoder.segments else INPUTS[:-1]
+
+
+def rows(export: Export) -> Iterator[Rows]:
+    """Yield rows of random texts and of pairs. A tokenizer with [CLS] last also pads at the left, as XLNet's does.
+
+    A text is random tokens, decoded: it is tokenized again, so no symbol of the tokenizer and no layout is assumed.
+    """
+    draw, tokenizer = np.random.default_rng(0), export.tokenizer
+    ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
+
+    def texts(lengths: tuple[int, ...]) -> list[list[int]]:
+        return tokenizer.encode([tokenizer.decode(draw.choice(ordinary, length).tolist()) for length in lengths])
+
+    for lengths, longest in _SHAPES:
+        seq_len = min(longest, export.encoder.max_positions)
+        for is_pair in (False, True) if seq_len > 3 else (False,):
+            batch = _batch(export, texts(lengths), texts(lengths[::-1]) if is_pair else None, seq_len)
+            yield Rows(_inputs(export, batch), batch)
+            if tokenizer.cls_last:
+                yield Rows(_padded_left(_inputs(export, batch)), batch)
+
+
+def _batch(
+    export: Export, first: list[list[int]], second: list[list[int]] | None, seq_len: int
+) -> dict[str, np.ndarray]:
+    vocabulary = Vocabulary.of(export.tokenizer)
+    first, second, _ = truncate(first, second, seq_len)
+    ragged = add_special_tokens(first, second, vocabulary, labels={})
+    batch = core(place(ragged, np.arange(len(first))[:, None], int(ragged.lengths.max()), vocabulary))
+    if export.encoder.segments == 1:
+        batch["segments_BT"] = np.zeros_like(batch["segments_BT"])
+    return batch
+
+
+def _inputs(export: Export, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    every = (batch["tokens_BT"], batch["examples_BT"] > 0, batch["segments_BT"])
+    named = dict(zip(INPUTS, every, strict=True))
+    return {name: named[name].astype(np.int64) for name in inputs_of(export)}
+
+
+def _padded_left(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    padding_B = inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(axis=1)
+    return {
+        name: np.stack([np.roll(row, padding) for row, padding in zip(values, padding_B, strict=True)])
+        for name, values in inputs.items()
+    }
