@@ -86,7 +86,7 @@ PUBLISHED = {
     },
     "xlnet": {
         **{"optimizer.learning_rate": 4e-4, "optimizer.warmup_steps": 40_000, "stages.0": (500_000, 512, 8192)},
-        **{"tasks.xlnet.objective.both_directions": True, "tasks.xlnet.objective.masking.longest": 5},
+        "tasks.xlnet.objective.masking.longest": 5,
     },
 }
 
