@@ -65,8 +65,9 @@ def run(
         skipped = "" if is_run else ", left out"
         print(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
 
+    before = run_report.sections_before(subjects, trust_code)  # a log that cannot be read ends the command early
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
-    return results.write(out, outcomes, subjects, materials, run_report.sections_before(subjects, trust_code))
+    return results.write(out, outcomes, subjects, materials, before)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -76,17 +76,17 @@ def write(
     return outcomes
 
 
-class _File(NamedTuple):
-    """A figure as the two files of it, and as a block of the page."""
+class _Drawn(NamedTuple):
+    """A figure as the contents of its two files, and as a block of the page."""
 
     svg: str
     pdf: bytes
     block: Drawing
 
 
-def _drawn(outcome: Outcome) -> tuple[Outcome, list[_File]]:
-    """Return the figures of an outcome; if one cannot be drawn, none, and a part that failed."""
-    files = []
+def _drawn(outcome: Outcome) -> tuple[Outcome, list[_Drawn]]:
+    """Return an outcome and its figures. The part has failed and has no figures if one of them cannot be drawn."""
+    figures = []
     for figure in outcome.result.figures if outcome.result else ():
         unique = f"{outcome.part.name}-{figure.name}"
         try:
@@ -94,8 +94,8 @@ def _drawn(outcome: Outcome) -> tuple[Outcome, list[_File]]:
             svg, pdf = drawing.svg_of(drawing_), drawing.pdf_of(drawing_)
         except Exception as error:
             return outcome.failed(error), []
-        files.append(_File(svg, pdf, Drawing(unique, svg, figure.caption, figure.alternative)))
-    return outcome, files
+        figures.append(_Drawn(svg, pdf, Drawing(unique, svg, figure.caption, figure.alternative)))
+    return outcome, figures
 
 
 def _fill(folder, drawn, subjects, materials, before) -> None:
@@ -117,19 +117,19 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
     }
     arrays, sections = {}, list(before)
     (folder / FIGURES).mkdir()
-    for outcome, files in drawn:
+    for outcome, figures in drawn:
         name, result = outcome.part.name, outcome.result
         if result is None:
             why = {"skipped": " ".join(_left_out(outcome)), "failed": outcome.failure}
             sections.append(Section(name, outcome.part.title, **why))
             continue
         arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
-        for file in files:
-            svg = file.svg.replace("currentColor", "#000000")
-            (folder / FIGURES / f"{file.block.name}.svg").write_text(svg, encoding="utf-8")
-            (folder / FIGURES / f"{file.block.name}.pdf").write_bytes(file.pdf)
+        for figure in figures:
+            svg = figure.svg.replace("currentColor", "#000000")
+            (folder / FIGURES / f"{figure.block.name}.svg").write_text(svg, encoding="utf-8")
+            (folder / FIGURES / f"{figure.block.name}.pdf").write_bytes(figure.pdf)
         paragraphs = (*filter(None, result.text.split("\n\n")), *_left_out(outcome))
-        blocks = (*(file.block for file in files), *result.tables)
+        blocks = (*(figure.block for figure in figures), *result.tables)
         sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
         for file, content in result.files.items():
             (folder / file).write_bytes(content)
