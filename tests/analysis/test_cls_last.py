@@ -117,8 +117,8 @@ def layers(models: Models) -> None:
 def probes_of_cls(models: Models, pooling: str = tasks.FIRST) -> None:
     subject = models.classifier
     format = dataclasses.replace(subject.finetuned.examples, heldout=models.file)
-    task = tasks.labeled_task("toy", format, 0, 0, pooling=pooling)
     records = format.read(models.file)
+    task = tasks.LabeledTask("toy", format, ("bad", "good"), records, records, pooling=pooling)
     units = tasks.units_of(task, records, subject.tokenizer, 64)
     found = states_of(subject, units.ragged, units.unit_of)
     for values, text in zip(found, models.texts, strict=True):
