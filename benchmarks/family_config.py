@@ -108,7 +108,6 @@ ROWS: dict[str, Row] = {
             "xlnet": task(
                 "permutation",
                 masking={"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0},
-                both_directions=True,
             )
         },
         {"positions": "relative"},

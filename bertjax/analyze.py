@@ -52,6 +52,7 @@ def run(
 
     Raises:
       UserError: bad input, or a named part that none of the models can serve. Nothing is written then.
+      Exception: no part has a result; the error of the first one that failed. Nothing is written then.
     """
     chosen = parts_of(parts)
     results.check_folder(out)
@@ -64,9 +65,9 @@ def run(
         skipped = "" if is_run else ", left out"
         say(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
 
+    before = run_report.sections_before(subjects, trust_code)  # a log that cannot be read ends the command early
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
-    results.write(out, outcomes, subjects, materials, run_report.sections_before(subjects, trust_code))
-    return outcomes
+    return results.write(out, outcomes, subjects, materials, before)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -140,7 +141,12 @@ def main(argv: list[str] | None = None) -> int:
     say(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
     say(f"figures: {out / results.FIGURES}{'/'}")
     say(f"open it: {_opener()} {out / results.PAGE}")
-    return 0
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    for outcome in outcomes:
+        if outcome.error:
+            again = f"the other parts are written; run it alone with --parts={outcome.part.name}"
+            say(f"error: {outcome.part.name} failed: {outcome.failure}; {again}", file=sys.stderr)
+    return cli.code_for(errors[0]) if errors else 0
 
 
 def _texts(values: Sequence[str]) -> list[str]:

@@ -107,6 +107,31 @@ def score_export(workdir: Path) -> dict:
     return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
 
 
+def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
+    """Run `analyze`, `probe`, `report` and `compare` on a finished run, and return the numbers of the analysis.
+
+    Args:
+      workdir: the run.
+      other: another run, which it is compared with.
+      folder: where the commands write.
+    """
+    from bertjax import analyze, cli, compare, probe, report
+
+    lines = [
+        f"{color} {'cat' if number % 2 else 'dog'}s sleep.\t{number % 2}" for number, color in enumerate("abcdef" * 2)
+    ]
+    (folder / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    for module, *flags in (
+        (analyze, workdir, "--examples=4", f"--out={folder / 'analysis'}", "--platform=cpu"),
+        (probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"),
+        (report, workdir, f"--out={folder / 'report.html'}"),
+        (compare, workdir, other, f"--out={folder / 'compare.png'}"),
+    ):
+        assert cli.exit_code_of(lambda module=module, flags=flags: module.main(list(map(str, flags)))) == 0, module
+    assert (folder / "report.html").exists() and (folder / "compare.png").exists()
+    return json.loads((folder / "analysis" / "analysis.json").read_text())
+
+
 def records(path: Path) -> list[dict]:
     """Return the records of a file of JSON lines, without a line that is still being written."""
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []

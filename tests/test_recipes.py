@@ -86,7 +86,7 @@ PUBLISHED = {
     },
     "xlnet": {
         **{"optimizer.learning_rate": 4e-4, "optimizer.warmup_steps": 40_000, "stages.0": (500_000, 512, 8192)},
-        **{"tasks.xlnet.objective.both_directions": True, "tasks.xlnet.objective.masking.longest": 5},
+        "tasks.xlnet.objective.masking.longest": 5,
     },
 }
 
@@ -176,7 +176,7 @@ def stores(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "bert_large"])  # made small, it is bert_base
-def test_a_recipe_goes_the_whole_way(name, stores, tmp_path):
+def test_a_recipe_goes_the_whole_way(name, stores, undisturbed, tmp_path):
     config = load(f"{CONFIGS / name}.py:smoke")
     as_users_compile = {"XLA_FLAGS": ""} if name in FROZEN else {}
     flags = [f"--config={CONFIGS / name}.py:smoke", f"--config.data.store={stores}", f"--workdir={tmp_path / 'run'}"]
@@ -201,6 +201,8 @@ def test_a_recipe_goes_the_whole_way(name, stores, tmp_path):
         assert f" rows of {stage.seq_len} tokens an epoch" in done.stdout
     if name in FROZEN:
         assert_frozen(name, tmp_path / "run", stores)
+    numbers = runs.look_inside(tmp_path / "run", undisturbed, tmp_path)
+    assert not numbers["failed"] and {"patterns", "targets", "layers", "disabling"} <= numbers["parts"].keys()
 
 
 def assert_frozen(name: str, workdir: Path, stores: Path) -> None:

@@ -19,6 +19,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums
+from bertjax.objectives.pretraining.permutation import PermutationLM
 
 KINDS = ("[CLS]", "[SEP]", "punctuation", "other")
 TARGETS = ("[CLS]", "[SEP]", "punctuation", "previous", "next", "same word", "itself")
@@ -26,7 +27,11 @@ _OTHER = KINDS.index("other")
 
 
 def kinds_of(tokenizer: Tokenizer) -> bytes:
-    """Return the kind of each id, its place in `KINDS`, as bytes. Punctuation is what Unicode calls punctuation."""
+    """Return the kind of each id, its place in `KINDS`, as bytes.
+
+    Punctuation is what Unicode calls punctuation. The code of the paper counts periods and commas only, so shares of
+    attention to punctuation are higher here than in its figure 2.
+    """
     kinds = np.full(tokenizer.vocab_size, _OTHER, np.uint8)
     for token in range(tokenizer.vocab_size):
         text = tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ")
@@ -112,9 +117,26 @@ def divergence_sums(encoder: EncoderConfig) -> Function:
     return function
 
 
+def without_gradient(objective: Objective | None, encoder: EncoderConfig) -> str:
+    """Return why `gradient_sums` does not apply, as the end of a sentence about the model; empty if it does."""
+    if objective is None:
+        return "has no loss on these texts"
+    if objective.needs_global_batch:
+        return "compares the examples of a batch with each other, so that no example has a loss of its own"
+    if objective.generator(encoder) is not None:
+        # The values of the texts are not those that the loss is computed from.
+        return "has a loss on texts in which its generator has replaced tokens, and not on these texts"
+    if isinstance(objective, PermutationLM):
+        # The offset of a context is added to both streams, so its gradient would be the sum of two derivatives.
+        return "is trained with two streams of attention, of which the texts show one"
+    return ""
+
+
 @functools.lru_cache
 def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) -> Function:
     """Return the function of `gradient` [4, L, H], the mean of |dL / dA_ij| over tokens i and tokens j of each kind.
+
+    For objectives that `without_gradient` has nothing against.
 
     L is the loss of an example, summed over what is predicted in it. The paper (section 3.2) compares it for [SEP] with
     that for other tokens: a small one shows that more or less attention to [SEP] would change little.
@@ -128,7 +150,7 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
 
         def loss(offset_LBTHD):
             masks = {"encoder": {taps.CONTEXT_OFFSET: offset_LBTHD}}
-            sums, _ = objective.terms(model, params, None, batch, None, train=False, taps=masks)
+            sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), train=False, taps=masks)
             return sum(objective.coefficients.get(term, 1.0) * total for term, total in sums.items())
 
         gradient_LBTHD = jax.grad(loss)(jnp.zeros_like(values_LBTHD))

@@ -3,9 +3,10 @@
 import json
 import os
 import shutil
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from bertjax import storage
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
 from bertjax.analysis.page.page import Drawing, Section, page
-from bertjax.analysis.running import Outcome
+from bertjax.analysis.running import Outcome, raise_if_all_failed
 from bertjax.analysis.subject import Subject, described
 from bertjax.errors import UserError
 
@@ -40,8 +41,10 @@ def write(
     subjects: Sequence[Subject],
     materials: Sequence[Material],
     before: Sequence[Section] = (),
-) -> None:
+) -> list[Outcome]:
     """Write the folder of an analysis; it replaces an older one when all of it is written.
+
+    A part whose figures cannot be drawn has failed.
 
     Args:
       out: the folder.
@@ -50,48 +53,83 @@ def write(
       materials: the texts.
       before: sections of the page before the parts, such as those of a training.
 
+    Returns:
+      What became of the parts, their figures included.
+
     Raises:
       StorageError: the folder cannot be written; an older one is unchanged.
     """
+    drawn = [_drawn(outcome) for outcome in outcomes]
+    outcomes = [outcome for outcome, _ in drawn]
+    raise_if_all_failed(outcomes)
     draft = out.with_name(f".{out.name}.{os.getpid()}.new")
     with storage.storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         with storage.whole_folder(draft) as folder:
-            _fill(folder, outcomes, subjects, materials, before)
+            _fill(folder, drawn, subjects, materials, before)
         older = out.with_name(f".{out.name}.{os.getpid()}.old")
         if out.exists():
             os.rename(out, older)
         os.rename(draft, out)
         shutil.rmtree(older, ignore_errors=True)
+    return outcomes
 
 
-def _fill(folder, outcomes, subjects, materials, before) -> None:
+class _Drawn(NamedTuple):
+    """A figure as the contents of its two files, and as a block of the page."""
+
+    svg: str
+    pdf: bytes
+    block: Drawing
+
+
+def _drawn(outcome: Outcome) -> tuple[Outcome, list[_Drawn]]:
+    """Return an outcome and its figures. The part has failed and has no figures if one of them cannot be drawn."""
+    figures = []
+    for figure in outcome.result.figures if outcome.result else ():
+        unique = f"{outcome.part.name}-{figure.name}"
+        try:
+            drawing_ = figure.draw()
+            svg, pdf = drawing.svg_of(drawing_), drawing.pdf_of(drawing_)
+        except Exception as error:
+            return outcome.failed(error), []
+        figures.append(_Drawn(svg, pdf, Drawing(unique, svg, figure.caption, figure.alternative)))
+    return outcome, figures
+
+
+def _fill(folder, drawn, subjects, materials, before) -> None:
+    outcomes = [outcome for outcome, _ in drawn]
     numbers: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "models": [described(subject) for subject in subjects],
         "materials": [{"name": material.name, "most_examples": material.examples} for material in materials],
         "parts": {outcome.part.name: outcome.result.numbers for outcome in outcomes if outcome.result},
         "skipped": {outcome.part.name: outcome.missing for outcome in outcomes if outcome.missing},
+        "failed": {
+            outcome.part.name: {
+                "error": outcome.failure,
+                "traceback": "".join(traceback.format_exception(outcome.error)),
+            }
+            for outcome in outcomes
+            if outcome.error
+        },
     }
     arrays, sections = {}, list(before)
     (folder / FIGURES).mkdir()
-    for outcome in outcomes:
+    for outcome, figures in drawn:
         name, result = outcome.part.name, outcome.result
         if result is None:
-            sections.append(Section(name, outcome.part.title, skipped=" ".join(_left_out(outcome))))
+            why = {"skipped": " ".join(_left_out(outcome)), "failed": outcome.failure}
+            sections.append(Section(name, outcome.part.title, **why))
             continue
         arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
-        drawn = []
-        for figure in result.figures:
-            unique = f"{name}-{figure.name}"
-            drawing_ = figure.draw()
-            svg = drawing.svg_of(drawing_)
-            (folder / FIGURES / f"{unique}.svg").write_text(svg.replace("currentColor", "#000000"), encoding="utf-8")
-            (folder / FIGURES / f"{unique}.pdf").write_bytes(drawing.pdf_of(drawing_))
-            drawn.append(Drawing(unique, svg, figure.caption, figure.alternative))
+        for figure in figures:
+            svg = figure.svg.replace("currentColor", "#000000")
+            (folder / FIGURES / f"{figure.block.name}.svg").write_text(svg, encoding="utf-8")
+            (folder / FIGURES / f"{figure.block.name}.pdf").write_bytes(figure.pdf)
         paragraphs = (*filter(None, result.text.split("\n\n")), *_left_out(outcome))
-        blocks = (*drawn, *result.tables)
+        blocks = (*(figure.block for figure in figures), *result.tables)
         sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
         for file, content in result.files.items():
             (folder / file).write_bytes(content)

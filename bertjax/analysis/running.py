@@ -9,7 +9,7 @@ from bertjax.analysis.part import Part, Result
 from bertjax.analysis.parts import part_of
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, open_subjects
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable, reason
 from bertjax.export import Export
 from bertjax.models.precision import float32_products
 
@@ -22,13 +22,27 @@ class Outcome:
 
     Attributes:
       part: the part.
-      result: its result; None if it was skipped.
+      result: its result; None if it was skipped or failed.
       missing: {model: why it was left out}.
+      error: why it failed; None if it did not.
     """
 
     part: Part
     result: Result | None
     missing: dict[str, str]
+    error: Exception | None = None
+
+    def failed(self, error: Exception) -> "Outcome":
+        """Return the outcome of a part that ended with an error."""
+        return dataclasses.replace(self, result=None, error=error)
+
+    @property
+    def failure(self) -> str:
+        """Why the part failed, in one line; the class of an error that is not a message to the user comes first."""
+        if self.error is None:
+            return ""
+        kind = "" if isinstance(self.error, UserError) else f"{type(self.error).__name__}: "
+        return printable(kind + reason(self.error))
 
 
 @float32_products()
@@ -48,6 +62,8 @@ def run_parts(
 ) -> list[Outcome]:
     """Return the outcome of each part. A model that lacks what a part needs is left out of this part.
 
+    A part that fails does not stop the others: what the others have computed may have taken an hour.
+
     Args:
       parts: the parts, in the order of the page.
       subjects: the models.
@@ -56,17 +72,31 @@ def run_parts(
       on_part: called before each part, with whether it is run, since it may serve none of the models.
 
     Raises:
-      UserError: a text does not suit a model.
+      UserError: no part has a result, and the first one failed because a text does not suit a model. An error of
+        another class is raised in the same way.
     """
-    outcomes = []
+    outcomes: list[Outcome] = []
     for part in parts:
         missing = {subject.label: part.lacks(subject, materials) for subject in subjects}
         served = [subject for subject in subjects if not missing[subject.label]]
         on_part(part, bool(served))
         part.results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
-        result = run_in_float32(part, served, materials, progress) if served else None
-        outcomes.append(Outcome(part, result, {label: reason for label, reason in missing.items() if reason}))
+        outcome = Outcome(part, None, {label: why for label, why in missing.items() if why})
+        if served:
+            try:
+                outcome = dataclasses.replace(outcome, result=run_in_float32(part, served, materials, progress))
+            except Exception as error:  # a bug, or too little memory for this part
+                outcome = outcome.failed(error)
+        outcomes.append(outcome)
+    raise_if_all_failed(outcomes)
     return outcomes
+
+
+def raise_if_all_failed(outcomes: Sequence[Outcome]) -> None:
+    """Raise the first error if parts have failed and none has a result."""
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    if errors and not any(outcome.result for outcome in outcomes):
+        raise errors[0]
 
 
 def check_served(parts: Sequence[Part], subjects: Sequence[Subject], materials: Sequence[Material]) -> None:

@@ -38,12 +38,10 @@ class MaskedPipeline(Pipeline):
             )
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """`<term>_positions_BK` and `<term>_labels_BK`, int32, as the features of the objective."""
-        positions_BK, originals_BK = (
-            _to_rows(placed, placed.ragged.labels[label]) for label in ("positions", "originals")
-        )
-        term = self.objective.term
-        return {f"{term}_positions_BK": positions_BK, f"{term}_labels_BK": originals_BK}
+        """`<term>_{positions,labels,weights}_BK` as the features of the objective; the weight of unused places is 0."""
+        labels, term = placed.ragged.labels, self.objective.term
+        values = {"positions": labels["positions"], "labels": labels["originals"], "weights": labels["is_used"]}
+        return {f"{term}_{name}_BK": _to_rows(placed, values_MK) for name, values_MK in values.items()}
 
     @functools.cached_property
     def objective(self) -> MaskedLM:
@@ -56,6 +54,7 @@ class MaskedPipeline(Pipeline):
 
 
 def _to_rows(placed: PlacedExamples, values_MK: np.ndarray) -> np.ndarray:
-    values_BK = np.zeros((placed.shape[0], values_MK.shape[1]), np.int32)
+    dtype = np.float32 if values_MK.dtype == bool else np.int32
+    values_BK = np.zeros((placed.shape[0], values_MK.shape[1]), dtype)
     values_BK[placed.rows] = values_MK
     return values_BK

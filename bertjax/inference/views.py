@@ -13,8 +13,8 @@ from bertjax.data.labeled.base import LabeledExamples
 class MaskedViews:
     """`Examples`: views of texts, each with [MASK] at up to K positions, whose tokens are predicted.
 
-    A text may have any number of views. The labels are `positions` (int64 [M, K], 0 for unused places) and `originals`
-    (int32 [M, K], the tokens that [MASK] replaces).
+    A text may have any number of views. The labels are `positions` (int64 [M, K], 0 for unused places), `originals`
+    (int32 [M, K], the tokens that [MASK] replaces) and `is_used` (bool [M, K]).
 
     Attributes:
       texts: the texts without these masks.
@@ -57,10 +57,11 @@ class MaskedViews:
         ragged, positions_MK = self.texts.take(self.text_of[indices]), self.positions_MK[indices]
         cells_MK = ragged.offsets[:-1, None] + np.maximum(positions_MK, 0)
         tokens, originals_MK = ragged.tokens.copy(), ragged.tokens[cells_MK]
-        tokens[cells_MK[positions_MK >= 0]] = self.mask_id
+        is_used_MK = positions_MK >= 0
+        tokens[cells_MK[is_used_MK]] = self.mask_id
         return dataclasses.replace(
             ragged,
             tokens=tokens,
-            labels={"positions": np.maximum(positions_MK, 0), "originals": originals_MK},
+            labels={"positions": np.maximum(positions_MK, 0), "originals": originals_MK, "is_used": is_used_MK},
             ids=np.asarray(indices, np.int64),
         )

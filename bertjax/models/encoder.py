@@ -197,12 +197,15 @@ class Encoder(nn.Module):
         summary_BM = summary_columns(self.config, texts_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
+        query_key = None
+        if rank_BT is not None and key is not None:
+            embedding_key, query_key = split(embedding_key, 2)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
-            hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query)
+            hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
             return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if read_BK is None:
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)

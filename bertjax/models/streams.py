@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bertjax.models.dropout import dropout
 from bertjax.models.visibility import Queries
 
 
@@ -28,10 +29,18 @@ class Streams(NamedTuple):
     rank_BT: jax.Array
     memory_BT: jax.Array | None = None
 
-    def begin(self, hidden_BTD: jax.Array, query_D: jax.Array) -> jax.Array:
-        """Return the states [B, T + K, D] before the first layer; all states of the query stream are equal."""
+    def begin(self, hidden_BTD: jax.Array, query_D: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+        """Return the states [B, T + K, D] before the first layer.
+
+        Args:
+          hidden_BTD: embeddings of the tokens, after dropout.
+          query_D: the first state of each predicted token in the query stream; they differ by dropout only.
+          rate: dropout rate of the query stream.
+          key: dropout key; None for no dropout.
+        """
         shape = (*self.columns_BK.shape, query_D.shape[0])
-        return jnp.concatenate([hidden_BTD, jnp.broadcast_to(query_D.astype(hidden_BTD.dtype), shape)], axis=1)
+        query_BKD = dropout(jnp.broadcast_to(query_D.astype(hidden_BTD.dtype), shape), rate, key)
+        return jnp.concatenate([hidden_BTD, query_BKD], axis=1)
 
     def content(self, states_BSD: jax.Array) -> jax.Array:
         """Return the states that both streams attend to, [B, T, D]."""

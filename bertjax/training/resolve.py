@@ -18,6 +18,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.opening import SavedModel
 from bertjax.storage import is_remote
 from bertjax.training import stage_flops
@@ -159,8 +160,13 @@ def fine_tuning_rate(width: int) -> float:
     return float(f"{5e-5 * 768 / width:.1e}")
 
 
-def _check_segments(config: Config, tokenizer: Tokenizer) -> None:
-    """Raise UserError if the encoder has no embedding for the segment of a [CLS] that comes last."""
+def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
+    """Raise UserError if a [CLS] that comes last has no segment embedding, or leaves a first token unpredicted."""
+    if tokenizer.cls_last and any(isinstance(task.objective, CausalLM) for task in config.tasks.values()):
+        raise UserError(
+            f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
+            "predicts the first token of a text from it; choose another tokenizer"
+        )
     if tokenizer.cls_last and config.model.segments and config.model.positions != "relative":
         raise UserError(
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last and in a segment of its own, and "
@@ -172,7 +178,7 @@ def _check_segments(config: Config, tokenizer: Tokenizer) -> None:
 def resolve(feeds: Feeds) -> Feeds:
     """Return the feeds with a configuration whose steps, rows, warm-up, rates and weights follow from their data."""
     config = feeds.config
-    _check_segments(config, feeds.store.tokenizer)
+    _check_layout(config, feeds.store.tokenizer)
     stages, rows, rows_of = list(config.stages), 0, {}
     for index, stage in enumerate(stages):
         of_stage = [feeds.train[task, stage.seq_len] for task in stage.among(config.tasks)]

@@ -8,6 +8,8 @@ import pytest
 
 from bertjax import analysis, analyze, cli, export
 from bertjax.analysis import drawing, results
+from bertjax.analysis.part import Figure, Result
+from bertjax.analysis.parts.targets import Targets
 from bertjax.errors import UserError
 from tests.analysis.conftest import MODEL, make
 
@@ -65,6 +67,31 @@ def test_bad_input_ends_in_one_line(models, tmp_path, capsys, flags, message):
     lines = [line for line in error.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and message in lines[0], error
     assert "Traceback" not in error and not out.exists()
+
+
+@pytest.mark.parametrize("when", ["computed", "drawn"])
+def test_a_part_that_fails_loses_no_other(models, tmp_path, capsys, monkeypatch, when):
+    def fail(*_):
+        raise MemoryError("5 GB are needed\nand missing")
+
+    figure = Figure("a", "a caption", "an alternative", fail)
+    run = fail if when == "computed" else lambda *_: Result({}, figures=[figure])
+    monkeypatch.setattr(Targets, "run", run)
+    arguments = [models["pretrained"], "--texts=The king is here.", f"--out={tmp_path / 'report'}"]
+    assert call(*arguments, "--parts=patterns,targets") == cli.FAILED
+    expected = "MemoryError: 5 GB are needed"
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    again = "the other parts are written; run it alone with --parts=targets"
+    assert errors == [f"error: targets failed: {expected}; {again}"]
+    numbers = json.loads((tmp_path / "report" / "analysis.json").read_text())
+    assert set(numbers["parts"]) == {"patterns"} and numbers["skipped"] == {}
+    failed = numbers["failed"]["targets"]
+    assert failed["error"] == expected and "in fail" in failed["traceback"] and "and missing" in failed["traceback"]
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert f"<strong>Failed:</strong> {expected}" in page and "<small>failed</small>" in page
+    with pytest.raises(MemoryError):  # a bug that leaves nothing to write keeps its traceback
+        analyze.run([str(models["pretrained"])], texts=["A king."], parts=["targets"], out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_another_folder_is_not_replaced(models, tmp_path, capsys):

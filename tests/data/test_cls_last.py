@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.labeled.questions import NO_ANSWER, Questions
+from bertjax.data.masking import SpanMasking
 from bertjax.data.tokenizer import tokenizer_json
+from bertjax.errors import UserError
 from bertjax.interop.template import template
 from bertjax.objectives.pretraining.causal import CausalLM
-from bertjax.objectives.pretraining.permutation import reversed_places
+from bertjax.objectives.pretraining.span_boundary import SpanBoundary
+from bertjax.training.resolve import open_feeds
 from tests.interop import models
 
 PAD, CLS, SEP, MASK = range(4)
@@ -67,13 +71,25 @@ def test_the_next_token_is_never_one_of_another_example():
     np.testing.assert_array_equal(features["clm_weights_BK"], [[1, 0, 0, 0, 0, 0, 0, 0]])
 
 
-def test_the_other_direction_leaves_sep_and_cls_at_the_end():
-    _, ragged = examples([[5, 6, 7]] * 20, [[8]] * 20)
-    reversed_tokens = ragged.tokens[reversed_places(ragged, Draw(0, np.zeros(20, np.int64)))].reshape(20, -1)
-    assert {tuple(row) for row in reversed_tokens.tolist()} == {
-        (5, 6, 7, SEP, 8, SEP, CLS),
-        (8, SEP, 7, 6, 5, SEP, CLS),
-    }
+def test_a_span_at_the_start_of_an_example_has_no_boundary_before_it():
+    """The token before it is that of another example, or none."""
+    texts = [list(range(4, 40))] * 8
+    before, after = (add_special_tokens(texts, None, one, {}) for one in (FIRST, LAST))
+    rows_BN, epochs = np.arange(8).reshape(4, 2), np.zeros(8, np.int64)
+    objective = SpanBoundary(masking=SpanMasking(rate=0.6), longest=64)
+    first, last = (
+        objective.features(place(ragged, rows_BN, 80, one), Draw(0, epochs))
+        for ragged, one in ((before, FIRST), (after, LAST))
+    )
+    starts_BN = np.array([[0, 38]] * 4)
+    for batch in (first, last):
+        weights_BK, left_BK = batch["sbo_weights_BK"], batch["sbo_left_positions_BK"]
+        example_BK = (batch["mlm_positions_BK"] >= 38).astype(int)
+        has_left_BK = left_BK >= np.take_along_axis(starts_BN, example_BK, axis=1)
+        assert has_left_BK[weights_BK > 0].all() and (left_BK >= 0).all()
+    predicted = [np.count_nonzero(batch["mlm_weights_BK"]) for batch in (first, last)]
+    assert predicted[0] == np.count_nonzero(first["sbo_weights_BK"])
+    assert predicted[1] > np.count_nonzero(last["sbo_weights_BK"]) > 0
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +127,18 @@ def test_answers_have_the_same_tokens_and_no_answer_is_cls(tokenizers):
         outside = encoded.labels["start"] == encoded.cls_index
         assert outside[-1] and not outside.all()
     assert answers[0] == answers[1] and len({tuple(answer) for answer in answers[0]}) > 1
+
+
+def test_a_causal_model_whose_first_token_nothing_would_predict_is_refused(tokenizers, tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    tokenizers[1].save(tmp_path / "tokenizer")
+    (tmp_path / "corpus.txt").write_text("\n\n".join(["ab ad ce. afe cafe decade faced."] * 20))
+    data = {"corpus": str(tmp_path / "corpus.txt"), "store": str(tmp_path / "stores"), "heldout_share": 0.2}
+    task = {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}
+    settings = {"model": models.SIZES | {"direction": "left_to_right", "segments": 0}, "tasks": {"causal": task}}
+    settings |= {"stages": [{"steps": 10, "seq_len": 16, "batch": 2}], "optimizer": {"warmup_steps": 1}}
+    config = from_dict(settings | {"data": data | {"tokenizer": {"model": str(tmp_path / "tokenizer")}}})
+    with pytest.raises(
+        UserError, match=r"^the tokenizer is XLNet's, with \[CLS\] last, and objective.kind=causal .* an"
+    ):
+        open_feeds(config)

@@ -309,3 +309,39 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
     difference = np.abs(logits["plm"][..., : encoder.vocab_size] - expected.numpy()).max()
     print(f"two streams: {difference}")
     assert difference < TOLERANCE
+
+
+def test_a_memory_on_either_side_is_that_of_the_reversed_half_of_the_batch(tokens):
+    """`bi_data`: the second row is reversed and its distances are negated, so its memory is the text after it."""
+    model = published("xlnet", "XLNetLMHeadModel", tokens)
+    model.transformer.bi_data, model.transformer.mem_len = True, 10
+    family = families.of_config({"model_type": "xlnet"})
+    encoder = dataclasses.replace(family.encoder_config(model.config.to_dict()), dropout=0.0, attention_dropout=0.0)
+    tensors = family.canonical({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    flat = names.to_params(tensors, family.names(encoder, frozenset({"plm"})), family.shapes(encoder))
+    params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+
+    tokens_BT = np.tile(batch(tokens, segments=1)["input_ids"][:1, :20], (2, 1))
+    rank_BT = np.ones((2, 20), np.int32)
+    rank_BT[0, :10] = rank_BT[1, 10:] = 0  # the memory is the text before, and the text after
+    read_BK = np.array([[12, 15, 19], [0, 3, 8]], np.int32)
+    rank_BT[[[0], [1]], read_BK] = [[3, 2, 4], [2, 4, 3]]
+    objective = PermutationLM(memory=True, both_directions=True)
+    arrays = {"tokens_BT": tokens_BT, "segments_BT": 0 * tokens_BT, "rank_BT": rank_BT, "plm_positions_BK": read_BK}
+    arrays |= {"positions_BT": np.tile(np.arange(20), (2, 1)), "examples_BT": np.ones((2, 20), int)}
+    arrays |= {"summary_positions_BN": np.zeros((2, 1), np.int32)}
+    logits = objective.apply(objective.model(encoder), params, arrays)["plm"]
+
+    turned_BT, rank_BT, read_BK = tokens_BT.copy(), rank_BT.copy(), read_BK.copy()
+    turned_BT[1], rank_BT[1], read_BK[1] = turned_BT[1, ::-1], rank_BT[1, ::-1], 19 - read_BK[1]
+    own_BT = rank_BT[:, 10:]
+    is_seen_BTT = (own_BT[:, :, None] > own_BT[:, None, :]) | (own_BT[:, None, :] == 1)
+    with torch.no_grad():
+        mems = model.transformer(torch.tensor(turned_BT[:, :10], dtype=torch.long), use_mems=True).mems
+        expected = model(
+            torch.tensor(turned_BT[:, 10:], dtype=torch.long),
+            mems=mems,
+            perm_mask=torch.tensor(1.0 - is_seen_BTT, dtype=torch.float32),
+            target_mapping=torch.tensor(np.eye(10, dtype=np.float32)[read_BK - 10]),
+        ).logits
+    assert np.abs(logits[..., : encoder.vocab_size] - expected.numpy()).max() < TOLERANCE

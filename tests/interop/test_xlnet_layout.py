@@ -115,3 +115,28 @@ def test_an_older_checkpoint_and_an_export_know_where_cls_is(checkpoint, tmp_pat
     rows = tokens.rows(SENTENCES, seq_len=32)
     for row, reference in zip(rows.tolist(), theirs(SENTENCES)["input_ids"], strict=True):
         assert row[: len(reference)] == reference
+
+
+def test_masks_are_filled_as_there(checkpoint, tmp_path):
+    """Each mask is predicted from all other tokens, the first one of the text included."""
+    _, theirs, model = checkpoint
+    torch.manual_seed(1)
+    causal = transformers.XLNetLMHeadModel(model.config).eval()
+    with torch.no_grad():
+        for parameter in causal.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    causal.save_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path)
+    predictor = Predictor(huggingface.read(tmp_path)[0])
+    for text in ("the king <mask> old", "a king <mask> old", "<mask> king was <mask>"):
+        inputs = theirs(text, return_tensors="pt")
+        columns = torch.nonzero(inputs["input_ids"][0] == theirs.mask_token_id)[:, 0]
+        length = inputs["input_ids"].shape[1]
+        hidden = torch.zeros(1, length, length)
+        hidden[:, :, columns] = 1.0
+        with torch.no_grad():
+            logits = causal(**inputs, perm_mask=hidden, target_mapping=torch.eye(length)[columns][None]).logits[0]
+        [prediction] = predictor.fill([text.replace("<mask>", "[MASK]")], top=5)
+        for guesses, expected in zip(prediction["masks"], torch.softmax(logits, dim=-1).numpy(), strict=True):
+            ours = [guess["probability"] for guess in guesses]
+            np.testing.assert_allclose(ours, np.sort(expected)[:-6:-1], rtol=1e-3)

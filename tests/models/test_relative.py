@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.models import kernels
+from bertjax.models import encoder, kernels
 from bertjax.models.attention import attend
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder, Layer
@@ -147,6 +147,21 @@ def test_order_and_segments_matter_but_not_the_numbers_of_segments():
     assert np.abs(turned - one).max() > 1e-3
 
 
+def test_a_reversed_row_with_negated_distances_has_the_states_of_the_row(monkeypatch):
+    """So `both_directions` of XLNet needs no reversed rows: they differ in the memory only, which changes sides."""
+
+    def negated(*arguments):
+        positions = relative_positions(*arguments)
+        sines_RC, cosines_RC = jnp.split(positions.distances_RD, 2, axis=1)
+        return positions._replace(distances_RD=jnp.concatenate([-sines_RC, cosines_RC], axis=1))
+
+    params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
+    row = Encoder(CONFIG).apply({"params": params}, TOKENS_BT, None, None, examples_BT).hidden
+    monkeypatch.setattr(encoder, "relative_positions", negated)
+    turned = Encoder(CONFIG).apply({"params": params}, TOKENS_BT[:, ::-1], None, None, examples_BT).hidden
+    np.testing.assert_allclose(turned[:, ::-1], row, rtol=1e-5, atol=1e-5)
+
+
 def test_a_query_sees_earlier_tokens_of_the_order_and_not_itself():
     """Through three layers, so that content states do not leak later tokens either."""
     is_before = (RANK_BT[0, READ_BK[0], None] > RANK_BT[0]) & (EXAMPLES_BT[0, READ_BK[0], None] == EXAMPLES_BT[0])
@@ -159,7 +174,7 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
 
     def states(params):
         hidden_BTD = params["embeddings"]["word"][TOKENS_BT]
-        hidden_BSD = streams.begin(hidden_BTD, params["embeddings"]["query"])
+        hidden_BSD = streams.begin(hidden_BTD, params["embeddings"]["query"], 0.0, None)
         for number in range(2):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)

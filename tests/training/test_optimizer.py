@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from bertjax.errors import UserError
 from bertjax.objectives.pretraining.sentence_pairs import BERT
@@ -64,6 +65,16 @@ def close(actual, expected, rtol=1e-5, atol=1e-6):
 
 def equal(actual, expected):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+def test_weight_decay_includes_the_biases_of_relative_attention():
+    """As `include_in_weight_decay` in the code of XLNet."""
+    names = ("relative/content_bias", "relative/distance_bias", "relative/segment_bias", "query/bias")
+    params = unflatten_dict({f"encoder/layers/attention/{name}": 0.0 for name in names}, sep="/")
+    assert decay_mask(params)["encoder"]["layers"]["attention"] == {
+        "relative": {"content_bias": True, "distance_bias": True, "segment_bias": True},
+        "query": {"bias": False},
+    }
 
 
 def test_weight_decay_excludes_biases_and_layer_norms():

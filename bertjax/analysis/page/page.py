@@ -121,6 +121,7 @@ class Section:
       blocks: figures, tables and rows of data, in order.
       maps: what its viewer shows; without any there is no viewer.
       skipped: why there is nothing else in the section; empty if there is.
+      failed: the error with which its part ended; empty if it did not.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Section:
     blocks: tuple[Drawing | Table | TokenRow, ...] = ()
     maps: tuple[Maps, ...] = ()
     skipped: str = ""
+    failed: str = ""
 
 
 def page(title: str, sections: Sequence[Section], lead: str = "") -> str:

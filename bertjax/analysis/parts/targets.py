@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
+from bertjax.analysis.attention_targets import (
+    KINDS,
+    TARGETS,
+    divergence_sums,
+    gradient_sums,
+    kinds_of,
+    target_sums,
+    without_gradient,
+)
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
@@ -42,12 +50,15 @@ class Targets(Part):
                 few = dataclasses.replace(material, examples=min(material.examples, DIVERGENCE_EXAMPLES))
                 sums = reduce(subject, material, target_sums(encoder, kinds, subject.vocabulary.special_ids), progress)
                 sums |= reduce(subject, few, divergence_sums(encoder), progress, share=0.5)
-                if objective := material.objective(subject):
+                objective = material.objective(subject)
+                reason = without_gradient(objective, encoder)
+                if not reason:
                     function = gradient_sums(encoder, objective, kinds)
                     sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
                 sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
                 arrays[f"{subject.label}, {material.name}"] = sums
-                numbers.setdefault(subject.label, {})[material.name] = _numbers(sums)
+                without = {"without_gradient": reason} if reason else {}
+                numbers.setdefault(subject.label, {})[material.name] = _numbers(sums) | without
         named = {
             f"{title.replace(', ', '/', 1)}/{name}": v for title, sums in arrays.items() for name, v in sums.items()
         }
@@ -135,8 +146,8 @@ def _figures(arrays: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
             ),
             Figure(
                 f"entropy-{number}",
-                f"{title}: mean entropy of attention in nats, and mean distance in tokens between a token and what it "
-                "attends to, special tokens left out of the distance (Clark et al., 2019, section 3.3). Uniform "
+                f"{title}: mean entropy of attention in nats (Clark et al., 2019, section 3.3), and mean distance in "
+                "tokens between a token and what it attends to, special tokens left out of the distance. Uniform "
                 f"attention would have {float(sums['uniform_entropy']):.2f} nats; the mean of all heads is "
                 f"{sums['entropy'].mean():.2f}.",
                 f"A curve of entropy over layers for {title}, from {sums['entropy'][0].mean():.2f} to "
@@ -202,7 +213,7 @@ def _text(numbers: dict) -> str:
     for label, by_material in numbers.items():
         for material, values in by_material.items():
             line = f"{label} on {material}: {_listed(values['target'], '.0%')} of attention on average."
-            if "gradient_by_layer" not in values:
-                line += " The model has no loss on these texts, so there are no gradients."
+            if "without_gradient" in values:
+                line += f" There are no gradients, because the model {values['without_gradient']}."
             lines.append(line)
     return "The attention of each head, averaged over tokens and examples.\n\n" + " ".join(lines)

@@ -72,5 +72,7 @@ def _cells(batch: Arrays, ragged: Ragged) -> tuple[np.ndarray, np.ndarray, np.nd
     examples = np.asarray(batch["example_ids_BN"])[rows, slots]
     lengths = ragged.lengths[examples]
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    columns = np.repeat(np.asarray(batch["summary_positions_BN"])[rows, slots], lengths) + within
+    # The batch has the column of [CLS], which is the first token of an example or, in XLNet's layout, the last one.
+    starts = np.asarray(batch["summary_positions_BN"])[rows, slots] - ragged.cls_index[examples]
+    columns = np.repeat(starts, lengths) + within
     return np.repeat(rows, lengths), columns, np.repeat(ragged.offsets[examples], lengths) + within

@@ -84,7 +84,7 @@ class MaskedLM(Objective):
         return logits | {part.term: part.logits(model, encoded) for part in self.parts}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Device: return logits_BKV at the positions `<term>_positions_BK`, which need no other feature."""
+        """Device: return logits_BKV at `<term>_positions_BK`; the other feature it may read is `<term>_weights_BK`."""
         hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"]).hidden
         return model.head("mlm", hidden_BKD, model.word_VE)
 

@@ -9,8 +9,11 @@ other tokens see each other and none of the predicted ones, and special symbols 
 With `memory`, the first half of a row is the cached segment of section 2.4: the second half sees it, and no gradient
 passes into it.
 
-With `both_directions`, half of the examples are read from their end to their start, as half of each batch is in section
-3.1 (`bi_data` of that code). The masking chooses the tokens before they are reversed.
+With `both_directions`, the memory of half of the examples is the text after them instead of the text before. That is
+the effect of the reversed half of each batch (section 3.1; `bi_data` of that code). The authors' code reverses the
+tokens (data_utils.py) and negates the distances of these rows (`relative_positional_encoding` in modeling.py), so a
+reversed row has the states of the same row unreversed. Only the side on which the memory lies changes. Here the tokens
+stay in their order, and the memory changes sides.
 """
 
 import dataclasses
@@ -22,8 +25,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.framing import special_tokens
-from bertjax.data.masking import Masked, Masking, TokenMasking, mask
+from bertjax.data.masking import Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.data.random import bits
 from bertjax.errors import UserError
@@ -44,7 +46,8 @@ class PermutationLM(MaskedLM):
       masking: which tokens are predicted; it must not replace them.
       memory: whether the first half of a row's positions is the memory of the second half. Then only tokens of the
         second half are predicted. For examples as long as a row.
-      both_directions: whether half of the examples are reversed, by a coin for each example and epoch.
+      both_directions: whether the memory of half of the examples is the second half of a row's positions, counted from
+        the end of the example, by a coin for each example and epoch. Needs `memory`.
     """
 
     masking: Masking = TokenMasking(rate=1 / 6, mask=0.0, random=0.0)
@@ -57,6 +60,12 @@ class PermutationLM(MaskedLM):
             raise UserError(
                 f"masking.mask={self.masking.mask} and masking.random={self.masking.random} replace tokens, and "
                 "objective.kind=permutation hides them by their order; set both to 0"
+            )
+        if self.both_directions and not self.memory:
+            # Reversed rows with negated distances have the states of unreversed ones: without memory, nothing changes.
+            raise UserError(
+                "objective.both_directions=True chooses the side of the memory, and objective.memory=False has none; "
+                "set objective.memory=True, or objective.both_directions=False"
             )
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
@@ -85,13 +94,13 @@ class PermutationLM(MaskedLM):
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`plm`: logits_BKV at the predicted positions}."""
-        positions_BT = batch["positions_BT"]
-        memory_BT = positions_BT < positions_BT.shape[1] // 2 if self.memory else None
+        # Rank 0 is the memory. Padding has it too, and no token sees padding.
+        memory_BT = batch["rank_BT"] == 0 if self.memory else None
         return {"plm": _query_logits(model, batch, batch["rank_BT"], memory_BT, key)}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return logits_BKV at the positions, each predicted from all tokens that are not."""
-        return _query_logits(model, batch, _last(batch, batch["plm_positions_BK"]), None, key)
+        return _query_logits(model, batch, _last(batch), None, key)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         products = head_products(config, self.heads(config)[self.term])
@@ -102,36 +111,22 @@ class PermutationLM(MaskedLM):
         return ()
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return the predicted tokens and `rank_BT`, int32, see `ranks`; `segments_BT` if examples are reversed."""
-        masked = mask(examples, draw, self.masking)
-        order = {}
-        if self.both_directions:
-            places = reversed_places(examples.ragged, draw)
-            examples, masked = _reordered(examples, places), Masked(masked.tokens[places], masked.chosen[places])
-            order = {"segments_BT": examples.tokens_to_rows(examples.ragged.segments)}
-        is_memory = examples.ragged.token_index < (examples.seq_len // 2 if self.memory else 0)
+        """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""
+        ragged, masked = examples.ragged, mask(examples, draw, self.masking)
+        is_memory = self._is_memory(examples, draw)
         chosen = masked.chosen & ~is_memory
-        order["rank_BT"] = examples.tokens_to_rows(ranks(examples.ragged, draw, chosen, is_memory))
-        return self.masked_features(examples, masked.tokens, chosen) | order
+        rank_BT = examples.tokens_to_rows(ranks(ragged, draw, chosen, is_memory))
+        return self.masked_features(examples, masked.tokens, chosen) | {"rank_BT": rank_BT}
 
-
-def reversed_places(ragged: Ragged, draw: Draw) -> np.ndarray:
-    """Return for every place the token that is read there, in half of the examples from the end; int64 [n].
-
-    [CLS] and the last [SEP] of an example keep their places.
-    """
-    index, last = ragged.token_index - ragged.text_index, ragged.spread(ragged.lengths - special_tokens(1)) - 1
-    coins = bits(draw.seed, "permutation/direction", draw.epochs, ragged.ids, 0) >> np.uint32(31)
-    is_moved = (ragged.spread(coins) == 1) & (index >= 0) & (index <= last)
-    return np.arange(len(index)) + np.where(is_moved, last - 2 * index, 0)
-
-
-def _reordered(examples: PlacedExamples, places: np.ndarray) -> PlacedExamples:
-    ragged = examples.ragged
-    tokens, segments, special = (values[places] for values in (ragged.tokens, ragged.segments, ragged.special))
-    return dataclasses.replace(
-        examples, ragged=dataclasses.replace(ragged, tokens=tokens, segments=segments, special=special)
-    )
+    def _is_memory(self, examples: PlacedExamples, draw: Draw) -> np.ndarray:
+        """Return which tokens are the memory of the others; bool [n]."""
+        ragged, half = examples.ragged, examples.seq_len // 2 if self.memory else 0
+        index = ragged.token_index
+        if self.both_directions:
+            coins = bits(draw.seed, "permutation/direction", draw.epochs, ragged.ids, 0) >> np.uint32(31)
+            from_end = ragged.spread(ragged.lengths) - 1 - index
+            index = np.where(ragged.spread(coins) == 1, from_end, index)
+        return index < half
 
 
 def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray) -> np.ndarray:
@@ -160,11 +155,9 @@ def _query_logits(model: Model, batch: Arrays, rank_BT, memory_BT, key: jax.Arra
     return model.head("plm", hidden_BKD, model.word_VE)
 
 
-def _last(batch: Arrays, read_BK: jax.Array) -> jax.Array:
-    """Return the order in which the tokens to read come last, all at once.
-
-    A place without a token reads column 0, where [CLS] is.
-    """
+def _last(batch: Arrays) -> jax.Array:
+    """Return the order in which the predicted tokens come last, all at once."""
+    read_BK, is_used_BK = batch["plm_positions_BK"], batch["plm_weights_BK"] > 0
     rows_B1 = jnp.arange(len(read_BK))[:, None]
-    is_read_BT = jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].set(1)
-    return is_read_BT.at[rows_B1, jnp.maximum(batch["summary_positions_BN"], 0)].set(0)
+    # An unused place points to column 0, which is a token of the text if [CLS] comes last. `max` leaves it visible.
+    return jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].max(is_used_BK.astype(jnp.int32))

@@ -66,7 +66,7 @@ class SpanBoundary(MaskedLM):
         """Return those of masked language modeling, and those of the boundaries of each predicted position.
 
         `sbo_left_positions_BK` and `sbo_right_positions_BK` are the columns of its boundaries. `sbo_places_BK` is its
-        place in the span. `sbo_weights_BK` is 0 beyond `longest`.
+        place in the span. `sbo_weights_BK` is 0 beyond `longest` and in spans without a token before them.
         """
         masked = mask(examples, draw, self.masking)
         features = self.masked_features(examples, masked.tokens, masked.chosen)
@@ -75,7 +75,10 @@ class SpanBoundary(MaskedLM):
             np.take_along_axis(examples.tokens_to_rows(distances), columns_BK, axis=1)
             for distances in places(masked.chosen)
         )
-        is_near_BK = (before_BK < self.longest) & (features["mlm_weights_BK"] > 0)
+        # A span at the start of an example has no token before it if [CLS] comes last.
+        first_BT = examples.tokens_to_rows(examples.ragged.spread(examples.starts).astype(np.int32))
+        has_left_BK = columns_BK - before_BK > np.take_along_axis(first_BT, columns_BK, axis=1)
+        is_near_BK = has_left_BK & (before_BK < self.longest) & (features["mlm_weights_BK"] > 0)
         return features | {
             "sbo_left_positions_BK": np.where(is_near_BK, columns_BK - before_BK - 1, 0).astype(np.int32),
             "sbo_right_positions_BK": np.where(is_near_BK, columns_BK + after_BK + 1, 0).astype(np.int32),
