@@ -8,13 +8,13 @@ import collections
 import itertools
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from bertjax.data.worker_signals import ignore_stop_signals
 from bertjax.errors import RunFailed
 
 
@@ -128,7 +128,7 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 
 def serve() -> None:
     """Answer tasks from stdin until the starting process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the starter ends this process
+    ignore_stop_signals()  # stdin ends with the starter
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         work = pickle.load(sys.stdin.buffer)
