@@ -28,7 +28,7 @@ meaning() {
 }
 
 # Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. On a disk, a
-# checkpoint gets its name when it is complete. In a bucket the name comes with the first file, and a mark with the last.
+# checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a mark with the last.
 newest_checkpoint() {
   local names
   case $WORKDIR in
