@@ -24,7 +24,7 @@ from bertjax.errors import RunFailed, Unexplained, UserError, reason
 from bertjax.hardware import platform
 from bertjax.interop import families, huggingface, sentence_transformers
 from bertjax.training import init_from, start, sweep
-from bertjax.training.evaluation import Evaluation, tuned
+from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
@@ -159,7 +159,7 @@ def run(
         with watchdog.state("exporting"):
             params = export.exported(program.merged(trained.state))
             params = multihost_utils.process_allgather(params, tiled=True)
-            settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
+            settings = configuration.to_dict(tuned_config(config, trained.evaluation.metrics))
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)
             processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
@@ -168,15 +168,6 @@ def run(
         watchdog.end("finished", cli.FINISHED)
         notify("finished", trained.step)
         return Summary(trained.step, True, trained.figures, files.path, feeds.store.tokenizer.pad_id)
-
-
-def _tuned(config: Config, metrics: dict[str, float]) -> Config:
-    """Return the configuration with what the last evaluation has tuned, such as a threshold."""
-    tasks = {
-        name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
-        for name, task in config.tasks.items()
-    }
-    return dataclasses.replace(config, tasks=tasks)
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -231,12 +222,11 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
 
 def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
     """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
-    root, copy = str(files.path), []
+    root, copy, use, score, ship = str(files.path), [], [], [], []
     page, source = [command("report", root)], f"--from={root}"
     if storage.is_remote(files.root):  # the commands below read disks
         root, page, source = files.root.name, [], f"--from={files.root.name}/export"
         copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
-    use, score, ship = [], [], []
     if isinstance(config.task.examples, LabeledFormat):
         is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
@@ -249,8 +239,9 @@ def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
         samples = read_jsonl(files.samples)
         masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
         use = [masked] if is_masked else ["--do=embed", "The king is old."]
-    exported = f"{root}/export"
-    return [*copy, command("evaluate", exported, *score), command("predict", exported, *use), *page, *ship]
+    exported, trust = f"{root}/export", " --trust-code" if config.foreign_kinds else ""
+    lines = [command("evaluate", exported, *score), command("predict", exported, *use), *page, *ship]
+    return copy + [f"{line}{trust}" for line in lines]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -392,9 +383,8 @@ def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Conf
     ):
         print(f"best      {better}")
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    trust = ["--trust-code"] if config.foreign_kinds else []
     for index, line in enumerate(_next(config, Workdir.at(root), summary.pad_id)):
-        print(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
+        print(f"{'' if index else 'next':<10}{line}")
 
 
 if __name__ == "__main__":
