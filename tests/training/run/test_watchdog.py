@@ -161,7 +161,7 @@ def outcome(body: str, hang_timeout: float = 0.3) -> tuple[int, str, float]:
         ("with watchdog.state('training'): watchdog.beat(7); hang()", "training", "hang"),
         ("with watchdog.state('saving'): hang()", "saving", "hang"),
         ("with watchdog.state('evaluating'): watchdog.beat(); hang()", "evaluating", "hang"),
-        ("watchdog.end('finished'); hang()", "finished", "hang"),
+        ("watchdog.end('finished', 0); hang()", "finished", "hang"),
     ],
 )
 def test_a_hang_in_any_state_ends_the_process_with_all_stacks(body, state, function):
